@@ -10,7 +10,8 @@ from barnabas.coordination.znodes_link import LinkSpec, MirrorPartition, MirrorS
 from barnabas.core.errors import ErrorCode, Malformed, Refused
 from barnabas.core.ids import TopicPartition
 from barnabas.core.words import AclOperation, AclResourceType
-from barnabas.link.manager import Link, LinkManager, no_such_link
+from barnabas.link.changes import LinkChanges, no_such_link
+from barnabas.link.manager import Link, LinkManager
 from barnabas.link.replica import MirrorReplica
 from barnabas.protocol.messages.alter_link import AlterLinkRequest, AlterLinkResponse
 from barnabas.protocol.messages.base import ApiMessage
@@ -36,9 +37,10 @@ from barnabas.storage.producer_entry import ProducerEntry
 
 
 class LinksApi:
-    def __init__(self, context: BrokerContext, manager: LinkManager) -> None:
+    def __init__(self, context: BrokerContext, manager: LinkManager, changes: LinkChanges) -> None:
         self._context = context
         self._manager = manager
+        self._changes = changes
 
     async def create(self, call: Call, request: CreateLinkRequest) -> ApiMessage:
         self._context.require_cluster(call, AclOperation.ALTER)
@@ -51,7 +53,7 @@ class LinksApi:
             restart_recreated=request.restart_recreated,
             adopt=request.adopt,
         )
-        await self._manager.create(request.name, spec, {each.name: each.value for each in request.configs})
+        await self._changes.create(request.name, spec, {each.name: each.value for each in request.configs})
         return CreateLinkResponse()
 
     async def alter(self, call: Call, request: AlterLinkRequest) -> ApiMessage:
@@ -65,15 +67,15 @@ class LinksApi:
     async def _alter(self, request: AlterLinkRequest) -> None:
         match request.action:
             case "pause" | "resume":
-                await self._manager.pause(request.name, request.topic, paused=request.action == "pause")
+                await self._changes.pause(request.name, request.topic, paused=request.action == "pause")
             case "promote" | "promote-now":
-                await self._manager.promote(request.name, request.topic, now=request.action == "promote-now")
+                await self._changes.promote(request.name, request.topic, now=request.action == "promote-now")
             case _:
                 raise Refused(ErrorCode.INVALID_REQUEST, f"{request.action!r} is not something that links do")
 
     async def delete(self, call: Call, request: DeleteLinkRequest) -> ApiMessage:
         self._context.require_cluster(call, AclOperation.ALTER)
-        await self._manager.delete(request.name)
+        await self._changes.delete(request.name)
         return DeleteLinkResponse()
 
     async def describe(self, call: Call, request: DescribeLinksRequest) -> ApiMessage:
@@ -206,8 +208,8 @@ def _refuse_renew(request: RenewLeaderEpochRequest, code: ErrorCode, message: st
     return RenewLeaderEpochResponse(error_code=code, error_message=message)
 
 
-def handlers(context: BrokerContext, manager: LinkManager) -> list[ApiHandler]:
-    api = LinksApi(context, manager)
+def handlers(context: BrokerContext, manager: LinkManager, changes: LinkChanges) -> list[ApiHandler]:
+    api = LinksApi(context, manager, changes)
     return [
         ApiHandler(api_named("CreateLink"), api.create, _refuse_create),
         ApiHandler(api_named("DescribeLinks"), api.describe, _refuse_describe),

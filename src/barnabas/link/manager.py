@@ -8,9 +8,8 @@ done once for the whole link (`link.steward`). Without links there is one watch,
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
-from functools import partial
 from random import Random
 from typing import Final
 
@@ -25,14 +24,13 @@ from barnabas.coordination.znodes_link import (
     MirrorPartition,
     MirrorState,
     MirrorTopic,
-    is_link_name,
 )
 from barnabas.core.clock import Clock
 from barnabas.core.config.log_config import LogConfig
-from barnabas.core.errors import BarnabasError, BrokenInvariant, ConfigError, ErrorCode, Malformed, Refused
+from barnabas.core.errors import BarnabasError, BrokenInvariant, ConfigError, Malformed, Refused
 from barnabas.core.ids import ZERO_TOPIC_ID, LeaderEpoch, TopicId, TopicPartition
 from barnabas.link.replica import MirrorReplica
-from barnabas.link.settings import LinkSettings, check_pattern, check_start
+from barnabas.link.settings import LinkSettings, checked
 from barnabas.link.source import MirrorSource
 from barnabas.link.store import LinkStore
 from barnabas.replication.manager import ReplicaManager
@@ -46,8 +44,6 @@ log = logging.getLogger(__name__)
 _BACKOFF_S: Final = 0.2
 _BACKOFF_MAX_S: Final = 5.0
 RECREATED: Final = "the topic was deleted and created again at the source; its records are others now"
-#: Of all properties of a link together: a znode takes 1 MB.
-_CONFIG_CHARACTERS_MAX: Final = 200_000
 #: Links of a cluster: each costs a client on each broker.
 LINKS_MAX: Final = 100
 
@@ -146,9 +142,9 @@ class LinkManager:
                 self._spawn(self._notifications.run(), "link changes")
             names = await self.store.names()
             for name in self.links.keys() - set(names):
-                self._forget(name)
+                self.forget(name)
             for name in names[:LINKS_MAX]:
-                await self._read(name)
+                await self.read(name)
 
     def _appeared(self, path: str) -> None:
         if not self._is_listening and not self._is_stopped:
@@ -173,7 +169,7 @@ class LinkManager:
         change = LinkChange.decode(paths.LINK_CHANGES, data)
         link = self.links.get(change.link)
         if change.topic is None or link is None:
-            await self._read(change.link)
+            await self.read(change.link)
             return
         mirror = await self.store.topic(change.link, change.topic)
         if mirror is None:
@@ -183,7 +179,7 @@ class LinkManager:
         self._look_at_topic(change.topic)
         self._wake(link)
 
-    async def _read(self, name: str) -> None:
+    async def read(self, name: str) -> None:
         try:
             spec = await self.store.spec(name)
         except Malformed as error:
@@ -193,13 +189,13 @@ class LinkManager:
                 known.error = str(error)
             return
         if spec is None:
-            self._forget(name)
+            self.forget(name)
             return
         topics = await self.store.topics(name)
         self._on_link()
         known = self.links.get(name)
         if known is None or known.spec.configs != spec.configs or known.spec.start != spec.start:
-            self._forget(name)
+            self.forget(name)
             known = self.links[name] = self._new_link(name, spec)
         known.spec, known.topics = spec, topics
         self._look_at_all(known)
@@ -213,7 +209,7 @@ class LinkManager:
             configs, ignored = self._secrets().reveal(spec.configs)
             if ignored:
                 raise ConfigError("; ".join(ignored))
-            settings = _checked(name, spec, configs)
+            settings = checked(name, spec, configs)
         except ConfigError as error:
             log.error("the link %s does nothing: %s", name, error)
             return Link(name, spec, None, str(error))
@@ -267,7 +263,7 @@ class LinkManager:
             chance=self._chance,
         )
 
-    def _forget(self, name: str) -> None:
+    def forget(self, name: str) -> None:
         link = self.links.pop(name, None)
         if link is not None and link.task is not None:
             link.task.cancel()
@@ -431,134 +427,3 @@ class LinkManager:
             except BrokerRefused as error:
                 # By the source. What it does not let the link do keeps it from nothing else.
                 link.turn_error = f"the source refuses: {error}"
-
-    # -- what the tools ask ---------------------------------------------------------------------------------------------
-
-    async def create(self, name: str, spec: LinkSpec, configs: Mapping[str, str]) -> None:
-        """`configs` in plain text. :raises Refused: for what cannot be."""
-        if not is_link_name(name):
-            raise Refused(
-                ErrorCode.INVALID_REQUEST,
-                f"{name!r} is not a name for a link: letters, digits, dots, hyphens and underscores, up to 100",
-            )
-        if not self.is_enabled():
-            raise Refused(
-                ErrorCode.UNSUPPORTED_VERSION,
-                "not every broker of this cluster knows links: a broker that may lead a mirror must",
-            )
-        if len(self.links) >= LINKS_MAX:
-            raise Refused(ErrorCode.POLICY_VIOLATION, f"there are {LINKS_MAX} links already")
-        if sum(len(key) + len(value) for key, value in configs.items()) > _CONFIG_CHARACTERS_MAX:
-            raise Refused(ErrorCode.INVALID_CONFIG, f"more than {_CONFIG_CHARACTERS_MAX} characters of properties")
-        try:
-            _checked(name, spec, configs)
-        except ConfigError as error:
-            raise Refused(ErrorCode.INVALID_CONFIG, str(error)) from error
-        protected = self._secrets().protect(configs, per_broker=True)
-        await self.store.prepare()
-        await self.load()
-        await self.store.raise_producer_ids(self._producer_id_floor)
-        if not await self.store.create(name, replace(spec, configs=protected)):
-            raise Refused(ErrorCode.DUPLICATE_RESOURCE, f"there is a link {name} already")
-        await self._read(name)
-
-    async def pause(self, name: str, topic: str | None, *, paused: bool) -> None:
-        if topic is None:
-            if not await self.store.change(name, lambda spec: replace(spec, paused=paused)):
-                raise no_such_link(name)
-            await self._read(name)
-            return
-        wanted = MirrorState.PAUSED if paused else MirrorState.MIRRORING
-        may_change = MirrorState.MIRRORING if paused else MirrorState.PAUSED
-
-        def changed(mirror: MirrorTopic) -> MirrorTopic | None:
-            if mirror.state is wanted:
-                return None
-            if mirror.state is MirrorState.STOPPED:
-                raise Refused(
-                    ErrorCode.INVALID_REQUEST,
-                    f"{topic} has stopped: {mirror.reason}. Delete the topic here, and the link begins anew with it",
-                )
-            if mirror.state is not may_change:
-                raise Refused(ErrorCode.INVALID_REQUEST, f"{topic} is {mirror.state.value}")
-            return replace(mirror, state=wanted, reason="")
-
-        await self._require_topic(name, topic, await self.store.change_topic(name, topic, changed))
-
-    async def promote(self, name: str, topic: str | None, *, now: bool) -> None:
-        """Begins it: the leaders end their mirrors, then the controller makes the topics ordinary ones."""
-        topics = await self.store.topics(name)
-        if topic is not None:
-            await self._require_topic(name, topic, topics.get(topic))
-            names = [topic]
-        else:
-            if await self.store.spec(name) is None:
-                raise no_such_link(name)
-            names = [
-                each
-                for each, mirror in topics.items()
-                if mirror.state is not MirrorState.STOPPED or (now and self._config_of(each).barnabas_link_name == name)
-            ]
-            if not names:
-                raise Refused(ErrorCode.INVALID_REQUEST, f"the link {name} mirrors no topic yet")
-        # At once there is nothing to promote of a topic that was found and is not here yet. A planned promotion waits for it.
-        absent = {each for each in names if now and not await self.store.partition_count(each)}
-        if topic in absent:
-            raise Refused(ErrorCode.INVALID_REQUEST, f"{topic} is not here yet: nothing of it has come over")
-        for each in (each for each in names if each not in absent):
-            await self.store.change_topic(name, each, partial(_promoting, topic=each, now=now))
-        if topic is None:
-            # After the topics, whose mirrors would end and begin again: what matches from now on stays where it is.
-            await self.store.change(name, lambda spec: replace(spec, paused=True))
-        await self._read(name)
-
-    async def _require_topic(self, name: str, topic: str, found: MirrorTopic | None) -> None:
-        if found is None:
-            if await self.store.spec(name) is None:
-                raise no_such_link(name)
-            raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"the link {name} has no topic {topic}")
-
-    async def delete(self, name: str) -> None:
-        """:raises Refused: while a topic is still a mirror."""
-        topics = await self.store.topics(name)
-        mirrors = sorted(topic for topic in topics if self._config_of(topic).barnabas_link_name == name)
-        if mirrors:
-            raise Refused(
-                ErrorCode.POLICY_VIOLATION,
-                f"{_some(mirrors)} still mirrored by the link {name}: promote or delete them first",
-            )
-        if not await self.store.delete(name):
-            raise no_such_link(name)
-        self._forget(name)
-
-
-def _checked(name: str, spec: LinkSpec, configs: Mapping[str, str]) -> LinkSettings:
-    """The settings of a link that can be, new or read from ZooKeeper. :raises ConfigError:"""
-    settings = LinkSettings.of(configs, name=name)
-    check_pattern(spec.topics, what="the pattern of topics")
-    if spec.groups is not None:
-        check_pattern(spec.groups, what="the pattern of groups")
-    check_start(spec.start)
-    return settings
-
-
-def _promoting(mirror: MirrorTopic, *, topic: str, now: bool) -> MirrorTopic | None:
-    if mirror.state is MirrorState.PROMOTED:
-        return None
-    if mirror.state is MirrorState.STOPPED and not now:
-        raise Refused(
-            ErrorCode.INVALID_REQUEST, f"{topic} has stopped ({mirror.reason}): only promotion at once is possible"
-        )
-    if mirror.state is MirrorState.PROMOTING_NOW:
-        return None
-    return replace(mirror, state=MirrorState.PROMOTING_NOW if now else MirrorState.PROMOTING)
-
-
-def no_such_link(name: str) -> Refused:
-    return Refused(ErrorCode.RESOURCE_NOT_FOUND, f"there is no link {name}")
-
-
-def _some(names: Iterable[str]) -> str:
-    listed = list(names)
-    more = f" and {len(listed) - 5} more" if len(listed) > 5 else ""
-    return f"{', '.join(listed[:5])}{more} {'is' if len(listed) == 1 else 'are'}"

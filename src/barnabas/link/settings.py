@@ -8,6 +8,7 @@ import re2
 
 from barnabas.client import names
 from barnabas.client.config import ClientConfig, client_config
+from barnabas.coordination.znodes_link import LinkSpec
 from barnabas.core.config.catalog import TOPIC_SETTINGS
 from barnabas.core.errors import ConfigError
 
@@ -139,3 +140,13 @@ def check_start(text: str) -> None:
     """earliest, latest, or milliseconds since 1970."""
     if text not in (EARLIEST, LATEST) and not (text.isascii() and text.isdigit() and len(text) < 19):
         raise ConfigError(f"start {text!r} is none of earliest, latest, and a time in milliseconds")
+
+
+def checked(name: str, spec: LinkSpec, configs: Mapping[str, str]) -> LinkSettings:
+    """The settings of a link that can be, new or read from ZooKeeper. :raises ConfigError:"""
+    settings = LinkSettings.of(configs, name=name)
+    check_pattern(spec.topics, what="the pattern of topics")
+    if spec.groups is not None:
+        check_pattern(spec.groups, what="the pattern of groups")
+    check_start(spec.start)
+    return settings

@@ -12,9 +12,11 @@ from barnabas.core.errors import ErrorCode, Refused
 from barnabas.core.ids import BrokerId, LeaderEpoch, TopicPartition
 from barnabas.groups.coordinator import GroupCoordinator
 from barnabas.link.acls import AclCopier
+from barnabas.link.changes import LinkChanges
 from barnabas.link.groups import GroupCopier
 from barnabas.link.manager import LinkManager
 from barnabas.link.producer_ids import ProducerIdSpace
+from barnabas.link.replica import RenewEpoch
 from barnabas.link.steward import Steward
 from barnabas.parts.entity_settings import EntitySettings
 from barnabas.protocol.messages.describe_links import DescribedLink, DescribeLinksRequest, DescribeLinksResponse
@@ -33,6 +35,66 @@ class LinkParts(NamedTuple):
     families: list[list[ApiHandler]]
 
 
+class _Others:
+    """What is known of a link on all brokers together: each of them knows what it leads, and what it has copied."""
+
+    def __init__(self, context: BrokerContext, broker_links: BrokerLinks, manager: LinkManager) -> None:
+        self._context = context
+        self._broker_links = broker_links
+        self._manager = manager
+
+    async def _told(self, link: str) -> dict[BrokerId, DescribedLink]:
+        """By the other live brokers. :raises Refused: where one does not."""
+        told: dict[BrokerId, DescribedLink] = {}
+        for broker in list(self._context.metadata.brokers):
+            if broker == self._context.broker_id:
+                continue
+            request = DescribeLinksRequest(names=[link])
+            try:
+                answer = await self._broker_links.request(broker, request, DescribeLinksResponse)
+            except ClientError as error:
+                raise Refused(ErrorCode.BROKER_NOT_AVAILABLE, f"broker {broker}: {error}") from error
+            if answer.error_code != ErrorCode.NONE:
+                raise Refused(ErrorCode(answer.error_code), f"broker {broker}: {answer.error_message}")
+            told[broker] = answer.links[0]
+        return told
+
+    async def ends(self, link: str) -> dict[TopicPartition, int]:
+        """How far its mirrors are committed."""
+        context = self._context
+        found = {
+            TopicPartition(topic.name, each.partition): each.high_watermark
+            for described in (await self._told(link)).values()
+            for topic in described.topics
+            for each in topic.partitions
+        }
+        for partition in context.replicas:
+            if partition.is_leader and context.dynamic.log_config(partition.tp.topic).barnabas_link_name == link:
+                found[partition.tp] = partition.high_watermark
+        return found
+
+    async def group_turns(self, link: str) -> dict[BrokerId, int]:
+        """How often each broker has looked at the offsets of its groups."""
+        turns = {broker: told.group_turns for broker, told in (await self._told(link)).items()}
+        known = self._manager.links.get(link)
+        return {self._context.broker_id: known.group_turns if known is not None else 0, **turns}
+
+
+def _epoch_renewal(context: BrokerContext, controller_client: ControllerClient) -> RenewEpoch:
+    async def renew(tp: TopicPartition, epoch: LeaderEpoch) -> None:
+        request = RenewLeaderEpochRequest(
+            broker_id=context.broker_id, topic=tp.topic, partition=tp.partition, leader_epoch=epoch
+        )
+        try:
+            response = await controller_client.ask(request, RenewLeaderEpochResponse)
+        except ClientError as error:
+            raise Refused(ErrorCode.NOT_CONTROLLER, f"no new leader epoch for {tp}: {error}") from error
+        if response.error_code != ErrorCode.NONE:
+            raise Refused(ErrorCode(response.error_code), response.error_message)
+
+    return renew
+
+
 def assemble(
     context: BrokerContext,
     session: ZooKeeperSession,
@@ -48,24 +110,13 @@ def assemble(
     spawn: Spawn,
     chance: Random,
 ) -> LinkParts:
-    async def renew_epoch(tp: TopicPartition, epoch: LeaderEpoch) -> None:
-        request = RenewLeaderEpochRequest(
-            broker_id=context.broker_id, topic=tp.topic, partition=tp.partition, leader_epoch=epoch
-        )
-        try:
-            response = await controller_client.ask(request, RenewLeaderEpochResponse)
-        except ClientError as error:
-            raise Refused(ErrorCode.NOT_CONTROLLER, f"no new leader epoch for {tp}: {error}") from error
-        if response.error_code != ErrorCode.NONE:
-            raise Refused(ErrorCode(response.error_code), response.error_message)
-
     ids = ProducerIdSpace.of(context.cluster_id)
     manager = LinkManager(
         session,
         context.replicas,
         config_of=context.dynamic.log_config,
         secrets=secrets,
-        renew_epoch=renew_epoch,
+        renew_epoch=_epoch_renewal(context, controller_client),
         is_enabled=lambda: features.level(LINK_VERSION) >= 1,
         producer_id_floor=ids.floor,
         skip_producer_ids=skip_producer_ids,
@@ -74,39 +125,7 @@ def assemble(
         chance=chance,
     )
 
-    async def told_by_others(link: str) -> dict[BrokerId, DescribedLink]:
-        """What the other live brokers say of a link. :raises Refused: where one does not."""
-        told: dict[BrokerId, DescribedLink] = {}
-        for broker in list(context.metadata.brokers):
-            if broker == context.broker_id:
-                continue
-            request = DescribeLinksRequest(names=[link])
-            try:
-                answer = await broker_links.request(broker, request, DescribeLinksResponse)
-            except ClientError as error:
-                raise Refused(ErrorCode.BROKER_NOT_AVAILABLE, f"broker {broker}: {error}") from error
-            if answer.error_code != ErrorCode.NONE:
-                raise Refused(ErrorCode(answer.error_code), f"broker {broker}: {answer.error_message}")
-            told[broker] = answer.links[0]
-        return told
-
-    async def ends(link: str) -> dict[TopicPartition, int]:
-        found = {
-            TopicPartition(topic.name, each.partition): each.high_watermark
-            for described in (await told_by_others(link)).values()
-            for topic in described.topics
-            for each in topic.partitions
-        }
-        for partition in context.replicas:
-            if partition.is_leader and context.dynamic.log_config(partition.tp.topic).barnabas_link_name == link:
-                found[partition.tp] = partition.high_watermark
-        return found
-
-    async def group_turns(link: str) -> dict[BrokerId, int]:
-        turns = {broker: told.group_turns for broker, told in (await told_by_others(link)).items()}
-        known = manager.links.get(link)
-        return {context.broker_id: known.group_turns if known is not None else 0, **turns}
-
+    others = _Others(context, broker_links, manager)
     steward = Steward(
         manager.store,
         context.controller,
@@ -114,10 +133,11 @@ def assemble(
         settings.store,
         settings.write,
         ids,
-        group_turns=group_turns,
+        group_turns=others.group_turns,
     )
-    copier = GroupCopier(context.broker_id, groups, ends=ends, partition_count=context.metadata.partition_count)
+    copier = GroupCopier(context.broker_id, groups, ends=others.ends, partition_count=context.metadata.partition_count)
     manager.endings.append(steward.complete_promotions)
     acl_copier = AclCopier(acl_store, is_active=lambda: context.controller.is_active)
     manager.turns += [steward.turn, copier.turn, acl_copier.turn]
-    return LinkParts(manager, [links_api.handlers(context, manager)])
+    changes = LinkChanges(manager, config_of=context.dynamic.log_config, secrets=secrets, producer_id_floor=ids.floor)
+    return LinkParts(manager, [links_api.handlers(context, manager, changes)])
