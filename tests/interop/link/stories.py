@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from batches import offsets, partitions_of
+from batches import Side, offsets, partitions_of
 from confluent_kafka.admin import AdminClient, NewTopic
 from kinds import wait_until
 from kraft import KraftCluster
@@ -50,7 +50,7 @@ class Link:
 
 @contextmanager
 def linked(
-    source: KraftCluster, mirror: LocalCluster, topics: str, *options: str, settings: Mapping[str, str] | None = None
+    source: Side, mirror: LocalCluster, topics: str, *options: str, settings: Mapping[str, str] | None = None
 ) -> Iterator[Link]:
     """A link while the block runs. It rests then: what it mirrored stays, for whoever looks."""
     link = Link(mirror, f"link-{topics.strip('.*')}")
@@ -65,7 +65,7 @@ def linked(
         link.do("pause", status=None)
 
 
-def make_topic(source: KraftCluster, topic: str, partitions: int = 2, replicas: int = 3, **settings: str) -> None:
+def make_topic(source: Side, topic: str, partitions: int = 2, replicas: int = 3, **settings: str) -> None:
     admin = AdminClient({"bootstrap.servers": source.bootstrap})
     config = {name.replace("_", "."): value for name, value in settings.items()}
     admin.create_topics([NewTopic(topic, partitions, replicas, config=config)])[topic].result(60)
@@ -77,7 +77,7 @@ def make_topic(source: KraftCluster, topic: str, partitions: int = 2, replicas: 
     wait_until(has_leaders, what=f"{topic} has leaders")
 
 
-def wait_for_copy(source: KraftCluster, mirror: LocalCluster, topic: str, timeout_s: float = 120.0) -> None:
+def wait_for_copy(source: Side, mirror: LocalCluster, topic: str, timeout_s: float = 120.0) -> None:
     """Until the mirror begins and ends where the source does, now that nobody writes."""
     partitions = partitions_of(source, topic)
 
