@@ -9,10 +9,17 @@ from collections.abc import Callable, Sequence
 from barnabas.core.ids import Offset
 from barnabas.storage.epoch_cache import EpochEnd
 
+#: (epoch, where it starts), in order.
+Epochs = Sequence[tuple[int, int]]
 
-def point_of_parting(
-    final_offset: int, epochs: Sequence[tuple[int, int]], *, log_end: int, end_of: Callable[[int], EpochEnd]
-) -> Offset:
+
+def last_parting(told: Sequence[tuple[int, Epochs]]) -> tuple[int, Epochs]:
+    """Of several promotions, each with its final offset and the epochs that it had copied: two clusters may have followed each
+    other more than once. Epochs of this log only grow, and within one the log does."""
+    return max(told, key=lambda each: (each[1][-1][0] if each[1] else -1, each[0]))
+
+
+def point_of_parting(final_offset: int, epochs: Epochs, *, log_end: int, end_of: Callable[[int], EpochEnd]) -> Offset:
     """`epochs`: those of this log that the other has copied, and where each starts. `end_of`: the last epoch up to one that
     this log has, and where it ends."""
     point = min(final_offset, log_end)

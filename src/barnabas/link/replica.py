@@ -77,6 +77,8 @@ class MirrorReplica:
         self.source_end = -1
         self._source_start = -1
         self.source_leader = -1
+        #: The epoch of the source's leader, as its metadata has it; -1: it has none.
+        self.source_epoch = -1
         #: Of a mirror that is being promoted: the source's end, and when it was first seen there.
         self._ended_at: tuple[int, int] | None = None
         self.error: str | None = None
@@ -145,12 +147,24 @@ class MirrorReplica:
 
     # -- epochs of the source -------------------------------------------------------------------------------------------
 
+    def objection(self, records: memoryview | bytes, high_watermark: int) -> str | None:
+        """Why a source cannot have sent this. No checksum covers offsets and epochs. An offset that is too large would leave a
+        hole here; an epoch that is too large, no leader of the source would be followed any more."""
+        batches = _batches(records)
+        if not batches:
+            return None
+        epoch = max(epoch for _, _, epoch in batches)
+        if 0 <= self.source_epoch < epoch:
+            return f"the source sent a batch of epoch {epoch}, and its leader's is {self.source_epoch}"
+        end = _end_after(records, batches)
+        return f"the source sent records up to {end}, and has {high_watermark}" if end > high_watermark else None
+
     def to_note(self, records: memoryview | bytes) -> MirrorPartition | None:
         """What the znode must say before these records are appended; None if it says that already."""
         latest = NO_EPOCH if not self.noted.epochs else self.noted.epochs[-1][0]
-        appended = self.epochs.latest
+        appended, log_end = self.epochs.latest, self.partition.log_end
         new = [
-            (LeaderEpoch(epoch), Offset(offset))
+            (LeaderEpoch(epoch), max(Offset(offset), log_end))
             for offset, epoch in _epochs_in(records)
             if epoch > (NO_EPOCH if appended is None else appended.epoch)
         ]
@@ -191,8 +205,10 @@ class MirrorReplica:
             return
         for offset, epoch in began:
             latest = self.epochs.latest_epoch
-            if before <= offset < mirror_log.log_end_offset and epoch > (NO_EPOCH if latest is None else latest):
-                self.epochs.assign(epoch, offset)
+            # A log that begins inside of a batch gets the whole batch.
+            start = max(offset, before)
+            if start < mirror_log.log_end_offset and epoch > (NO_EPOCH if latest is None else latest):
+                self.epochs.assign(epoch, start)
         self._rate.record(info.size_bytes, self._now_ms())
         self.last_timestamp_ms = timestamp_ms
         hw_moved = partition.machine.record_append(mirror_log.log_end_offset, now_ms)
@@ -370,8 +386,10 @@ def _batches(records: memoryview | bytes | bytearray) -> "list[tuple[int, int, i
 def end_after(records: memoryview) -> int | None:
     """Where a log ends with these records in it. The append finds out whether they may be."""
     batches = _batches(records)
-    if not batches:
-        return None
+    return _end_after(records, batches) if batches else None
+
+
+def _end_after(records: memoryview | bytes, batches: "list[tuple[int, int, int]]") -> int:
     position, offset, _ = batches[-1]
     return offset + int(_INT.unpack_from(records, position + LAST_OFFSET_DELTA_AT)[0]) + 1
 

@@ -23,6 +23,7 @@ from barnabas.core.clock import Clock
 from barnabas.core.errors import BrokenInvariant, ErrorCode, Refused
 from barnabas.core.ids import BrokerEpoch, BrokerId, LeaderEpoch, Offset, TopicId, TopicPartition
 from barnabas.core.words import LATEST as LATEST_TIME
+from barnabas.link.parting import last_parting
 from barnabas.link.replica import MirrorReplica, end_after
 from barnabas.link.settings import EARLIEST, LATEST, LinkSettings
 from barnabas.link.store import LinkStore
@@ -270,6 +271,7 @@ class MirrorSource:
             self.fetchers.remove([tp])
             return
         replica.follow_log_start()
+        replica.source_epoch = leader_epoch
         self.fetchers.add(
             tp,
             replica,
@@ -318,19 +320,22 @@ class MirrorSource:
 
     async def _part(self, tp: TopicPartition, replica: MirrorReplica) -> None:
         """The log is this cluster's own. What the source has of it, the source knows: it has mirrored it."""
-        for link in await describe_links(self.client):
-            for topic in link.topics:
-                for each in topic.partitions if topic.name == tp.topic and topic.state == PROMOTED else ():
-                    if each.partition == tp.partition and each.final_offset >= 0:
-                        await replica.part_at(each.final_offset, [(e.epoch, e.start_offset) for e in each.epochs])
-                        leader_epoch = replica.partition.machine.leader_epoch
-                        parted = dataclasses.replace(replica.noted, leader_epoch=leader_epoch, is_parted=True)
-                        await self._note({tp: parted})
-                        return
-        raise Refused(
-            ErrorCode.INVALID_REQUEST,
-            f"the source does not say where it parted from {tp}: did it mirror it, and is that link deleted?",
-        )
+        told = [
+            (each.final_offset, [(epoch.epoch, epoch.start_offset) for epoch in each.epochs])
+            for link in await describe_links(self.client)
+            for topic in link.topics
+            if topic.name == tp.topic and topic.state == PROMOTED
+            for each in topic.partitions
+            if each.partition == tp.partition and each.final_offset >= 0
+        ]
+        if not told:
+            raise Refused(
+                ErrorCode.INVALID_REQUEST,
+                f"the source does not say where it parted from {tp}: did it mirror it, and is that link deleted?",
+            )
+        await replica.part_at(*last_parting(told))
+        leader_epoch = replica.partition.machine.leader_epoch
+        await self._note({tp: dataclasses.replace(replica.noted, leader_epoch=leader_epoch, is_parted=True)})
 
     async def _begin_later(self, tp: TopicPartition, replica: MirrorReplica) -> None:
         time_ms = LATEST_TIME if self._start == LATEST else int(self._start)
@@ -392,16 +397,23 @@ class MirrorSource:
     # -- what fetchers tell ---------------------------------------------------------------------------------------------
 
     async def fetched(self, partitions: list[FetchedPartition]) -> None:
-        """Notes epochs that are new, in ZooKeeper, before the records are appended."""
+        """Notes epochs that are new, in ZooKeeper, before the records are appended. What cannot be is taken out."""
         self.answered({each.partition: each.error_code for each in partitions})
         to_note: dict[TopicPartition, MirrorPartition] = {}
-        for each in partitions:
+        for at, each in enumerate(partitions):
             replica = self.replicas.get(each.partition)
-            if replica is not None and each.records:
-                self.bytes += len(each.records)
-                noted = replica.to_note(each.records)
-                if noted is not None:
-                    to_note[each.partition] = noted
+            if replica is None or not each.records:
+                continue
+            self.bytes += len(each.records)
+            objection = replica.objection(each.records, each.high_watermark)
+            if objection is not None:
+                partitions[at] = each._replace(error_code=ErrorCode.CORRUPT_MESSAGE, records=None)
+                self.errors += 1
+                replica.error = objection
+                continue
+            noted = replica.to_note(each.records)
+            if noted is not None:
+                to_note[each.partition] = noted
         if not to_note:
             return
         try:

@@ -252,6 +252,8 @@ def follower_batches(
             if header.base_offset < next_offset:
                 raise UnexpectedAppendOffset(header, log_end_offset, next_offset, partition)
             next_offset = header.base_offset + header.last_offset_delta + 1
+            if next_offset > LONG_MAX:
+                raise _corrupt(f"the batch at offset {header.base_offset} ends beyond the largest offset", partition)
             yield after, header
             position = after
         if position == 0 and end >= _MAGIC_END and whole[_MAGIC_END - 1] < MAGIC_V2:

@@ -6,7 +6,7 @@ from linked import batches, create, describe, ends_of, partitions, wait_for_copy
 from barnabas.cli.local_cluster import wait_until
 from barnabas.client.admin import links as admin
 from barnabas.core.ids import LeaderEpoch, Offset
-from barnabas.link.parting import point_of_parting
+from barnabas.link.parting import last_parting, point_of_parting
 from barnabas.storage.epoch_cache import EpochEntry, LeaderEpochCache
 from barnabas.testing.cluster import Cluster
 
@@ -54,6 +54,21 @@ def test_former_source_drops_what_it_alone_has_and_follows(source: Cluster, targ
     assert [record.value for record in source.records(topic)][-2:] == [b"on", b"home"]
     assert describe(source, back).error is None
 
+    # And once more. By then a cluster tells of two promotions, of which the last counts.
+    target.produce(topic, ["only here"] * 2)
+    again, home = f"z-again-{topic}", f"home-{topic}"
+    create(target, source, again, topic, adopt=True)
+    wait_for_copy(target, again, topic, {0: 17})
+    assert partitions(target, again, topic)[0].truncated_records == 2
+    target.ask(lambda client: admin.alter_link(client, again, "promote"))
+    wait_for_state(target, again, topic, "promoted")
+    source.produce(topic, ["only there"] * 3)
+    create(source, target, home, topic, adopt=True)
+    target.produce(topic, ["last"])
+    wait_for_copy(source, home, topic, {0: 18})
+    assert partitions(source, home, topic)[0].truncated_records == 3
+    assert [record.value for record in source.records(topic)][-3:] == [b"on", b"home", b"last"]
+
 
 def test_logs_part_where_the_mirror_ended_or_where_an_epoch_was_lost() -> None:
     ours = LeaderEpochCache([EpochEntry(LeaderEpoch(epoch), Offset(start)) for epoch, start in ((0, 0), (3, 50))])
@@ -71,3 +86,11 @@ def test_logs_part_where_the_mirror_ended_or_where_an_epoch_was_lost() -> None:
     # The mirror has records of epoch 2, which this log lost in an unclean election.
     assert point(70, [(0, 0), (2, 45)]) == 45
     assert point(0, []) == 0
+
+
+def test_logs_part_where_the_last_of_several_promotions_was() -> None:
+    assert last_parting([(11, [(0, 0)]), (17, [(0, 0), (2, 15)])]) == (17, [(0, 0), (2, 15)])
+    # The log was cut since: a promotion of a later epoch may end before one of an earlier.
+    assert last_parting([(20, [(0, 0)]), (17, [(0, 0), (2, 15)])]) == (17, [(0, 0), (2, 15)])
+    # Nothing was cut in between.
+    assert last_parting([(30, [(1, 0)]), (20, [(1, 0)]), (5, [])]) == (30, [(1, 0)])

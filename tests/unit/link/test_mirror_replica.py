@@ -176,3 +176,62 @@ def test_source_is_quiet_when_its_end_has_not_moved_for_a_while(tmp_path: Path) 
         assert replica.is_quiet(11, for_ms=1000)
 
     asyncio.run(story())
+
+
+def test_offsets_and_epochs_that_the_source_cannot_have_sent_are_objected_to(tmp_path: Path) -> None:
+    """The checksum covers neither: a flipped bit is enough."""
+
+    async def story() -> None:
+        mirror = Mirror(tmp_path)
+        mirror.replica.source_epoch = 4
+        good = batch(0, 2) + batch(1, 4, count=3)
+        assert mirror.replica.objection(good, 4) is None
+        assert mirror.replica.objection(good, 3) == "the source sent records up to 4, and has 3"
+        assert mirror.replica.objection(batch(1 << 40, 4), 4) is not None
+        wrong = mirror.replica.objection(batch(0, 2) + batch(1, 1 << 30) + batch(2, 4), 9)
+        assert wrong == "the source sent a batch of epoch 1073741824, and its leader's is 4"
+        mirror.replica.source_epoch = -1  # a source that does not tell
+        assert mirror.replica.objection(batch(0, 9), 4) is None
+
+    asyncio.run(story())
+
+
+def test_epoch_is_never_noted_below_what_the_log_has(tmp_path: Path) -> None:
+    """The append refuses records that go back. Their epochs are in the znode by then, for whoever leads next."""
+
+    async def story() -> None:
+        mirror = Mirror(tmp_path)
+        mirror.receive(batch(0, 2, count=10))
+        noted = mirror.replica.to_note(batch(3, 5))
+        assert noted is not None
+        assert noted.epochs == ((2, 0), (5, 10))
+        with pytest.raises(Refused, match="begins below 10"):
+            mirror.receive(batch(3, 5))
+        next_leader = mirror.new_replica(noted)
+        assert next_leader.end_offset_for_epoch(2) == (2, 10)
+        assert next_leader.latest_epoch == 2
+
+    asyncio.run(story())
+
+
+def test_log_that_begins_inside_of_a_batch_knows_its_epoch(tmp_path: Path) -> None:
+    async def story() -> None:
+        mirror = Mirror(tmp_path)
+        await mirror.replica.truncate_fully_and_start_at(Offset(5), is_wanted=lambda: True)
+        mirror.receive(batch(0, 3, count=10))
+        assert mirror.replica.log_end == 10
+        assert mirror.replica.latest_epoch == 3
+
+    asyncio.run(story())
+
+
+def test_batch_beyond_the_largest_offset_is_refused(tmp_path: Path) -> None:
+    """No answer could name where the log ends."""
+
+    async def story() -> None:
+        mirror = Mirror(tmp_path)
+        with pytest.raises(Refused, match="beyond the largest offset"):
+            mirror.receive(batch((1 << 63) - 3, 3, count=10))
+        assert mirror.replica.log_end == 0
+
+    asyncio.run(story())

@@ -1,0 +1,36 @@
+"""An answer that a source cannot have meant is not appended, nor noted; only its partition waits."""
+
+import asyncio
+from pathlib import Path
+
+from tests.unit.link.test_mirror_replica import TP, Mirror, batch
+from tests.unit.link.test_source_recreated import FOUND, source_of
+
+from barnabas.core.errors import ErrorCode
+from barnabas.core.ids import TopicPartition
+from barnabas.replication.fetch_steps import FetchedPartition
+
+OTHER = TopicPartition("other", 0)
+
+
+def test_what_cannot_be_is_taken_out_of_the_answer_and_said(tmp_path: Path) -> None:
+    async def story() -> None:
+        folders = [tmp_path / "one", tmp_path / "other"]
+        for folder in folders:
+            folder.mkdir()
+        source, (mirror, other) = source_of(FOUND), map(Mirror, folders)
+        source.replicas = {TP: mirror.replica, OTHER: other.replica}
+        other.receive(batch(0, 2))
+        far, good = batch(1 << 40, 2), batch(1, 2)
+        answer = [FetchedPartition(TP, 0, 5, 0, None, far), FetchedPartition(OTHER, 0, 5, 0, None, good)]
+        await source.fetched(answer)
+        assert [(each.error_code, each.records) for each in answer] == [
+            (ErrorCode.CORRUPT_MESSAGE, None),
+            (ErrorCode.NONE, good),
+        ]
+        assert source.errors == 1
+        assert mirror.replica.error == f"the source sent records up to {(1 << 40) + 1}, and has 5"
+        assert other.replica.error is None
+        await source.client.close()
+
+    asyncio.run(story())
