@@ -193,8 +193,13 @@ class BatchFilter:
             records = _runs(body, starts, live)
         if header.codec:
             records = [compress(header.codec, b"".join(records))]
-        changed = (attributes, header.last_offset_delta, base_timestamp, max_timestamp)
-        batch = join_batch((*header[:5], *changed, *header[9:12], live.count(LIVE)), records)
+        kept = header._replace(
+            attributes=attributes,
+            base_timestamp=base_timestamp,
+            max_timestamp=max_timestamp,
+            record_count=live.count(LIVE),
+        )
+        batch = join_batch(kept, records)
         if len(batch) > header.size_bytes and len(batch) > job.max_message_bytes:
             # As Kafka: it is kept. Fetches answer with one batch at least, however large.
             logger.warning(
