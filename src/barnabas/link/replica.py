@@ -79,6 +79,8 @@ class MirrorReplica:
         self.source_leader = -1
         #: The epoch of the source's leader, as its metadata has it; -1: it has none.
         self.source_epoch = -1
+        #: Answers in a row that the source cannot have meant.
+        self.doubts = 0
         #: Of a mirror that is being promoted: the source's end, and when it was first seen there.
         self._ended_at: tuple[int, int] | None = None
         self.error: str | None = None
@@ -151,13 +153,15 @@ class MirrorReplica:
         """Why a source cannot have sent this. No checksum covers offsets and epochs. An offset that is too large would leave a
         hole here; an epoch that is too large, no leader of the source would be followed any more."""
         batches = _batches(records)
-        if not batches:
-            return None
-        epoch = max(epoch for _, _, epoch in batches)
-        if 0 <= self.source_epoch < epoch:
-            return f"the source sent a batch of epoch {epoch}, and its leader's is {self.source_epoch}"
-        end = _end_after(records, batches)
-        return f"the source sent records up to {end}, and has {high_watermark}" if end > high_watermark else None
+        found: str | None = None
+        if batches:
+            epoch, end = max(epoch for _, _, epoch in batches), _end_after(records, batches)
+            if 0 <= self.source_epoch < epoch:
+                found = f"the source sent a batch of epoch {epoch}, and its leader's is {self.source_epoch}"
+            elif end > high_watermark:
+                found = f"the source sent records up to {end}, and has {high_watermark}"
+        self.doubts = self.doubts + 1 if found is not None else 0
+        return found
 
     def to_note(self, records: memoryview | bytes) -> MirrorPartition | None:
         """What the znode must say before these records are appended; None if it says that already."""
