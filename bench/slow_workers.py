@@ -1,0 +1,16 @@
+"""Python workers of Spark for which requests to an object store take longer, as they do for the broker of `bench.tiered`."""
+
+from barnabas.spark import daemon, tier_plan, tier_reads
+from barnabas.tiered.store import open_store
+from bench.slow_store import Slow
+
+
+def slow_down() -> None:
+    """Before workers are forked."""
+    for module in (tier_plan, tier_reads):
+        module.open_store = lambda url, settings: Slow(open_store(url, settings))  # type: ignore[attr-defined]
+
+
+if __name__ == "__main__":
+    slow_down()
+    daemon.main()
