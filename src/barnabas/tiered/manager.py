@@ -234,6 +234,8 @@ class TierManager:
             return
         lead.look = None
         if made.log_start is not None:
+            if made.log_start > local.high_watermark:
+                return  # a new leader has still to hear from its followers that all of it is committed
             self._move_log_start(lead.of.tp, local, made.log_start, "retention of the tier")
         try:
             for removal in made.removals:

@@ -2,11 +2,13 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from barnabas.core.errors import ErrorCode
+from barnabas.core.ids import Offset
 from barnabas.metrics.exposition import render
 from barnabas.protocol.messages.delete_records import (
     DeleteRecordsPartition,
@@ -108,6 +110,23 @@ async def test_retention_is_of_the_whole_log(tmp_path: Path) -> None:
         await until(lambda: tier.log.log_start_offset == 9, "what is too old goes from the tier")
         await until(lambda: is_whole(tier), "its objects are gone")
         assert [each.start_offset for each in tier.view.all()] == [9, 12]
+
+
+async def test_retention_waits_for_a_new_leader_that_does_not_know_yet_what_is_committed(tmp_path: Path) -> None:
+    """The log start cannot go past the high watermark: who tried ended the broker."""
+    store = MemoryStore()
+    async with zookeeper() as ensemble, tiered_broker(ensemble, tmp_path, store) as tier:
+        await tier.create()
+        await tier.produce(10, timestamp=1_000_000)
+        await until(lambda: is_whole(tier), "history is in the tier")
+        state, committed = tier.log._state, tier.log.high_watermark
+        state.high_watermark = Offset(1)
+        state.config = replace(state.config, retention_ms=1000)
+        lead = tier.manager.led[TP]
+        await tier.manager._carry_out(lead, tier.log, tier.view)
+        assert (lead.look, tier.log.log_start_offset, len(tier.finished)) == (None, 0, 3)
+        state.high_watermark = committed
+        await until(lambda: tier.log.log_start_offset == 9 and not store.objects, "what is too old goes")
 
 
 async def test_records_that_were_deleted_go_from_the_tier(tmp_path: Path) -> None:
