@@ -5,22 +5,27 @@ happens, and flows that go on (`continuous`). Owner: the thread that made it, be
 """
 
 import atexit
+import fcntl
 import os
 import sys
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 
+from barnabas.spark.pipelines.failures import PipelineFailed
 from barnabas.spark.pipelines.project import Project, user_environment
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _SERVICE = "org.apache.spark.sql.connect.service.SparkConnectService"
+#: A JVM whose driver was killed ends within seconds, on a busy machine within more.
+_PATIENCE_S: Final = 120.0
 _LOG4J = """\
 rootLogger.level = warn
 rootLogger.appenderRef.file.ref = file
@@ -168,10 +173,41 @@ def start(project: Project, master: str) -> Session:
     conf = SparkConf(loadDefaults=True)
     conf.setAll(list(_configuration(project, master).items()))
     with open(project.log_file, "ab") as log:
-        launched = {"stdout": log, "stderr": log}
+        launched = {"stdout": log, "stderr": log, "pass_fds": (alone(project),)}
         gateway = launch_gateway(conf=conf, popen_kwargs=launched)  # type: ignore[no-untyped-call]
     context = SparkContext(conf=conf, gateway=gateway)
     return Session(SparkSession(context), owned=True)
+
+
+def alone(project: Project, *, patience_s: float = _PATIENCE_S) -> int:
+    """A descriptor that holds the project's lock for as long as this process or a JVM that inherits it lives.
+
+    The JVM of a driver that was killed ends a while after it. Until then it has the catalog, which only one may have.
+    """
+    held = os.open(project.state / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    deadline_s = time.monotonic() + patience_s
+    is_told = False
+    while not _has_taken(held):
+        if not is_told:
+            is_told = True
+            sys.stderr.write(
+                f"waiting until another process leaves {project.name}, such as the Spark of a killed run\n"
+            )
+        if time.monotonic() > deadline_s:
+            os.close(held)
+            raise PipelineFailed(
+                f"another process has {project.name}: a run, or the Spark of one that was killed. End it, and try again"
+            )
+        time.sleep(0.1)
+    return held
+
+
+def _has_taken(lock: int) -> bool:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def attach(spark: "SparkSession") -> Session:
