@@ -103,8 +103,8 @@ class LineageWatch:
         """What came was asked for since then: it is of one who led since then, all of it."""
         allowed = {epoch: self._lineages[epoch] for epoch, led_s in self._led_s.items() if led_s >= since_s - SLACK_S}
         batches = [header for _, header in fetched.batches()]
-        if not batches:
-            return
+        if not batches or not allowed:
+            return  # of an answer that was under way for longer than that nothing can be said
         found = [(each.base_offset, each.leader_epoch) for each in batches]
         if not any(all(epoch_at(lineage, offset) == epoch for offset, epoch in found) for lineage in allowed.values()):
             self._world.violate(
