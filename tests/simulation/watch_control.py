@@ -265,7 +265,8 @@ class ControlWatch:
         for tp in [each for each in states if each.topic == RECKLESS]:
             state = states[tp]
             before, registered = self._reckless.get(tp, (state, {}))
-            # The controller may be about to act on the end of its former session: what it registered just now does not count.
+            # The controller may be about to act on the end of its former session: what it registered just now does not count,
+            # nor what the controller has not seen yet.
             alive = [
                 each
                 for each, (czxid, since_s) in registered.items()
@@ -278,8 +279,18 @@ class ControlWatch:
                     "nobody is replaced by a worse one while its session lives",
                     f"{tp}: {state.leader} leads instead of {before.isr}, of whom {alive} have their session",
                 )
-            now = {each: (_czxid(nodes, each), self._world.now_s) for each in state.isr if _czxid(nodes, each)}
-            same = {each: known for each, known in registered.items() if each in now and now[each][0] == known[0]}
+            controller = self._cluster.controller()
+            seen = {} if controller is None else controller.broker.controller.machine.context.broker_epochs  # type: ignore[union-attr]
+            now = {
+                each: (czxid, self._world.now_s)
+                for each in state.isr
+                if (czxid := _czxid(nodes, each)) and seen.get(each) == czxid
+            }
+            same = {
+                each: known
+                for each, known in registered.items()
+                if each in state.isr and known[0] == _czxid(nodes, each)
+            }
             self._reckless[tp] = (state, {**now, **same})
 
 
