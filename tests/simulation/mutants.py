@@ -540,6 +540,22 @@ _ALL = [
         world="storage",
     ),
     Mutant(
+        "segments are replaced before that is durable",
+        "storage",
+        "            state.env.threads.run(lambda: state.env.disk.fsync_dir(directory), synced)\n",
+        "            synced(None)\n",
+        finding="storage seeds 333, 1323",
+        world="storage",
+    ),
+    Mutant(
+        "recovery finishes a replacement before that is durable",
+        "storage",
+        "    disk.fsync_dir(directory)\n    logs = ",
+        "    logs = ",
+        finding="storage seed 309",
+        world="storage",
+    ),
+    Mutant(
         "a search for aborted transactions stops before the last of them",
         "storage",
         "                return Offset(min(first_offset, completed.last_offset + 1))",

@@ -117,6 +117,8 @@ class Ledger:
     epoch: int = 0
     #: The highest log start: what is below may come back after a power cut, whole or in part.
     deleted_below: int = 0
+    #: The last epoch of each producer. One that the log has forgotten goes on in the next, as clients do.
+    producer_epochs: dict[int, int] = field(default_factory=dict)
 
     def remember(self, data: bytes) -> None:
         self.history.setdefault(read_header(data).base_offset, set()).add(data)
@@ -267,6 +269,8 @@ class StorageWorld:
             if partition == PLAIN:
                 self.tell(f"delete records of {partition} below {offset}")
                 log.maybe_increment_log_start_offset(offset)
+        elif choice < 0.944:
+            self.begin_anew(PLAIN, self.log(PLAIN), self.ledgers[PLAIN])
         elif choice < 0.955:
             ledger.epoch += rng.randint(1, 3)
             self.tell(f"{partition} in epoch {ledger.epoch}")
@@ -308,7 +312,11 @@ class StorageWorld:
                 timestamp=now_ms,
             )
             return bytes(marker), Origin.COORDINATOR
-        epoch = -1 if producer_id < 0 else 0 if entry is None else entry.producer_epoch
+        epoch = -1
+        if producer_id >= 0:
+            known = ledger.producer_epochs
+            epoch = entry.producer_epoch if entry is not None else known.get(producer_id, -1) + 1
+            known[producer_id] = max(epoch, known.get(producer_id, 0))
         sequence = -1 if producer_id < 0 else 0 if entry is None or entry.last_sequence < 0 else entry.last_sequence + 1
         builder = BatchBuilder(
             producer_id=producer_id,
@@ -344,6 +352,22 @@ class StorageWorld:
         ledger.batches = [stored for stored in ledger.batches if stored.header.base_offset < offset]
         ledger.cutting_to = 1 << 62
 
+    def begin_anew(self, partition: TopicPartition, log: Log, ledger: Ledger) -> None:
+        """As a follower whose leader has deleted what would come next."""
+        offset = int(log.log_end_offset) + self.rng.randint(0, 5)
+        self.tell(f"{partition} begins anew at {offset}")
+        ledger.cutting_to = 0
+        ledger.was_cut = True
+        ledger.epoch += 1
+        answers: list[Exception | None] = []
+        log.restart_then(offset, is_wanted=lambda: True, then=answers.append)
+        while not answers:
+            self.threads.run_one()
+        assert answers == [None]
+        ledger.batches = []
+        ledger.deleted_below = offset
+        ledger.cutting_to = 1 << 62
+
     # -- what must hold
 
     def check(self, partition: TopicPartition, promise: "Promise", how: str) -> None:
@@ -351,6 +375,10 @@ class StorageWorld:
         found = content(log)
         by_base = {stored.header.base_offset: stored.data for stored in found}
         end = int(log.log_end_offset)
+        if how == "power" and not self.disk.journaled and promise.durable <= promise.start < log.log_start_offset:
+            # Nothing of it was synced, and of the names of its segments the disk has kept any: it begins with the first of those.
+            self.tell(f"{partition} has lost its beginning, and starts at {log.log_start_offset}")
+            promise = promise._replace(start=int(log.log_start_offset))
         # A log start moves the recovery point too, but promises nothing of what is below it.
         assert end >= promise.durable or promise.durable <= promise.start, (
             f"{partition} ends at {end}, not {promise.durable}"
@@ -473,6 +501,8 @@ def check_derived(log: Log, found: list[Stored]) -> None:
             if header.is_transactional:
                 opened.setdefault(header.producer_id, header.base_offset)
     first_found = found[0].header.base_offset if found else end
+    # Compaction may have taken the first record of a transaction whose marker the power took after that.
+    kept = {stored.header.base_offset for stored in found} if log.config.is_compacted else range(first_found, end)
     open_before = False
     for producer_id, header in last.items():
         entry = log.producers.entry(producer_id)
@@ -482,12 +512,12 @@ def check_derived(log: Log, found: list[Stored]) -> None:
             f"{name}: {entry} of {header}"
         )
         first = entry.txn_first_offset
-        if first is not None and first < first_found:
+        if first is not None and first not in kept:
             open_before = True  # since records that are deleted
         else:
             assert first == opened.get(producer_id), f"{name}: {entry}, open since {opened.get(producer_id)}"
     open_before |= any(
-        first is not None and first < first_found
+        first is not None and first not in kept
         for first in (entry.txn_first_offset for entry in log.producers.producers.values())
     )
     if not open_before:

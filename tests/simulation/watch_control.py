@@ -44,6 +44,8 @@ class ControlWatch:
         self._shards: dict[tuple[int, int, TopicPartition], tuple[int, object]] = {}
         #: Partitions that may be led by whoever is alive -> its state at the last look, and when its ISR had registered.
         self._reckless: dict[TopicPartition, tuple[LeaderAndIsr, dict[int, tuple[int, float]]]] = {}
+        #: Lives of brokers whose disk has been slow.
+        self._slow: set[tuple[int, int]] = set()
         #: Shards that were loaded in this epoch and no other.
         self._loaded_in: dict[int, tuple[object, int]] = {}
 
@@ -147,7 +149,11 @@ class ControlWatch:
         registrar, session = getattr(process.broker, "registrar", None), getattr(process.broker, "session", None)
         is_registered = registrar is not None and registrar.epoch != NO_BROKER_EPOCH
         is_quick = not (is_registered or process.is_paused or process.has_lost_power or process.storage.faults)
-        if not is_quick or process.disk_slowness > 1 or cluster.scenario.session_timeout_ms <= STARTED_S * 1000:
+        life = (process.id, process.lives)
+        if process.disk_slowness > 1:
+            # What was asked of the disk meanwhile takes as long as it takes, also when others are served quickly again.
+            self._slow.add(life)
+        if not is_quick or life in self._slow or cluster.scenario.session_timeout_ms <= STARTED_S * 1000:
             return
         # A connection to a host without power takes long to fail: it counts from when ZooKeeper has answered.
         is_connected = session is not None and session.session_id != 0

@@ -39,9 +39,12 @@ def settle_leftovers(directory: str, disk: Disk) -> set[int]:
     replaced: set[int] = {file.base_offset for file in (*cleaned, *swaps)}
     undone = min((file.base_offset for file in cleaned), default=None)
     # `.swap` before `.cleaned`: were the lowest `.cleaned` gone first, a second crash would take the rest for decided.
-    for file in [swap for swap in swaps if undone is not None and swap.base_offset >= undone]:
+    undecided = [swap for swap in swaps if undone is not None and swap.base_offset >= undone]
+    for file in undecided:
         _unlink(disk, directory, _name(file), "a swap that was not decided")
         swaps.remove(file)
+    if undecided:
+        disk.fsync_dir(directory)
     for file in sorted(cleaned, reverse=True):
         _unlink(disk, directory, _name(file), "a compaction that did not finish")
     if swaps:
@@ -50,6 +53,9 @@ def settle_leftovers(directory: str, disk: Disk) -> set[int]:
 
 
 def _finish_swap(directory: str, disk: Disk, swaps: list[SegmentFile]) -> None:
+    # The directory is synced between the steps, as in `replacement`: the broker may have died before it was, and the power
+    # may go before this has ended.
+    disk.fsync_dir(directory)
     logs = [file for file in swaps if file.kind == names.LOG_SUFFIX]
     if logs:
         # Logs get their final names first, so one that still waits says that the old segments may be there too.
@@ -62,6 +68,7 @@ def _finish_swap(directory: str, disk: Disk, swaps: list[SegmentFile]) -> None:
                 continue
             if start <= parsed.base_offset < end or parsed.base_offset in replaced:
                 _unlink(disk, directory, name, "replaced by a compacted segment")
+        disk.fsync_dir(directory)
     for file in sorted(swaps, key=lambda swap: (swap.kind == names.LOG_SUFFIX, swap.base_offset)):
         target = _name(file._replace(transient=""))
         logger.info("completing an interrupted swap: %s/%s becomes %s", directory, _name(file), target)

@@ -288,11 +288,18 @@ class Log:
         except OSError as error:
             state.fault(error)
 
-    def replace_segments(self, cleaned: list[Segment], old: list[Segment]) -> None:
-        """Swap compacted segments in, safe against a crash at every step (see `replacement`)."""
+    def replace_segments_then(
+        self,
+        cleaned: list[Segment],
+        old: list[Segment],
+        *,
+        is_wanted: Callable[[], bool],
+        then: Callable[[Exception | None], None],
+    ) -> None:
+        """Swap compacted segments in, if `is_wanted` still says so then; call `then` with the error, if any."""
         self._state.check_open()
         try:
-            self._segments.replace(cleaned, old)
+            self._segments.replace_then(cleaned, old, is_wanted=is_wanted, then=then)
         except OSError as error:
             self._state.fault(error)
 

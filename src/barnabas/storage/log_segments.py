@@ -23,12 +23,14 @@ class LogSegments:
     forgets positions in segments that have gone.
     """
 
-    __slots__ = ("_flusher", "_reader", "_state")
+    __slots__ = ("_flusher", "_reader", "_state", "_undecided")
 
     def __init__(self, state: LogState, *, flusher: LogFlusher, reader: LogReader) -> None:
         self._state = state
         self._flusher = flusher
         self._reader = reader
+        #: Compacted segments, by their list's identity, that are about to take the place of others.
+        self._undecided: dict[int, list[Segment]] = {}
 
     def roll(self, next_offset: int, now_ms: int) -> Segment:
         """Start a new segment at `next_offset` or the log end; a background flush syncs the old one."""
@@ -86,15 +88,69 @@ class LogSegments:
         self._state.segments.add(self._create(base_offset, self._state.env.clock.now_ms()))
         self._state.settle_local_start()
 
-    def replace(self, cleaned: list[Segment], old: list[Segment]) -> None:
-        """Swap compacted segments in, safe against a crash at every step (see `replacement`)."""
+    def replace_then(
+        self,
+        cleaned: list[Segment],
+        old: list[Segment],
+        *,
+        is_wanted: Callable[[], bool],
+        then: Callable[[Exception | None], None],
+    ) -> None:
+        """Swap compacted segments in, then call `then`, with what went wrong if something did (see `replacement`).
+
+        The directory is synced between the steps. The old ones leave only if `is_wanted` still says so then.
+        """
         state = self._state
-        kept = {segment.base_offset for segment in cleaned}
-        leaving = replacement.replace_segments(state.segments, cleaned, old)
-        self._reader.forget_positions()
-        snapshots = [segment.base_offset for segment in leaving if segment.base_offset not in kept]
-        self._delete_later(leaving, snapshots, "replaced by cleaned segments")
-        state.env.on_recovery_point(state.log_dir)
+        directory = state.directory
+
+        def sync_then(step: Callable[[], None]) -> None:
+            def synced(error: BaseException | None) -> None:
+                if state.is_closed or state.directory != directory:
+                    then(None)  # what is left of it is settled, or deleted, with the log
+                    return
+                try:
+                    if error is not None:
+                        raise error
+                    step()
+                except OSError as failure:
+                    then(state.report(failure))
+
+            state.env.threads.run(lambda: state.env.disk.fsync_dir(directory), synced)
+
+        def put_in_place() -> None:
+            if self._undecided.pop(id(cleaned), None) is None:
+                then(None)
+                return
+            if not is_wanted():
+                self._discard(cleaned)
+                then(None)
+                return
+            kept = {segment.base_offset for segment in cleaned}
+            leaving = replacement.put_in_place(state.segments, cleaned, old)
+            self._reader.forget_positions()
+            snapshots = [segment.base_offset for segment in leaving if segment.base_offset not in kept]
+            self._delete_later(leaving, snapshots, "replaced by cleaned segments")
+            state.env.on_recovery_point(state.log_dir)
+            sync_then(name_finally)
+
+        def name_finally() -> None:
+            replacement.name_finally(state.segments, cleaned)
+            then(None)
+
+        replacement.decide(state.segments, cleaned, old)
+        self._undecided[id(cleaned)] = cleaned
+        sync_then(put_in_place)
+
+    def undecide(self) -> None:
+        """The log is cut: what was made of its former records must not take their place, not even after a crash."""
+        while self._undecided:
+            self._discard(self._undecided.popitem()[1])
+
+    def _discard(self, cleaned: list[Segment]) -> None:
+        for segment in cleaned:
+            segment.abandon()
+            segment.delete_files()
+            self._flusher.unsynced.add(segment.log_path)  # its name: a power cut must not bring it back
 
     def remove(self, leaving: list[Segment], reason: str) -> None:
         """Take them out of the log and rename them to `.deleted` now; delete the files after `file.delete.delay.ms`."""

@@ -37,13 +37,9 @@ def checkpoint_offsets(name: str, logs: Iterable[Log]) -> Offsets:
     """What one checkpoint file of a directory should say of its logs."""
     offset_of = _OFFSET_OF[name]
     if name == names.LOG_START_OFFSET_CHECKPOINT:
-        # As Kafka: only a start that lies inside the first segment is news, the segment's name tells the rest. But of a log
-        # that begins in the tier no segment tells.
-        return {
-            log.partition: log.log_start_offset
-            for log in logs
-            if log.is_tiered or log.log_start_offset > log.segments.first.base_offset
-        }
+        # Kafka leaves out what the name of the first segment tells. But of a log that begins in the tier no segment tells; and
+        # a power cut may bring a deleted segment back, on a file system that does not keep the order of names.
+        return {log.partition: log.log_start_offset for log in logs if log.is_tiered or log.log_start_offset > 0}
     return {log.partition: offset_of(log) for log in logs}
 
 

@@ -125,6 +125,7 @@ class _Loader:
             self._find_log_start()
         try:
             if not clean:
+                self._drop_deleted()
                 self._recover(self._recovery_point, progress)
             self._check_indexes(without_index, replaced, clean=clean)
             end_offset = self._find_end(progress)
@@ -219,6 +220,12 @@ class _Loader:
         self._log_start = min(first, earliest.start_offset) if earliest is not None else first
 
     # -- after an unclean stop
+
+    def _drop_deleted(self) -> None:
+        """Segments below the log start were deleted, or are about to be. One that a power cut has brought back was perhaps
+        never whole, and nobody would look: it is below the recovery point too."""
+        start = self._segments.floor(self._log_start) if len(self._segments) and not self._is_tiered else 0
+        self._drop(list(self._segments)[: max(start, 0)], f"the log starts at {self._log_start}")
 
     def _recover(self, recovery_point: int, progress: Progress) -> None:
         """Read every segment from the recovery point on."""

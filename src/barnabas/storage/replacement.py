@@ -5,8 +5,11 @@
    every `.swap` at or above them are deleted, the old segments stand.
 3. All are `.swap`: the replacement is decided. A crash from here on is finished at the next start: what the `.swap`
    files cover of old segments is deleted, then they get their names.
-4. Old segments are renamed to `.deleted`, and removed later.
+4. Old segments are renamed to `.deleted`, and removed later. The new ones are part of the log.
 5. `.swap` files get their final names.
+
+Before steps 4 and 5 the directory is synced, on a thread: not every file system keeps the order of renames. A power cut
+could else take the old segments and the decision, or leave an old segment beside the one that holds its records.
 
 Owner: the event loop (renames only); recovery of each state is `recovery.settle_leftovers`.
 """
@@ -68,28 +71,33 @@ def _cleaned(
     )
 
 
-def replace_segments(segments: SegmentList, cleaned: list[Segment], old: list[Segment]) -> list[Segment]:
-    """Swap `cleaned` for `old`; returns the old ones, renamed to `.deleted`, for their files to be removed.
-
-    An old segment that has left the log meanwhile is passed over. The active segment is never replaced.
-    """
-    new = sorted(cleaned, key=lambda segment: segment.base_offset)
-    leaving = sorted((segment for segment in old if segment in segments), key=lambda segment: segment.base_offset)
-    if not new or any(segment.transient != names.CLEANED_SUFFIX for segment in new):
-        raise BrokenInvariant(f"only cleaned segments can replace others, not {new}")
-    if any(segment is segments.active for segment in leaving):
+def decide(segments: SegmentList, cleaned: list[Segment], old: list[Segment]) -> None:
+    """Steps 2 and 3. The active segment is never replaced."""
+    if not cleaned or any(segment.transient != names.CLEANED_SUFFIX for segment in cleaned):
+        raise BrokenInvariant(f"only cleaned segments can replace others, not {cleaned}")
+    if any(segment is segments.active for segment in old):
         raise BrokenInvariant(f"the active segment {segments.active} cannot be replaced")
-    for segment in reversed(new):
+    for segment in sorted(cleaned, key=lambda segment: segment.base_offset, reverse=True):
         segment.change_transient(names.SWAP_SUFFIX)
+
+
+def put_in_place(segments: SegmentList, decided: list[Segment], old: list[Segment]) -> list[Segment]:
+    """Step 4. Returns the old segments for their files to be removed. One that has left the log meanwhile is passed over."""
+    leaving = sorted((segment for segment in old if segment in segments), key=lambda segment: segment.base_offset)
     for segment in leaving:
         segments.remove(segment)
     pool = segments.active.pool
-    for segment in new:
+    for segment in decided:
         segment.pool = pool
         segments.add(segment)
     for segment in leaving:
         segment.change_transient(names.DELETED_SUFFIX)
         segment.abandon()
-    for segment in new:
-        segment.change_transient("")
     return leaving
+
+
+def name_finally(segments: SegmentList, decided: list[Segment]) -> None:
+    """Step 5, for those that have not left the log meanwhile."""
+    for segment in decided:
+        if segment in segments:
+            segment.change_transient("")

@@ -346,4 +346,5 @@ class LogTruncator:
         state.highest_copied_offset = min(state.highest_copied_offset, offset - 1)
         self._flusher.cut_to(offset)
         self._reader.forget_positions()
+        self._segments.undecide()
         state.env.on_cut(state.partition, state.directory, offset)

@@ -39,7 +39,7 @@ _DEATHS_MAX: Final = 3
 class _Running:
     """A job under way."""
 
-    __slots__ = ("aborted", "directory", "log", "segments", "worker")
+    __slots__ = ("aborted", "directory", "last", "log", "segments", "swaps", "worker")
 
     def __init__(self, log: Log, segments: dict[int, Segment], worker: Worker) -> None:
         self.log = log
@@ -49,6 +49,9 @@ class _Running:
         self.directory = log.directory
         #: Nothing that it reports is used any more.
         self.aborted = False
+        #: Groups that are being swapped in, and the worker's last word, which waits for them.
+        self.swaps = 0
+        self.last: Report | None = None
 
 
 class Cleaner:
@@ -266,6 +269,9 @@ class Cleaner:
             if not running.aborted:
                 self._swap(running, report)
             return
+        if running.swaps:
+            running.last = report
+            return
         partition = running.log.partition
         if isinstance(report, Died):
             self._on_death(running, report)
@@ -300,15 +306,28 @@ class Cleaner:
         if not self._holds(running) or any(segment not in log.segments or segment.is_active for segment in old):
             self.abort(log.partition)
             return
+
+        def is_wanted() -> bool:
+            return not running.aborted and self._holds(running) and all(segment in log.segments for segment in old)
+
+        def swapped(error: Exception | None) -> None:
+            running.swaps -= 1
+            if error is not None:
+                logger.error("cleaned segments of %s are not taken: %s", log.partition, error)
+                self.abort(log.partition)
+            if not running.swaps and running.last is not None:
+                self._on_report(running, running.last)
+
+        running.swaps += 1
         try:
             cleaned = open_cleaned(log.directory, report.base_offset, disk=self._env.disk, config=log.config)
-            log.replace_segments([cleaned], old)
+            log.replace_segments_then([cleaned], old, is_wanted=is_wanted, then=swapped)
         except LogDirFault as fault:
-            logger.error("cleaned segments of %s are not taken: %s", log.partition, fault)
-            self.abort(log.partition)
+            swapped(fault)
         except OSError as error:
-            self._manager.handle_fault(LogDirFault(log.log_dir, error))
-            self.abort(log.partition)
+            fault = LogDirFault(log.log_dir, error)
+            self._manager.handle_fault(fault)
+            swapped(fault)
 
     def _finish(self, running: _Running, report: Finished) -> None:
         log, stats = running.log, report.stats

@@ -130,7 +130,9 @@ class CompactedLog(Partition):
 def swap_in(log: Log, report: GroupCleaned, disk: Disk) -> None:
     old = [segment for base in report.replaced if (segment := log.segments.get(base)) is not None]
     cleaned = open_cleaned(log.directory, report.base_offset, disk=disk, config=log.config)
-    log.replace_segments([cleaned], old)
+    answers: list[Exception | None] = []
+    log.replace_segments_then([cleaned], old, is_wanted=lambda: True, then=answers.append)
+    assert answers == [None]
 
 
 def read_batches(data: bytes) -> list[Batch]:

@@ -68,12 +68,20 @@ class Rig:
         self.broker.run()
         self.broker.run(BACKOFF_MS)
 
+    def work(self, *reports: Report) -> None:
+        """The worker's whole job, or what it reports of it, and what the cleaner asks of threads then."""
+        if not reports:
+            self.worker.run()
+        for report in reports:
+            self.worker.tell(report)
+        self.broker.run()
+
     def checkpoint(self, root: Path) -> dict[TopicPartition, int]:
         self.broker.run()
         return dict(read_offsets(str(root / names.CLEANER_OFFSET_CHECKPOINT)))
 
     def leftovers(self, log: Log) -> list[str]:
-        return [path.name for path in Path(log.directory).iterdir() if path.name.endswith(".cleaned")]
+        return [path.name for path in Path(log.directory).iterdir() if path.name.endswith((".cleaned", ".swap"))]
 
 
 @pytest.fixture
@@ -88,7 +96,7 @@ def test_a_dirty_log_is_cleaned_swapped_and_checkpointed(rig: Rig, tmp_path: Pat
     rig.tick()
     assert rig.cleaner.is_cleaning(tp("t"))
     assert rig.cleaner.metrics.max_dirty_percent == 100
-    rig.worker.run()
+    rig.work()
     assert not rig.cleaner.is_cleaning(tp("t"))
     assert values(log) == [b"3", b"3", b"3"]
     assert rig.checkpoint(tmp_path) == {tp("t"): 12}
@@ -104,7 +112,7 @@ def test_nothing_is_done_for_logs_that_are_clean_or_not_compacted(rig: Rig) -> N
     rig.fill("plain")
     rig.fill("t", rounds=1)
     rig.tick()
-    rig.worker.run()
+    rig.work()
     for _ in range(3):
         rig.tick()
     assert rig.workers[0].job is None and len(rig.workers) == 1
@@ -113,14 +121,14 @@ def test_nothing_is_done_for_logs_that_are_clean_or_not_compacted(rig: Rig) -> N
 def test_the_filthiest_comes_first_then_the_next_without_a_pause(rig: Rig) -> None:
     rig.fill("a", rounds=1)
     rig.tick()
-    rig.worker.run()
+    rig.work()
     rig.put(rig.log("a"), b"k0", value=b"new")
     rig.log("a").roll(NOW_MS)
     rig.fill("b")
     rig.tick()
     job = rig.worker.job
     assert job is not None and job.partition == "b-0"
-    rig.worker.run()
+    rig.work()
     rig.broker.run(0)
     job = rig.worker.job
     assert job is not None and job.partition == "a-0"
@@ -160,7 +168,7 @@ def test_a_disabled_cleaner_does_nothing(tmp_path: Path) -> None:
 def test_a_restart_goes_on_from_the_checkpoint(rig: Rig, tmp_path: Path) -> None:
     rig.fill()
     rig.tick()
-    rig.worker.run()
+    rig.work()
     rig.broker.run()
     rig.manager.shutdown()
     again = Rig(tmp_path)
@@ -173,7 +181,7 @@ def test_a_restart_goes_on_from_the_checkpoint(rig: Rig, tmp_path: Path) -> None
 def test_a_truncated_log_keeps_its_segments_and_forgets_its_checkpoint(rig: Rig, tmp_path: Path) -> None:
     log = rig.fill()
     rig.tick()
-    rig.worker.run()
+    rig.work()
     rig.put(log, b"k0", value=b"new")
     log.roll(NOW_MS)
     rig.tick()
@@ -183,7 +191,7 @@ def test_a_truncated_log_keeps_its_segments_and_forgets_its_checkpoint(rig: Rig,
     assert rig.worker.killed == 1
     assert rig.checkpoint(tmp_path) == {tp("t"): 10}
     for report in reports:
-        rig.worker.tell(report)
+        rig.work(report)
     rig.broker.run()
     assert not rig.cleaner.is_cleaning(tp("t"))
     assert rig.leftovers(log) == []
@@ -202,7 +210,7 @@ def run_aside(worker: InlineWorker) -> list[Report]:
 def test_a_log_cut_off_above_its_checkpoint_keeps_it(rig: Rig, tmp_path: Path) -> None:
     log = rig.fill()
     rig.tick()
-    rig.worker.run()
+    rig.work()
     rig.put(log, b"a", b"b", value=b"new")
     rig.put(log, b"a", b"b", value=b"new")
     log.truncate_to(14)
@@ -214,7 +222,7 @@ def test_a_deleted_log_ends_its_cleaning_and_its_checkpoint(rig: Rig, tmp_path: 
     rig.fill("kept")
     for _ in range(2):
         rig.tick()
-        rig.worker.run()
+        rig.work()
     assert set(rig.checkpoint(tmp_path)) == {tp("gone"), tp("kept")}
     rig.put(rig.log("gone"), b"k0", value=b"new")
     rig.log("gone").roll(NOW_MS)
@@ -225,7 +233,7 @@ def test_a_deleted_log_ends_its_cleaning_and_its_checkpoint(rig: Rig, tmp_path: 
     assert rig.checkpoint(tmp_path) == {tp("kept"): 12}
     made_again = rig.fill("gone", rounds=2)
     for report in reports:
-        rig.worker.tell(report)
+        rig.work(report)
     rig.broker.run()
     assert values(made_again) == [b"0"] * 3 + [b"1"] * 3
     rig.tick()
@@ -240,7 +248,7 @@ def test_a_swap_is_refused_where_a_segment_has_left_the_log(rig: Rig) -> None:
     log.update_config(replace(CONFIG, cleanup_policy=frozenset({CLEANUP_DELETE}), retention_bytes=0))
     log.delete_old_segments(NOW_MS)
     for report in reports:
-        rig.worker.tell(report)
+        rig.work(report)
     rig.broker.run()
     assert rig.worker.killed == 1
     assert rig.leftovers(log) == []
@@ -251,7 +259,7 @@ def test_compact_and_delete_has_its_retention_between_cleanings(rig: Rig) -> Non
     rig.configs["t"] = replace(CONFIG, cleanup_policy=frozenset({CLEANUP_COMPACT, CLEANUP_DELETE}), retention_ms=5000)
     log = rig.fill()
     rig.tick()
-    rig.worker.run()
+    rig.work()
     assert values(log) == [b"3"] * 3
     rig.broker.run(5000 + BACKOFF_MS)
     assert values(log) == []
@@ -264,7 +272,7 @@ def test_a_moving_log_is_not_cleaned_and_its_checkpoint_moves_with_it(tmp_path: 
     log = rig.fill()
     home, other = (first, second) if log.log_dir == str(first) else (second, first)
     rig.tick()
-    rig.worker.run()
+    rig.work()
     rig.put(log, b"k0", value=b"new")
     log.roll(NOW_MS)
     rig.broker.run()
@@ -292,7 +300,7 @@ def test_broken_bytes_make_one_log_uncleanable_and_others_go_on(rig: Rig, tmp_pa
     for _ in range(3):
         rig.tick()
         if rig.worker.job is not None:
-            rig.worker.run()
+            rig.work()
     assert rig.cleaner.is_uncleanable(tp("bad")) and not rig.cleaner.is_uncleanable(tp("good"))
     assert values(rig.log("good")) == [b"3"] * 3
     metrics = rig.cleaner.metrics
@@ -343,7 +351,7 @@ def test_a_fault_in_the_swap_ends_the_job(rig: Rig, tmp_path: Path) -> None:
     reports = run_aside(rig.worker)
     rig.broker.disk.bad.add(str(tmp_path))
     for report in reports:
-        rig.worker.tell(report)
+        rig.work(report)
     rig.broker.disk.bad.clear()
     rig.broker.run()
     assert len(rig.broker.failed) == 1
@@ -357,11 +365,11 @@ def test_groups_are_swapped_as_they_come(rig: Rig) -> None:
     reports = run_aside(rig.worker)
     groups = [report for report in reports if isinstance(report, GroupCleaned)]
     assert len(groups) > 1
-    rig.worker.tell(groups[0])
+    rig.work(groups[0])
     assert values(log) == [b"2"] * 3 + [b"3"] * 3, "the first two rounds are gone, the others wait for their group"
     assert rig.cleaner.checkpoints.get(tp("t")) is None
     for report in reports[1:]:
-        rig.worker.tell(report)
+        rig.work(report)
     assert isinstance(reports[-1], Finished)
     assert values(log) == [b"3"] * 3
 
@@ -395,7 +403,7 @@ def test_many_logs_are_looked_at_in_slices(tmp_path: Path) -> None:
     log = rig.fill("last")
     rig.tick()
     rig.broker.run(1)
-    rig.worker.run()
+    rig.work()
     assert values(log) == [b"3"] * 3
     rig.broker.kill()
 

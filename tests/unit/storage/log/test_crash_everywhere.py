@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from tests.unit.storage.log.crash_support import Crash, CrashingDisk, Fuse, fuse_under
-from tests.unit.storage.log.log_support import NOW_MS, Entry, Partition, batch, contents, epoch_at
+from tests.unit.storage.log.log_support import NOW_MS, Entry, Partition, batch, contents, epoch_at, replace_segments
 
 from barnabas.core.config.log_config import CLEANUP_COMPACT, LogConfig
 from barnabas.storage.replacement import create_cleaned, finish_cleaned
@@ -125,7 +125,7 @@ class Replacement(Scenario):
         log = partition.log
         inactive = list(log.segments)[:-1]
         cleaned = [self._clean(partition, inactive[:2]), self._clean(partition, inactive[2:])]
-        log.replace_segments(cleaned, inactive)
+        replace_segments(log, cleaned, inactive)
 
     def _clean(self, partition: Partition, group: list[Segment]) -> Segment:
         return self._copy(partition, group, lambda number: number % 2 == 0)
@@ -174,7 +174,7 @@ class Split(Replacement):
         half = len(batches) // 2
         lower = self._copy(partition, [old], lambda number: number < half)
         upper = self._copy(partition, [old], lambda number: number >= half, batches[half].base_offset)
-        partition.log.replace_segments([lower, upper], [old])
+        replace_segments(partition.log, [lower, upper], [old])
 
     def check(self, before: list[Entry], found: list[Entry], step: str) -> None:
         assert found == before

@@ -214,6 +214,21 @@ def test_an_empty_swap_replaces_the_segment_of_its_name_alone(tmp_path: Path) ->
     assert contents(partition.open(clean=True)) == before[second:]
 
 
+def test_deleted_segment_that_a_power_cut_brought_back_in_pieces_goes_again(partition: Partition) -> None:
+    """Seed 60261: its deletion was not synced, nor was it ever; the new log start and recovery point were."""
+    partition.fill(60)
+    second = partition.log.segments.at(1).base_offset
+    end, expected = partition.log.log_end_offset, contents(partition.log)[second:]
+    partition.log.flusher.flush()
+    partition.log.abandon()
+    first_log(partition).write_bytes(bytes(2000))
+    (partition.directory / f"{0:020d}.index").unlink()
+    log = partition.open(clean=False, recovery_point=end, log_start_offset=second)
+    assert contents(log) == expected
+    assert log.segments.first.base_offset == second
+    assert not first_log(partition).exists()
+
+
 def test_segments_in_doubt_that_leave_a_hole_are_dropped(
     partition: Partition, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from tests.unit.storage.log.log_support import NOW_MS, Partition, batch, contents
+from tests.unit.storage.log.log_support import NOW_MS, Partition, batch, contents, replace_segments
 
 from barnabas.core.config.log_config import CLEANUP_COMPACT, LogConfig
 from barnabas.core.errors import BrokenInvariant, ErrorCode, LogDirFault, Refused
@@ -473,8 +473,8 @@ def test_cleaned_segments_take_the_place_of_old_ones(tmp_path: Path) -> None:
     finish_cleaned(new, partition.env.disk)
     after = log.segments.at(3).base_offset
     pinned = log.read(0, max_bytes=100, max_offset=after)
-    log.replace_segments(
-        [open_cleaned(str(partition.directory), 0, disk=partition.env.disk, config=partition.config)], old
+    replace_segments(
+        log, [open_cleaned(str(partition.directory), 0, disk=partition.env.disk, config=partition.config)], old
     )
     expected = [entry for entry in survivors if entry.offset < after]
     assert [entry for entry in contents(log) if entry.offset < after] == expected
@@ -492,6 +492,6 @@ def test_the_active_segment_is_never_replaced(tmp_path: Path) -> None:
     new = create_cleaned(str(partition.directory), 0, disk=partition.env.disk, config=partition.config, now_ms=NOW_MS)
     finish_cleaned(new, partition.env.disk)
     with pytest.raises(BrokenInvariant):
-        partition.log.replace_segments([new], list(partition.log.segments))
+        replace_segments(partition.log, [new], list(partition.log.segments))
     with pytest.raises(BrokenInvariant):
-        partition.log.replace_segments([partition.log.active_segment], [])
+        replace_segments(partition.log, [partition.log.active_segment], [])
