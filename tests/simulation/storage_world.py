@@ -376,7 +376,7 @@ class StorageWorld:
         by_base = {stored.header.base_offset: stored.data for stored in found}
         end = int(log.log_end_offset)
         if how == "power" and not self.disk.journaled and promise.durable <= promise.start < log.log_start_offset:
-            # Nothing of it was synced, and of the names of its segments the disk has kept any: it begins with the first of those.
+            # Nothing of it was synced, and of the names of its segments the disk has kept any: it begins with one of those.
             self.tell(f"{partition} has lost its beginning, and starts at {log.log_start_offset}")
             promise = promise._replace(start=int(log.log_start_offset))
         # A log start moves the recovery point too, but promises nothing of what is below it.
