@@ -168,6 +168,8 @@ class Faults:
         self._has_ended = False
         self._awaited: str | None = None
         self._awaits_compaction = False
+        #: Nothing else happens for so long.
+        self._rests_until_s = 0.0
         self.damage = Damage(cluster)
         kinds: list[tuple[Callable[[], None], int]] = [
             (self._kill, 4),
@@ -203,6 +205,7 @@ class Faults:
         ]
         #: Each seed has its own mix: some faults only show without others.
         if weights:
+            kinds.append((self._lose_controller, 0))
             chosen = [(each, weights.get(each.__name__.strip("_"), 0)) for each, _ in kinds]
         else:
             chosen = [pair for pair in kinds if self._world.chance(0.6)] or kinds
@@ -223,7 +226,7 @@ class Faults:
     def _act(self) -> None:
         if self._has_ended:
             return
-        if self._kinds:
+        if self._kinds and self._world.now_s >= self._rests_until_s:
             self._world.random.choice(self._kinds)()
         self._world.after(self._world.between(*self._every_s), self._act)
 
@@ -317,6 +320,14 @@ class Faults:
         broker = self._cluster.controller()
         if broker is not None:
             self._kill(broker)
+
+    def _lose_controller(self) -> None:
+        """It dies and stays away, and nothing else happens until another must have taken over."""
+        broker = self._cluster.controller()
+        if broker is not None and self._may_kill(broker):
+            broker.kill()
+            self._world.after(4.5, lambda: None if broker.is_up else broker.start())
+            self._rests_until_s = self._world.now_s + 3.5
 
     def _kill_all(self) -> None:
         """Every broker at once. Who is back first leads what it can, and hears of all other partitions later."""

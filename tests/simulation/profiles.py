@@ -29,8 +29,8 @@ PROFILES: dict[str, Profile] = {
     "elections": Profile(
         {**_FAST, "network_s": 0.03, "has_acks_one": True, "readers": 2, "transactional": 1, "group_members": 0,
          "guests": 1, "all_brokers": _SLOW_FETCH},
-        {"kill": 2, "kill_leader": 5, "ambush": 4, "kill_controller": 2, "kill_all": 1, "restart": 2, "pause": 3,
-         "isolate": 2},
+        {"kill": 2, "kill_leader": 5, "ambush": 4, "kill_controller": 2, "lose_controller": 1, "kill_all": 1, "restart": 2,
+         "pause": 3, "isolate": 2},
     ),
     #: Followers fall behind and catch up; proposals to the controller are lost.
     "sync": Profile(

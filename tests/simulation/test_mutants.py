@@ -11,7 +11,7 @@ from tests.simulation.test_simulation import describe, simulate
 QUICK = (
     "acks=all is answered before the followers have the record",
     "a leader counts a shrunk ISR before the controller agrees",
-    "recovery keeps records that were cut off before the power went",
+    "a flush leaves out the indexes",
     "a mirror takes records of clients",
 )
 TABLE = rows()

@@ -23,6 +23,9 @@ MIN_ISR = 3
 COORDINATORS = 2
 #: How long a cluster whose network is whole may need for a new leader or controller, once it can know that one is gone.
 REPLACED_S = 3.0
+#: How long until there is another controller, where the process of the last one is dead: its session, which would last for
+#: two seconds more at least, need not end for that.
+DEPOSED_S = 2.0
 #: How long a request may outlive the news that whom it was sent to is gone.
 GONE_S = 0.5
 #: How long a broker may take to start after it was killed.
@@ -195,8 +198,8 @@ class ControlWatch:
             return
         if all(self._serves(each.id) or _is_seen_dead(each) for each in cluster.brokers.values()):
             lives = tuple(each.lives for each in cluster.brokers.values() if each.is_up)
-            if lives and self._lasts("controller", (lives, cluster.zookeeper.lives), REPLACED_S):
-                self._broken("a dead controller is replaced", f"there has been none for {REPLACED_S:.0f} s")
+            if lives and self._lasts("controller", (lives, cluster.zookeeper.lives), DEPOSED_S):
+                self._broken("a dead controller is replaced", f"there has been none for {DEPOSED_S:.0f} s")
 
     def _look_at_ephemerals(self) -> None:
         zookeeper = self._cluster.zookeeper

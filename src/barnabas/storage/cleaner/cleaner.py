@@ -325,9 +325,9 @@ class Cleaner:
         except LogDirFault as fault:
             swapped(fault)
         except OSError as error:
-            fault = LogDirFault(log.log_dir, error)
-            self._manager.handle_fault(fault)
-            swapped(fault)
+            failure = LogDirFault(log.log_dir, error)
+            self._manager.handle_fault(failure)
+            swapped(failure)
 
     def _finish(self, running: _Running, report: Finished) -> None:
         log, stats = running.log, report.stats
