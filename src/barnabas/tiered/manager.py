@@ -9,6 +9,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
+from typing import Final
 
 from barnabas.core.clock import Clock
 from barnabas.core.errors import BarnabasError, LogDirFault, Refused
@@ -29,6 +30,9 @@ from barnabas.tiered.settings import TierSettings
 from barnabas.tiered.store import Store, StoreFault
 
 log = logging.getLogger(__name__)
+
+#: Before a leader asks again what the tier has, if it got no answer.
+_PAUSE_S: Final = 1.0
 
 
 class TierManager:
@@ -139,14 +143,13 @@ class TierManager:
     # -- leading ------------------------------------------------------------------------------------------------------
 
     async def _begin(self, lead: Leadership) -> None:
-        failures = 0
         while not lead.is_over and not lead.is_ready:
             try:
                 await self.metadata.catch_up(lead.of)
             except MetadataUnavailable as error:
-                failures += 1
                 lead.copy_trouble = str(error)
                 log.warning("%s: what the tier has of it is not known yet: %s", lead.of.tp, error)
+                await asyncio.sleep(_PAUSE_S)
             else:
                 lead.is_ready = not lead.is_over
         if lead.is_over:
