@@ -46,6 +46,11 @@ class PersistentProducer(Persistent):
 class RecklessProducer(Persistent):
     """Writes to a topic that may lose what it writes: only who leads it is of interest."""
 
+    def __init__(self, cluster: "SimCluster", name: str, pace_s: tuple[float, float] | None = None) -> None:
+        """`pace_s`: another than the cluster's."""
+        super().__init__(cluster, name)
+        self._pace_s = pace_s or cluster.pace_s
+
     async def _live(self) -> None:
         config = ProducerConfig(acks=1, idempotent=False, delivery_timeout_ms=4_000, request_timeout_ms=2_000)
         async with (
@@ -54,4 +59,4 @@ class RecklessProducer(Persistent):
         ):
             while not self.ending:
                 await producer.send(RECKLESS, b"whatever", partition=0)
-                await self.pause(*self.cluster.pace_s)
+                await self.pause(*self._pace_s)

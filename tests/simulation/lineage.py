@@ -13,7 +13,6 @@ from barnabas.client.admin.partitions import list_offsets
 from barnabas.client.consumer import Consumer
 from barnabas.client.errors import BrokerRefused
 from barnabas.client.fetching import ConsumerConfig, Fetched
-from barnabas.client.producer import Producer, ProducerConfig
 from barnabas.core.errors import ErrorCode
 from barnabas.core.ids import TopicPartition
 from barnabas.core.words import EARLIEST, LATEST
@@ -116,20 +115,6 @@ class LineageWatch:
                 self._world.violate(
                     "history has no holes", f"{who} read {found} of {TP} from {fetched.position} on, led by {allowed}"
                 )
-
-
-class HistoryProducer(Persistent):
-    """Writes to the topic that may lose what it writes."""
-
-    async def _live(self) -> None:
-        config = ProducerConfig(acks=1, idempotent=False, delivery_timeout_ms=4_000, request_timeout_ms=2_000)
-        async with (
-            self.connect(api_timeout_ms=5_000) as cluster,
-            Producer(cluster, config, clock=self.clock, chance=self.chance) as producer,
-        ):
-            while not self.ending:
-                await producer.send(RECKLESS, b"whatever", partition=0)
-                await self.pause(0.01, 0.15)
 
 
 class HistoryReader(Persistent):

@@ -18,8 +18,9 @@ from barnabas.tiered.lineage import piece_at, touches
 from barnabas.tiered.store import StoreFault
 from tests.memory_store import MemoryStore
 from tests.simulation.cluster import SETTLE_S, SimCluster
+from tests.simulation.coming import RecklessProducer
 from tests.simulation.lineage import TP as RECKLESS_TP
-from tests.simulation.lineage import HistoryAuditor, HistoryProducer, HistoryReader, LineageWatch
+from tests.simulation.lineage import HistoryAuditor, HistoryReader, LineageWatch
 from tests.simulation.load import Client
 from tests.simulation.process import BrokerProcess
 from tests.simulation.scenario import Scenario
@@ -35,6 +36,8 @@ BROKERS = {
     "rlmm.config.remote.log.metadata.topic.replication.factor": "3",
     "log.retention.check.interval.ms": "500",
 }
+#: Of the topic that may lose records: often, so that there is history.
+HISTORY_PACE_S = (0.01, 0.15)
 #: How the store does, and how often.
 WEATHER = ("well", "well", "well", "away", "slow", "fails", "loses")
 
@@ -124,7 +127,7 @@ class TieredCluster(SimCluster):
         self.lineages.start()
 
     def reckless_clients(self) -> list[Client]:
-        return [HistoryProducer(self, "reckless"), HistoryReader(self, "history")]
+        return [RecklessProducer(self, "reckless", HISTORY_PACE_S), HistoryReader(self, "history")]
 
     def calm(self) -> None:
         self.weather.end()
