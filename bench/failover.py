@@ -3,9 +3,9 @@
 
 Three brokers, RF 3, min.insync.replicas 2, session time-out 2 s; ours with the embedded ZooKeeper, Kafka with Apache's. For
 each number of partitions: the time to create them (until every one has a leader), the brokers' memory, and the gap between two
-acknowledgements of a partition when its leader is told to stop, and when it is killed. Also, after the kill, how long Metadata
-names the dead leader for. Kafka is
-measured with the largest number that is not above `--kafka-most`: it takes a minute to create 4,000.
+acknowledgements of a partition when its leader is killed that is the controller as well, when its leader is told to stop, and
+when its leader is killed. Also, after the last kill, how long Metadata names the dead leader for. Kafka is measured with the
+largest number that is not above `--kafka-most`: it takes a minute to create 4,000.
 
 The partition that is watched is the only one of its topic, and the last that the controller sees to. What is measured is what
 the cluster does for all of them, not what a client needs to read the metadata of thousands twenty times a second.
@@ -59,6 +59,8 @@ class Point:
     create_s: float
     #: The three brokers together, after creation: proportional set size, so that shared pages count once.
     memory_mb: float
+    #: The leader that is killed is the controller, too.
+    controller_gap_ms: float
     stop_gap_ms: float
     kill_gap_ms: float
     #: After kill -9: until Metadata names another leader for the partition.
@@ -138,15 +140,15 @@ def memory_mb(cluster: System) -> float:
     return float(sum(psutil.Process(cluster.pid(each)).memory_full_info().pss for each in cluster.broker_ids)) / 1e6
 
 
-def create(admin: AdminClient, partitions: int) -> float:
-    """Seconds until every partition has a leader."""
+def create(admin: AdminClient, partitions: int, *, leader: int, brokers: Sequence[int]) -> float:
+    """Seconds until every partition has a leader; the one that is watched has `leader`."""
     topics = {OTHERS: partitions - 1, TOPIC: 1}
+    watched = NewTopic(TOPIC, replica_assignment=[sorted(brokers, key=lambda each: each != leader)])
+    news = [NewTopic(OTHERS, num_partitions=partitions - 1, replication_factor=3)] if partitions > 1 else []
     began = time.monotonic()
-    for name, count in topics.items():
-        if count:
-            new = NewTopic(name, num_partitions=count, replication_factor=3)
-            [created] = admin.create_topics([new], request_timeout=120).values()
-            created.result()
+    for new in (*news, watched):
+        [created] = admin.create_topics([new], request_timeout=120).values()
+        created.result()
     for name, count in topics.items():
         if count:
             wait_until(lambda name=name, count=count: _is_led(admin, name, count), 120, what="leaders")  # type: ignore[misc]
@@ -166,10 +168,16 @@ def measure(name: str, start: Callable[[], System], partitions: int) -> Point:
     with start() as cluster:
         wait_for_cluster(Target(name, cluster.bootstrap, []), 3)
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
-        create_s = create(admin, partitions)
+        controller = admin.list_topics(timeout=10).controller_id
+        create_s = create(admin, partitions, leader=controller, brokers=cluster.broker_ids)
         time.sleep(1)
         memory = memory_mb(cluster)
         with Pulse(cluster.bootstrap) as pulse:
+            moment = time.monotonic()
+            cluster.kill(controller)
+            controller_gap_ms = pulse.gap_ms_after(moment)
+            cluster.start_broker(controller)
+            wait_until(lambda: _all_in_sync(admin, partitions), 120, what="that all replicas are in sync")
             leader = agreed_leader(cluster)
             moment = time.monotonic()
             cluster.terminate(leader, timeout_s=120)
@@ -187,7 +195,9 @@ def measure(name: str, start: Callable[[], System], partitions: int) -> Point:
             kill_gap_ms = pulse.gap_ms_after(moment)
         if pulse.errors:
             raise RuntimeError(f"records were not delivered: {pulse.errors[:3]}")
-    return Point(name, partitions, create_s, memory, stop_gap_ms, kill_gap_ms, kill_metadata_ms, stop_s, restart_s)
+    return Point(
+        name, partitions, create_s, memory, controller_gap_ms, stop_gap_ms, kill_gap_ms, kill_metadata_ms, stop_s, restart_s
+    )
 
 
 def _is_led(admin: AdminClient, name: str, partitions: int) -> bool:
@@ -217,6 +227,7 @@ def write_curves(points: list[Point], rounds: int, limits: Sequence[Limit]) -> N
         "partitions",
         "create s",
         "memory MB",
+        "controller gap ms",
         "stop gap ms",
         "kill gap ms",
         "kill, Metadata ms",
@@ -254,6 +265,7 @@ def write_curves(points: list[Point], rounds: int, limits: Sequence[Limit]) -> N
         "3 brokers, RF 3, by partitions",
         [
             Panel("leader killed: ms without acknowledgement", curves("kill_gap_ms"), limit=1000),
+            Panel("leader and controller killed: ms without", curves("controller_gap_ms"), limit=1000),
             Panel("leader told to stop: ms without", curves("stop_gap_ms"), limit=500),
             Panel("memory of three brokers, MB", curves("memory_mb")),
             Panel("s to create them", curves("create_s")),
@@ -276,7 +288,7 @@ def main(arguments: list[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     counts = sorted(options.partitions)
     theirs = [each for each in counts if each <= options.kafka_most][-1:]
-    ours_s, theirs_s = sum(10 + each / 190 for each in counts), sum(38 + each / 60 for each in theirs)
+    ours_s, theirs_s = sum(16 + each / 150 for each in counts), sum(50 + each / 50 for each in theirs)
     announce("failover", options.rounds, round_s=ours_s + theirs_s, setup_s=5)
     found: dict[tuple[str, int], list[Point]] = {}
     for _, partitions in itertools.product(range(options.rounds), counts):

@@ -30,7 +30,10 @@ from bench.report import Row, announce, write_report
 
 PARTITIONS = 4
 VALUE_BYTES = 200
-STREAM_PER_SECOND = 10_000
+#: A stream that is quiet, and one that is busy: records/s.
+STREAMS = (10_000, 100_000)
+LARGE = "large"
+LARGE_BYTES = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,8 @@ class Stack:
 class Counts:
     read: int
     write: int
+    #: Values of 1 MB.
+    large: int
 
 
 def session(folder: str) -> SparkSession:
@@ -76,13 +81,13 @@ def session(folder: str) -> SparkSession:
     return spark
 
 
-def fill(stack: Stack, topic: str, count: int) -> None:
+def fill(stack: Stack, topic: str, count: int, value_bytes: int = VALUE_BYTES) -> None:
     create_topic(stack.target, topic, partitions=PARTITIONS)
     producer = Producer(
-        {"bootstrap.servers": stack.bootstrap, "linger.ms": 20, "batch.size": 500_000,
+        {"bootstrap.servers": stack.bootstrap, "linger.ms": 20, "batch.size": 500_000, "message.max.bytes": 2_000_000,
          "queue.buffering.max.messages": 1_000_000, "queue.buffering.max.kbytes": 500_000}
     )  # fmt: skip
-    values = [os.urandom(VALUE_BYTES // 2) + b"x" * (VALUE_BYTES - VALUE_BYTES // 2) for _ in range(64)]
+    values = [os.urandom(value_bytes // 2) + b"x" * (value_bytes - value_bytes // 2) for _ in range(64)]
     for number in range(count):
         while True:
             try:
@@ -104,12 +109,12 @@ def source(spark: SparkSession, stack: Stack, topic: str) -> DataFrame:
     )
 
 
-def drain(frame: DataFrame, count: int) -> float:
+def drain(frame: DataFrame, count: int, value_bytes: int = VALUE_BYTES) -> float:
     """Seconds to bring every row and its value into Spark."""
     began = time.monotonic()
     found = frame.selectExpr("count(*) as rows", "sum(length(value)) as bytes").first()
     took = time.monotonic() - began
-    assert found is not None and (found["rows"], found["bytes"]) == (count, count * VALUE_BYTES), found
+    assert found is not None and (found["rows"], found["bytes"]) == (count, count * value_bytes), found
     return took
 
 
@@ -127,16 +132,16 @@ def save(frame: DataFrame, stack: Stack, topic: str, **options: str) -> float:
     return time.monotonic() - began
 
 
-def micro_batches(spark: SparkSession, stack: Stack, topic: str, *, seconds: float) -> float:
-    """The median time of a micro-batch in ms while a producer writes 10,000 records/s."""
+def micro_batches(spark: SparkSession, stack: Stack, topic: str, *, per_second: int, seconds: float) -> float:
+    """The median time of a micro-batch in ms while a producer writes `per_second` records."""
     create_topic(stack.target, topic, partitions=PARTITIONS)
     stop = threading.Event()
 
     def produce() -> None:
-        producer = Producer({"bootstrap.servers": stack.bootstrap, "linger.ms": 5})
+        producer = Producer({"bootstrap.servers": stack.bootstrap, "linger.ms": 5, "queue.buffering.max.messages": 1_000_000})
         began, sent = time.monotonic(), 0
         while not stop.wait(0.01):
-            due = int((time.monotonic() - began) * STREAM_PER_SECOND)
+            due = int((time.monotonic() - began) * per_second)
             while sent < due:
                 producer.produce(topic, b"x" * VALUE_BYTES, partition=sent % PARTITIONS)
                 sent += 1
@@ -192,7 +197,11 @@ def measures(spark: SparkSession, stack: Stack, topic: str, counts: Counts, numb
         yield "write at least once, k records/s", rate(counts.write, save(rows, stack, f"{topic}-alo-{number}"))
     copied = source(spark, stack, topic).select("key", "value")
     yield "topic to topic, k records/s", rate(counts.read, save(copied, stack, f"{topic}-copy-{number}"))
-    yield "micro-batch at 10,000 records/s, ms", micro_batches(spark, stack, f"{topic}-stream-{number}", seconds=8)
+    large = source(spark, stack, LARGE)
+    yield "read values of 1 MB, MB/s", counts.large * LARGE_BYTES / drain(large, counts.large, LARGE_BYTES) / 1e6
+    for each in STREAMS:
+        took = micro_batches(spark, stack, f"{topic}-stream-{each}-{number}", per_second=each, seconds=8)
+        yield f"micro-batch at {each:,} records/s, ms", took
 
 
 def cold(stack: Stack, topic: str, count: int) -> float:
@@ -221,7 +230,7 @@ AGAINST = {
 
 
 def run(rounds: int, counts: Counts) -> None:
-    announce("spark", rounds, round_s=22 + counts.read / 1.6e5 + counts.write / 3e5, setup_s=110)
+    announce("spark", rounds, round_s=45 + counts.read / 1.6e5 + counts.write / 3e5, setup_s=110)
     limits = machine_limits()
     results: dict[str, dict[str, list[float]]] = {}
     with ExitStack() as stack:
@@ -234,6 +243,7 @@ def run(rounds: int, counts: Counts) -> None:
         )
         for each in stacks:
             fill(each, "records", counts.read)
+            fill(each, LARGE, counts.large, LARGE_BYTES)
         for each in stacks:
             took = cold(each, "records", counts.read)
             results.setdefault("cold read, k records/s", {})[each.name] = [counts.read / took / 1000]
@@ -260,12 +270,13 @@ def main(arguments: list[str] | None = None) -> None:
         "--records", type=int, default=4_000_000, help="records to read, and to copy from topic to topic"
     )
     parser.add_argument("--write", type=int, default=1_500_000, help="records to write")
+    parser.add_argument("--large", type=int, default=400, help="records of 1 MB to read")
     parser.add_argument("--cold", nargs=4, metavar=("FORMAT", "BOOTSTRAP", "TOPIC", "COUNT"), help=argparse.SUPPRESS)
     chosen = parser.parse_args(arguments)
     if chosen.cold:
         run_cold(chosen.cold)
     else:
-        run(chosen.rounds, Counts(chosen.records, chosen.write))
+        run(chosen.rounds, Counts(chosen.records, chosen.write, chosen.large))
 
 
 if __name__ == "__main__":

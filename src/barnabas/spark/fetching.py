@@ -104,7 +104,11 @@ def _small(
     ahead: dict[TopicPartition, Fetched] = {}
     for index, each in enumerate(wanted):
         if each.partition not in ahead and index + 1 < len(wanted):
-            ahead = _fetch_together(client, options, wanted[index : index + _TOGETHER])
+            # Those that are here already stay: this one may have nothing, now or for ever.
+            missing = [other for other in wanted[index : index + _TOGETHER] if other.partition not in ahead]
+            room_bytes = _TOGETHER_BYTES_MAX - sum(len(other.data) for other in ahead.values())
+            if room_bytes > 0:
+                ahead |= _fetch_together(client, options, missing, max_bytes=room_bytes)
         fetcher = _Fetcher(options, each, threading.Event(), first=ahead.pop(each.partition, None))
         decoder = _decoder(options, each, columns)
         for fetched in fetcher.fetches(client):
@@ -112,7 +116,7 @@ def _small(
 
 
 def _fetch_together(
-    client: BlockingClient, options: SourceOptions, wanted: Sequence[OffsetRange]
+    client: BlockingClient, options: SourceOptions, wanted: Sequence[OffsetRange], *, max_bytes: int
 ) -> dict[TopicPartition, Fetched]:
     """The first fetch of each, as many as fit in one answer. What does not come so is fetched for itself, with patience."""
     positions: dict[TopicPartition, int] = {}
@@ -121,7 +125,7 @@ def _fetch_together(
     consumer = options.consumer
     at_once = replace(
         consumer,
-        fetch_max_bytes=min(consumer.fetch_max_bytes, _TOGETHER_BYTES_MAX),
+        fetch_max_bytes=min(consumer.fetch_max_bytes, max_bytes),
         fetch_min_bytes=1,
         fetch_max_wait_ms=0,
     )

@@ -192,6 +192,7 @@ class Many:
     def __post_init__(self) -> None:
         self.image = ClusterImage(topics={"t": TopicInfo("t", b"1" * 16, False, ())})
         self.together: list[list[int]] = []
+        self.come: list[list[int]] = []
         self.one: list[int] = []
 
     def fetch(self, partition: TopicPartition, offset: int, **_: object) -> Fetched:
@@ -202,6 +203,7 @@ class Many:
         assert config.fetch_max_wait_ms == 0
         self.together.append([each.partition for each in positions])
         come = [each for each in positions if each.partition not in self.alone][:4]
+        self.come.append([each.partition for each in come])
         return {each: Fetched(each, batch(0, 10), positions[each], 10, 10, 0) for each in come}
 
 
@@ -224,6 +226,8 @@ def test_many_small_ranges_come_with_few_fetches_in_order_and_in_one_piece(alone
     assert sorted({*client.one} - {9}) == sorted(alone - {9}), "the last one is alone anyway"
     if not alone:
         assert client.together == [[*range(10)], [*range(4, 10)], [*range(8, 10)]]
+    come = [partition for asked in client.come for partition in asked]
+    assert len(come) == len({*come}), "nothing is fetched again because another partition had nothing"
 
 
 def test_what_was_fetched_together_is_of_the_topic_that_was_planned():
