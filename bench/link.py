@@ -13,7 +13,7 @@ import statistics
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -31,7 +31,9 @@ from barnabas.client.config import client_config
 from barnabas.core import ids
 from bench.broker import Load, Target, create_topic, measure_produce, payload
 from bench.kafka import cpu_seconds
-from bench.report import Row, write_report
+from bench.limits import Limit, machine_limits
+from bench.memory import touched_memory
+from bench.report import Row, announce, write_report
 
 MIRROR_MAKER = ("org.apache.kafka:connect-mirror:4.3.0",)
 #: Of what is fast, more: making a mirror takes half a second.
@@ -311,7 +313,7 @@ def _lags(results: dict[str, list[float]], source: Target, target: LocalCluster,
             results.setdefault(f"MirrorMaker 2 lag {name} s", []).append(value)
 
 
-def report(results: dict[str, list[float]], rounds: int) -> None:
+def report(results: dict[str, list[float]], rounds: int, limits: Sequence[Limit]) -> None:
     def row(name: str, ours: str, theirs: str) -> Row:
         return Row(name, statistics.median(results[ours]), statistics.median(results[theirs]))
 
@@ -329,19 +331,21 @@ def report(results: dict[str, list[float]], rounds: int) -> None:
         for quantile in ("p50", "p99")
     ]
     title = "A link: catching up, and lag; one partition"
-    write_report("link", title, rows, rounds=rounds, raw=results, rival="the other")
+    write_report("link", title, rows, rounds=rounds, raw=results, rival="the other", limits=limits)
 
 
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--lag-seconds", type=float, default=15.0)
     given = parser.parse_args(arguments)
+    announce("link", given.rounds, round_s=25 + 2 * given.lag_seconds, setup_s=15)
+    limits = machine_limits()
     results: dict[str, list[float]] = {}
-    against_fetcher(results, given.rounds)
-    print(results)
-    against_mirror_maker(results, given.rounds, given.lag_seconds)
-    report(results, given.rounds)
+    with touched_memory():
+        against_fetcher(results, given.rounds)
+        against_mirror_maker(results, given.rounds, given.lag_seconds)
+    report(results, given.rounds, limits)
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ from barnabas.core.errors import ConfigError
 
 _UNSECURED: Final = "unsecuredLogin"
 _EXTENSION: Final = "extension_"
-_ENDPOINT: Final = "sasl.oauthbearer.token.endpoint.url"
+TOKEN_ENDPOINT: Final = "sasl.oauthbearer.token.endpoint.url"
 _TRIES_MAX: Final = 4
 
 
@@ -76,7 +76,7 @@ def _end_s(token: str) -> float:
 @client_side(
     MECHANISM,
     settings=(
-        "sasl.oauthbearer.token.endpoint.url",
+        TOKEN_ENDPOINT,
         "sasl.login.refresh.window.factor",
         "sasl.login.refresh.window.jitter",
         "sasl.login.connect.timeout.ms",
@@ -94,19 +94,19 @@ def token_source(settings: Mapping[str, str]) -> TokenSource:
     """:raises ConfigError: for settings from which no token can come."""
     text = settings.get("sasl.jaas.config")
     if text is None:
-        raise ConfigError(f"sasl.mechanism=OAUTHBEARER needs sasl.jaas.config, and {_ENDPOINT} for signed tokens")
+        raise ConfigError(f"sasl.mechanism=OAUTHBEARER needs sasl.jaas.config, and {TOKEN_ENDPOINT} for signed tokens")
     entry = parse_jaas(text)
     share = _share(settings)
-    url = settings.get("sasl.oauthbearer.token.endpoint.url")
+    url = settings.get(TOKEN_ENDPOINT)
     if url is not None:
-        check_url(_ENDPOINT, url)
+        check_url(TOKEN_ENDPOINT, url)
         extensions = _prefixed(entry, _EXTENSION)
         check_extensions(extensions)
         fetch = _from_file(url) if url.startswith("file:") else _from_endpoint(url, entry, settings)
         return TokenSource(fetch, extensions, refresh_share=share)
     if not any(name.startswith(_UNSECURED) for name in entry.options):
         raise ConfigError(
-            f"sasl.mechanism=OAUTHBEARER: set {_ENDPOINT}, or, for tokens that nobody signs, unsecuredLoginStringClaim_sub "
+            f"sasl.mechanism=OAUTHBEARER: set {TOKEN_ENDPOINT}, or, for tokens that nobody signs, unsecuredLoginStringClaim_sub "
             "in sasl.jaas.config"
         )
     extensions = _prefixed(entry, f"{_UNSECURED}Extension_")

@@ -8,6 +8,7 @@ import re2
 
 from barnabas.client import names
 from barnabas.client.config import ClientConfig, client_config
+from barnabas.client.oauth_login import TOKEN_ENDPOINT
 from barnabas.coordination.znodes_link import LinkSpec
 from barnabas.core.config.catalog import TOPIC_SETTINGS
 from barnabas.core.errors import ConfigError
@@ -72,6 +73,9 @@ class LinkSettings:
         if any(key.startswith("config.providers") for key in others):
             raise ConfigError("config.providers would read files and variables of the brokers; the tool resolves them")
         names.require_known(others, names.CONNECTION, what="a link")
+        if others.get(TOKEN_ENDPOINT, "").lower().startswith("file:"):
+            # What a broker can read would go to whatever server the link names.
+            raise ConfigError(f"{TOKEN_ENDPOINT} names a file of the brokers: a link takes its tokens from an https URL")
         client = replace(
             client_config(None, others, client_id=f"barnabas-link-{name}"), response_bytes_max=_RESPONSE_BYTES_MAX
         )

@@ -23,8 +23,9 @@ from tests.oauth_provider import AUDIENCE, ISSUER, Provider, SigningKey, serving
 from typer.testing import CliRunner
 
 from barnabas.auth.mechanisms.oauthbearer import OAUTH_MODULE
-from barnabas.cli.local_cluster import LocalCluster
+from barnabas.cli.local_cluster import LocalCluster, wait_until
 from barnabas.cli.main import app
+from barnabas.client.admin.links import create_link, delete_link, describe_links
 from barnabas.client.admin.tokens import DelegationToken, create_token, describe_tokens
 from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.blocking import BlockingClient
@@ -59,6 +60,7 @@ def cluster(provider: Provider) -> Iterator[LocalCluster]:
         "listener.name.scram.sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512",
         "listener.name.scram.plain.sasl.jaas.config": f'{PLAIN_MODULE} required user_alice="a" user_bob="b";',
         "delegation.token.secret.key": "token-key",
+        "password.encoder.secret": "of these tests",
         "authorizer.class.name": "kafka.security.authorizer.AclAuthorizer",
         "super.users": "User:broker;User:admin;User:ANONYMOUS",
     }
@@ -71,6 +73,58 @@ def cluster(provider: Provider) -> Iterator[LocalCluster]:
         for future in admin.create_acls(everything).values():
             future.result(60)
         yield running
+
+
+# -- Links ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def stranger() -> Iterator[Provider]:
+    """Its key is in nobody's key set."""
+    with serving(Provider(SigningKey("stranger", "ES256"))) as running:
+        yield running
+
+
+@pytest.mark.parametrize(
+    ("whose", "secret", "words"),
+    [("provider", "wrong", "no token: .*/token answered 401"), ("stranger", "alice-secret", "invalid_token")],
+)
+def test_link_whose_token_is_refused_says_by_whom_and_why(
+    request: pytest.FixtureRequest, cluster: LocalCluster, whose: str, secret: str, words: str
+) -> None:
+    configs = {
+        "bootstrap.servers": bootstrap_of(cluster, "OAUTH"),
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "OAUTHBEARER",
+        "sasl.jaas.config": f'{OAUTH_MODULE} required clientId="alice" clientSecret="{secret}";',
+        "sasl.oauthbearer.token.endpoint.url": f"{request.getfixturevalue(whose).url}/token",
+        "link.refresh.interval.ms": "200",
+    }
+    name = f"refused-{whose}"
+    with BlockingClient(client_config(bootstrap_of(cluster, "PLAINTEXT"))) as client:
+        client.run(create_link(client.core, name, configs=configs, topics="nothing"))
+
+        def error() -> str:
+            [link] = client.run(describe_links(client.core, [name]))
+            return link.error or ""
+
+        wait_until(lambda: error() != "", 60, what="the link says what is wrong")
+        assert re.search(words, error())
+        assert secret not in error()
+        client.run(delete_link(client.core, name))
+
+
+def test_link_does_not_send_files_of_a_broker_as_its_token(cluster: LocalCluster) -> None:
+    configs = {
+        "bootstrap.servers": bootstrap_of(cluster, "OAUTH"),
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "OAUTHBEARER",
+        "sasl.jaas.config": f"{OAUTH_MODULE} required;",
+        "sasl.oauthbearer.token.endpoint.url": "file:///etc/hostname",
+    }
+    with BlockingClient(client_config(bootstrap_of(cluster, "PLAINTEXT"))) as client:
+        with pytest.raises(ClientError, match="a link takes its tokens from an https URL"):
+            client.run(create_link(client.core, "files", configs=configs, topics="nothing"))
 
 
 # -- OAUTHBEARER ------------------------------------------------------------------------------------------------------
