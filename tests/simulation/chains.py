@@ -119,6 +119,8 @@ class ModernSeat:
 class Transformer(Persistent):
     """After any trouble it begins anew: as another member of the group, from what the group has committed."""
 
+    is_transactional = True
+
     def __init__(self, cluster: "SimCluster", name: str, group: str, topics: Sequence[str], *, is_modern: bool) -> None:
         super().__init__(cluster, name)
         self._group = group
@@ -255,6 +257,8 @@ class Transformer(Persistent):
 
 class Pledger(Client):
     """Prepares transactions and ends them later: nobody but itself may end what it has prepared (KIP-939)."""
+
+    is_transactional = True
 
     def __init__(self, cluster: "SimCluster", name: str, partitions: Sequence[TopicPartition]) -> None:
         super().__init__(cluster, name)

@@ -15,7 +15,7 @@ from barnabas.coordination.zk_errors import ZkError
 from barnabas.coordination.znodes import LeaderAndIsr, ReplicaAssignment, TopicAssignment
 from barnabas.core.errors import ErrorCode
 from barnabas.core.ids import TopicPartition
-from barnabas.core.topics import GROUP_METADATA_TOPIC
+from barnabas.core.topics import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
 from barnabas.transactions import ending, initializing, machine, state
 from tests.simulation import memory
 from tests.simulation.admin import Administrator
@@ -306,7 +306,13 @@ class SimCluster:
             if process.loop is not None:
                 process.loop.forget_ended_tasks()
         gc.collect()  # a task whose exception nobody took says so now
-        late = [client.name for client in self.clients if client.is_up]
+        late = []
+        for client in self.clients:
+            if client.is_up and client.is_transactional and self.oracle.is_log_excused(TRANSACTION_STATE_TOPIC):
+                client.note("waits for a transaction whose log was lost: as with Kafka, nobody will end it")
+                client.kill()
+            elif client.is_up:
+                late.append(client.name)
         if late:
             world.violate(
                 "a healthy cluster serves in time", f"{', '.join(late)} did not finish within {SETTLE_S:.0f} s"

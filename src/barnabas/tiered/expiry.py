@@ -76,7 +76,7 @@ def plan(
             made.removals.append(Removal(segment, f"below the log start, {facts.log_start}"))
         elif segment.state is SegmentState.COPY_STARTED:
             # Of another's that says nothing of its leader nobody can tell whether it is still at work.
-            if mark is not None:
+            if mark is not None and _is_held_elsewhere(segment, tier, facts):
                 made.removals.append(Removal(segment, "its copy was not finished", if_unfinished=True))
         elif not tier.is_read(segment):
             continue  # another copy has all that it has, and goes with it
@@ -92,6 +92,16 @@ def plan(
         _expire(made, kept, facts, config, now_ms)
         _remove_strangers(made, strangers, config, now_ms, has_history=bool(kept))
     return made
+
+
+def _is_held_elsewhere(segment: RemoteSegment, tier: MetadataCache, facts: LogFacts) -> bool:
+    """Whether the log has all its records here, or in finished copies. If not, the end of this copy was told and then lost
+    with the metadata, after the records were deleted here: it may be all that is left of them."""
+    start = max(segment.start_offset, facts.log_start)
+    end = min(segment.end_offset + 1, facts.local_start)
+    if start >= end or not lineage.is_within(segment, facts.epochs, facts.log_start, facts.log_end):
+        return True
+    return lineage.covered_end(tier, facts.epochs, start, end) >= end
 
 
 def _expire(made: Plan, kept: list[RemoteSegment], facts: LogFacts, config: LogConfig, now_ms: int) -> None:

@@ -107,6 +107,20 @@ def test_leavings_of_former_leaders_go_unless_they_are_being_copied() -> None:
     assert plan(cache, facts({0: 0}), FOREVER, being_copied={left.id}, now_ms=0) == Plan()
 
 
+def test_an_unfinished_copy_stays_where_it_may_be_all_that_is_left() -> None:
+    """The metadata lost that it was finished, after the records were deleted here."""
+    cache = tier(segment(1, 0, 99), segment(3, 200, 299))
+    left = segment(4, 100, 199, custom=Mark(leader_epoch=8).encode())
+    cache.apply(left)
+    assert expire(cache, facts({0: 0})) == Plan()
+    assert removed(expire(cache, facts({0: 0}, local_start=100))) == [4], "its records are here"
+    assert 4 in removed(expire(cache, facts({0: 0, 8: 100}))), "its records are not the log's"
+    assert removed(expire(cache, facts({0: 0}, log_start=200))) == [1, 4], "its records are deleted"
+    cache.apply(segment(5, 50, 220))
+    cache.apply(update(segment(5, 50, 220), SegmentState.COPY_FINISHED))
+    assert removed(expire(cache, facts({0: 0}))) == [4], "another copy has them"
+
+
 def test_a_leader_that_was_deposed_removes_nothing() -> None:
     cache = three()
     cache.apply(segment(4, 300, 349, custom=Mark(leader_epoch=10).encode()))
