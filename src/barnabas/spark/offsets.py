@@ -130,27 +130,33 @@ def _pieces(whole: OffsetRange, count: int) -> Iterable[OffsetRange]:
 
 #: So many tasks keep the cores of most clusters busy; where partitions are more, small ones share a task.
 TASKS_BEFORE_SHARING: Final = 64
-#: A task with so many records is worth what a task costs.
-SHARED_RECORDS_MIN: Final = 25_000
-SHARED_RECORDS_MAX: Final = 100_000
+#: A task with so many records is worth what a task costs, which is about 50,000 of them.
+SHARED_RECORDS_MIN: Final = 200_000
+SHARED_RECORDS_MAX: Final = 1_000_000
+#: What a partition costs beside its records, as if it had so many more.
+PARTITION_RECORDS: Final = 500
 
 
 def in_tasks(ranges: Sequence[OffsetRange]) -> list[tuple[OffsetRange, ...]]:
     """What each task reads: a range, or several small ones where there are very many. In order, and none is divided."""
     if len(ranges) <= TASKS_BEFORE_SHARING:
         return [(each,) for each in ranges]
-    share = sum(each.size for each in ranges) // TASKS_BEFORE_SHARING
+    share = sum(_cost(each) for each in ranges) // TASKS_BEFORE_SHARING
     enough = min(SHARED_RECORDS_MAX, max(SHARED_RECORDS_MIN, share))
     tasks: list[tuple[OffsetRange, ...]] = []
     shared: list[OffsetRange] = []
-    records = 0
+    cost = 0
     for each in ranges:
-        if shared and records + each.size > enough:
+        if shared and cost + _cost(each) > enough:
             tasks.append(tuple(shared))
-            shared, records = [], 0
+            shared, cost = [], 0
         shared.append(each)
-        records += each.size
+        cost += _cost(each)
     return [*tasks, tuple(shared)]
+
+
+def _cost(of: OffsetRange) -> int:
+    return of.size + PARTITION_RECORDS
 
 
 def rate_limited(start: Offsets, latest: Offsets, *, new_from: Offsets, limit: int) -> dict[TopicPartition, int]:

@@ -25,6 +25,7 @@ from barnabas.core.errors import ConfigError
 from barnabas.core.ids import TopicPartition
 from barnabas.spark.lookup import check_covers
 from barnabas.spark.offsets import (
+    PARTITION_RECORDS,
     SHARED_RECORDS_MAX,
     SHARED_RECORDS_MIN,
     TASKS_BEFORE_SHARING,
@@ -99,15 +100,18 @@ def test_small_ranges_share_a_task_where_there_are_very_many(sizes: list[int]):
         assert all(len(task) == 1 for task in tasks)
     else:
         for task, after in pairwise(tasks):
-            assert sum(each.size for each in task) + after[0].size > SHARED_RECORDS_MIN, "a task is worth what it costs"
+            cost = sum(each.size + PARTITION_RECORDS for each in (*task, after[0]))
+            assert cost > SHARED_RECORDS_MIN, "a task is worth what it costs"
     assert all(sum(each.size for each in task) <= SHARED_RECORDS_MAX for task in tasks if len(task) > 1)
 
 
 def test_a_thousand_small_partitions_are_some_tasks():
     ranges = [OffsetRange(TopicPartition("t", index), 0, 50) for index in range(1000)]
-    assert len(in_tasks(ranges)) == 2
+    assert len(in_tasks(ranges)) == 3
+    ranges = [OffsetRange(TopicPartition("t", index), 0, 1_000) for index in range(1000)]
+    assert len(in_tasks(ranges)) == 8
     ranges = [OffsetRange(TopicPartition("t", index), 0, 10_000) for index in range(1000)]
-    assert len(in_tasks(ranges)) == 100
+    assert len(in_tasks(ranges)) == 53
 
 
 def test_split_follows_size():
