@@ -1,5 +1,6 @@
 """History in an object store, in queries of Spark: straight from the store, and the store alone."""
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -68,6 +69,25 @@ def test_queries_read_the_store_and_the_rest_from_brokers(spark: SparkSession, s
     assert alone is not None
     last, count = alone
     assert count == last + 1 >= 1_000
+
+
+def test_what_a_query_would_read_is_told_without_reading(store: tuple[Cluster, str]) -> None:
+    cluster, _ = store
+    wait_until(lambda: local_start(cluster, "history") >= 1_000, timeout_s=60)
+    options = {"kafka.bootstrap.servers": cluster.bootstrap, "subscribe": "history"}
+    through_brokers = barnabas.spark.explain(
+        {**options, "tierReads": "never", "endingOffsets": '{"history": {"0": 2000}}'}
+    )
+    assert through_brokers.splitlines() == [
+        "1 partition, 2,000 offsets: 0 from the object store, 2,000 from brokers. 1 task",
+        "  history-0  0 to 2,000: 0 from the store, 2,000 from brokers",
+    ]
+    direct = barnabas.spark.explain({**options, "tierReads": "direct"})
+    found = re.search(r"history-0  0 to 3,000: ([0-9,]+) from the store, ([0-9,]+) from brokers", direct)
+    assert found is not None, direct
+    in_store, at_brokers = (int(each.replace(",", "")) for each in found.groups())
+    assert in_store + at_brokers == RECORDS
+    assert in_store >= 1_000
 
 
 @pytest.mark.parametrize(("kind", "mode"), [("delta", "append"), ("iceberg", "upsert")])

@@ -10,6 +10,7 @@
 Options and columns are those of Spark's own `kafka` source: see docs/spark-options.md.
 """
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -23,3 +24,10 @@ def register(spark: "SparkSession") -> None:
 
     spark.dataSource.register(BarnabasDataSource)
     spark.dataSource.register(BarnabasLogDataSource)
+
+
+def explain(options: Mapping[str, str]) -> str:
+    """What a batch query with these options would read now: offsets, from the object store or from brokers, and tasks."""
+    from barnabas.spark.explaining import explain
+
+    return explain(options)
