@@ -196,7 +196,16 @@ def measure(name: str, start: Callable[[], System], partitions: int) -> Point:
         if pulse.errors:
             raise RuntimeError(f"records were not delivered: {pulse.errors[:3]}")
     return Point(
-        name, partitions, create_s, memory, controller_gap_ms, stop_gap_ms, kill_gap_ms, kill_metadata_ms, stop_s, restart_s
+        name,
+        partitions,
+        create_s,
+        memory,
+        controller_gap_ms,
+        stop_gap_ms,
+        kill_gap_ms,
+        kill_metadata_ms,
+        stop_s,
+        restart_s,
     )
 
 

@@ -344,6 +344,7 @@ def main(arguments: list[str] | None = None) -> None:
     results: dict[str, list[float]] = {}
     with touched_memory():
         against_fetcher(results, given.rounds)
+    with touched_memory():  # what the first clusters wrote is deleted, and its memory given back
         against_mirror_maker(results, given.rounds, given.lag_seconds)
     report(results, given.rounds, limits)
 

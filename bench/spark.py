@@ -138,7 +138,9 @@ def micro_batches(spark: SparkSession, stack: Stack, topic: str, *, per_second: 
     stop = threading.Event()
 
     def produce() -> None:
-        producer = Producer({"bootstrap.servers": stack.bootstrap, "linger.ms": 5, "queue.buffering.max.messages": 1_000_000})
+        producer = Producer(
+            {"bootstrap.servers": stack.bootstrap, "linger.ms": 5, "queue.buffering.max.messages": 1_000_000}
+        )
         began, sent = time.monotonic(), 0
         while not stop.wait(0.01):
             due = int((time.monotonic() - began) * per_second)

@@ -1,4 +1,4 @@
-"""`_schemas` through a link: a registry over a mirror reads, says that it cannot write, and goes on once the mirror is promoted."""
+"""`_schemas` through a link: a registry over a mirror reads, refuses to write, and goes on once it is promoted."""
 
 from dataclasses import replace
 
@@ -21,13 +21,17 @@ def test_schemas_keep_their_ids_over_a_link_and_new_ones_go_on_from_there(cluste
             assert mirror.get(f"/schemas/ids/{first}")["schema"] == '"int"'
             second = source.register("orders-value", '"long"')["id"]
             wait_until(
-                lambda: mirror.get("/subjects/orders-value/versions") == [1, 2], DEADLINE_S, what="the second version came"
+                lambda: mirror.get("/subjects/orders-value/versions") == [1, 2],
+                DEADLINE_S,
+                what="the second version came",
             )
             status, _, message = mirror.register("orders-value", '"double"')
             assert status >= 500
             assert "mirror" in message, message
             here.ask(lambda client: links.alter_link(client, "move", "promote"))
-            wait_until(lambda: isinstance(mirror.register("payments-value", '"double"'), dict), DEADLINE_S, what="writes go on")
+            wait_until(
+                lambda: isinstance(mirror.register("payments-value", '"double"'), dict), DEADLINE_S, what="writes go on"
+            )
             third = mirror.register("payments-value", '"double"')["id"]
             assert first < second < third
             assert mirror.get(f"/schemas/ids/{second}")["schema"] == '"long"'

@@ -106,8 +106,8 @@ def token_source(settings: Mapping[str, str]) -> TokenSource:
         return TokenSource(fetch, extensions, refresh_share=share)
     if not any(name.startswith(_UNSECURED) for name in entry.options):
         raise ConfigError(
-            f"sasl.mechanism=OAUTHBEARER: set {TOKEN_ENDPOINT}, or, for tokens that nobody signs, unsecuredLoginStringClaim_sub "
-            "in sasl.jaas.config"
+            f"sasl.mechanism=OAUTHBEARER: set {TOKEN_ENDPOINT}, or, for tokens that nobody signs, "
+            "unsecuredLoginStringClaim_sub in sasl.jaas.config"
         )
     extensions = _prefixed(entry, f"{_UNSECURED}Extension_")
     check_extensions(extensions)

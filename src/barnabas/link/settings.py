@@ -75,7 +75,9 @@ class LinkSettings:
         names.require_known(others, names.CONNECTION, what="a link")
         if others.get(TOKEN_ENDPOINT, "").lower().startswith("file:"):
             # What a broker can read would go to whatever server the link names.
-            raise ConfigError(f"{TOKEN_ENDPOINT} names a file of the brokers: a link takes its tokens from an https URL")
+            raise ConfigError(
+                f"{TOKEN_ENDPOINT} names a file of the brokers: a link takes its tokens from an https URL"
+            )
         client = replace(
             client_config(None, others, client_id=f"barnabas-link-{name}"), response_bytes_max=_RESPONSE_BYTES_MAX
         )

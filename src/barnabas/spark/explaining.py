@@ -56,7 +56,7 @@ def explain(options: Mapping[str, str]) -> str:
     width = max((len(str(partition)) for partition in readings), default=0)
     for partition, each in sorted(readings.items())[:_PARTITIONS_SHOWN]:
         lines.append(
-            f"  {str(partition):{width}}  {each.from_offset:,} to {each.until_offset:,}: "
+            f"  {partition!s:{width}}  {each.from_offset:,} to {each.until_offset:,}: "
             f"{each.from_store:,} from the store, {each.from_brokers:,} from brokers"
         )
     if len(readings) > _PARTITIONS_SHOWN:

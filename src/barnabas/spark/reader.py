@@ -80,29 +80,39 @@ def _read(options: SourceOptions, columns: Sequence[str], partition: InputPartit
             yield from read_ranges(options, partition.ranges, columns)
     elif isinstance(partition, TierTask):
         keep_imports()
+        together: list[TierSlice] = []
         for part in partition.parts:
-            yield from _read_part(options, columns, partition.url, part)
+            if isinstance(part, TierSlice):
+                together.append(part)
+                continue
+            yield from _read_slices(options, columns, partition.url, together)
+            together = []
+            yield from _read_range(options, columns, part)
+        yield from _read_slices(options, columns, partition.url, together)
 
 
-def _read_part(
-    options: SourceOptions, columns: Sequence[str], url: str, part: OffsetRange | TierSlice
-) -> Iterator[pa.RecordBatch]:
+def _read_range(options: SourceOptions, columns: Sequence[str], wanted: OffsetRange) -> Iterator[pa.RecordBatch]:
     from barnabas.spark.fetching import read_range
 
-    if isinstance(part, OffsetRange):
-        yield from read_range(options, part, columns)
-        return
-    from barnabas.spark.tier_reads import read_slice
+    return read_range(options, wanted, columns)
 
-    def from_brokers(first: int, until: int, error: Exception) -> Iterator[pa.RecordBatch]:
+
+def _read_slices(
+    options: SourceOptions, columns: Sequence[str], url: str, parts: Sequence[TierSlice]
+) -> Iterator[pa.RecordBatch]:
+    if not parts:
+        return iter(())
+    from barnabas.spark.tier_reads import read_slices
+
+    def from_brokers(part: TierSlice, first: int, until: int, error: Exception) -> Iterator[pa.RecordBatch]:
         left = OffsetRange(part.partition, first, until, part.topic_id)
         _log.warning("%s is read through the brokers: %s", left, error)
-        return read_range(options, left, columns)
+        return _read_range(options, columns, left)
 
-    yield from read_slice(
+    return read_slices(
         url,
         options.store,
-        part,
+        parts,
         columns,
         read_committed=options.read_committed,
         elsewhere=from_brokers,
@@ -134,7 +144,8 @@ class BarnabasReader(DataSourceReader):
             max_records=self._options.records_per_task,
         )
         tasks = [(each,) for each in split] if self._options.is_divided else in_tasks(split)
-        return [*(TierTask(plan.url, each) for each in slices_in_tasks(plan.slices)), *map(RangePartition, tasks)]
+        sliced = [(each,) for each in plan.slices] if self._options.is_divided else slices_in_tasks(plan.slices)
+        return [*(TierTask(plan.url, each) for each in sliced), *map(RangePartition, tasks)]
 
     def _ranges(self, lookup: OffsetLookup) -> list[OffsetRange]:
         bounds, options = self._bounds, self._options

@@ -184,9 +184,9 @@ def read_store_slice(
     fail_on_data_loss: bool,
 ) -> Iterator[pa.RecordBatch]:
     """What vanished since it was planned is looked for again; what is not there any more is data loss."""
-    from barnabas.spark.tier_reads import read_slice
+    from barnabas.spark.tier_reads import read_slices
 
-    def again(first: int, until: int, error: Exception) -> Iterator[pa.RecordBatch]:
+    def again(part: TierSlice, first: int, until: int, error: Exception) -> Iterator[pa.RecordBatch]:
         log = find_store_logs(url, settings).get(part.partition)
         found = []
         if log is not None and log.topic_id == part.topic_id:
@@ -195,16 +195,16 @@ def read_store_slice(
         for each in found:
             if each.from_offset > reached or each.key == part.key:
                 break
-            yield from read_slice(
-                url, settings, each, columns, read_committed=read_committed, elsewhere=_gone, insists=True
+            yield from read_slices(
+                url, settings, [each], columns, read_committed=read_committed, elsewhere=_gone, insists=True
             )
             reached = each.until_offset
         if reached < until:
             lost = f"Cannot read {part.partition} from offset {reached} to {until}: {error}"
             report_data_loss(lost, fail=fail_on_data_loss)
 
-    yield from read_slice(url, settings, part, columns, read_committed=read_committed, elsewhere=again, insists=True)
+    yield from read_slices(url, settings, [part], columns, read_committed=read_committed, elsewhere=again, insists=True)
 
 
-def _gone(first: int, until: int, error: Exception) -> Iterator[pa.RecordBatch]:
+def _gone(part: TierSlice, first: int, until: int, error: Exception) -> Iterator[pa.RecordBatch]:
     raise error

@@ -1,6 +1,6 @@
-"""Rows of a slice straight from the object store: the executor's side.
+"""Rows of slices straight from the object store: the executor's side.
 
-Threads get the next ranges of the object while those that have come are decoded. What is not there any more is asked of the
+Threads get the next ranges of objects while those that have come are decoded. What is not there any more is asked of the
 brokers, who know its new place, or say that it is gone.
 """
 
@@ -21,14 +21,14 @@ _CHUNK_BYTES: Final = 8 << 20
 #: Ranges under way or waiting: with the one that is decoded, what a task holds in memory.
 _CHUNKS_AHEAD: Final = 3
 
-#: Reads the records of a partition from an offset to another in some other way, for a reason.
-Elsewhere = Callable[[int, int, Exception], Iterator[pa.RecordBatch]]
+#: Reads the records of a slice from an offset to another in some other way, for a reason.
+Elsewhere = Callable[[TierSlice, int, int, Exception], Iterator[pa.RecordBatch]]
 
 
-def read_slice(
+def read_slices(
     url: str,
     settings: Mapping[str, str],
-    part: TierSlice,
+    parts: Sequence[TierSlice],
     columns: Sequence[str],
     *,
     read_committed: bool,
@@ -37,25 +37,31 @@ def read_slice(
     check_crcs: bool = True,
 ) -> Iterator[pa.RecordBatch]:
     """`insists`: a store that fails is a failure, and not a reason to ask elsewhere. :raises StoreFault:"""
-    decoder = BatchDecoder(
-        part.partition,
-        from_offset=part.from_offset,
-        to_offset=part.until_offset,
-        columns=columns,
-        read_committed=read_committed,
-        check_crcs=check_crcs,
-    )
-    try:
-        yield from _decoded(open_store(url, settings), part, decoder)
-    except StoreFault as error:
-        if insists and not isinstance(error, ObjectMissing):
-            raise
-        yield from elsewhere(decoder.position, part.until_offset, error)
+    with ThreadPoolExecutor(_CHUNKS_AHEAD) as pool:
+        ahead = _Ahead(open_store(url, settings), parts, pool)
+        try:
+            for number, part in enumerate(parts):
+                decoder = BatchDecoder(
+                    part.partition,
+                    from_offset=part.from_offset,
+                    to_offset=part.until_offset,
+                    columns=columns,
+                    read_committed=read_committed,
+                    check_crcs=check_crcs,
+                )
+                try:
+                    yield from _decoded(ahead.chunks(number), part, decoder)
+                except StoreFault as error:
+                    if insists and not isinstance(error, ObjectMissing):
+                        raise
+                    yield from elsewhere(part, decoder.position, part.until_offset, error)
+        finally:
+            ahead.stop()
 
 
-def _decoded(store: Store, part: TierSlice, decoder: BatchDecoder) -> Iterator[pa.RecordBatch]:
+def _decoded(chunks: Iterator[bytes], part: TierSlice, decoder: BatchDecoder) -> Iterator[pa.RecordBatch]:
     left = b""
-    for chunk in _chunks(store, part):
+    for chunk in chunks:
         data = memoryview(left + chunk if left else chunk)
         size = whole_batches_end(data)
         if size:
@@ -67,20 +73,42 @@ def _decoded(store: Store, part: TierSlice, decoder: BatchDecoder) -> Iterator[p
         raise StoreFault(f"{part.key} has no whole batch at the end of what was asked for, {part.start} to {part.end}")
 
 
-def _chunks(store: Store, part: TierSlice) -> Iterator[bytes]:
-    """The bytes of the slice, in order; the next ones are on their way."""
-    starts = deque(range(part.start, part.end, _CHUNK_BYTES))
-    coming: deque[Future[bytes]] = deque()
-    with ThreadPoolExecutor(_CHUNKS_AHEAD) as pool:
-        try:
-            while starts or coming:
-                while starts and len(coming) < _CHUNKS_AHEAD:
-                    start = starts.popleft()
-                    coming.append(pool.submit(_get, store, part.key, start, min(start + _CHUNK_BYTES, part.end)))
-                yield coming.popleft().result()
-        finally:
-            for each in coming:
-                each.cancel()
+class _Ahead:
+    """The bytes of slices, in order; the next ones are on their way, also those of the next slice."""
+
+    def __init__(self, store: Store, parts: Sequence[TierSlice], pool: ThreadPoolExecutor) -> None:
+        self._store = store
+        self._parts = parts
+        self._pool = pool
+        #: The number of a slice, and where a chunk of it begins.
+        self._wanted = deque(
+            (number, start) for number, part in enumerate(parts) for start in range(part.start, part.end, _CHUNK_BYTES)
+        )
+        self._coming: deque[tuple[int, Future[bytes]]] = deque()
+
+    def chunks(self, number: int) -> Iterator[bytes]:
+        """Of one slice. Slices are asked for in order; what is left of those before is dropped."""
+        while self._wanted and self._wanted[0][0] < number:
+            self._wanted.popleft()
+        while self._coming and self._coming[0][0] < number:
+            self._coming.popleft()[1].cancel()
+        self._ask()
+        while self._coming and self._coming[0][0] == number:
+            chunk = self._coming.popleft()[1].result()
+            self._ask()
+            yield chunk
+
+    def stop(self) -> None:
+        self._wanted.clear()
+        for _, each in self._coming:
+            each.cancel()
+
+    def _ask(self) -> None:
+        while self._wanted and len(self._coming) < _CHUNKS_AHEAD:
+            number, start = self._wanted.popleft()
+            part = self._parts[number]
+            end = min(start + _CHUNK_BYTES, part.end)
+            self._coming.append((number, self._pool.submit(_get, self._store, part.key, start, end)))
 
 
 def _get(store: Store, key: str, start: int, end: int) -> bytes:

@@ -13,7 +13,6 @@ from typing import Final, NamedTuple
 
 from barnabas.core.errors import Malformed
 from barnabas.core.ids import TopicPartition
-from barnabas.spark.offsets import TASKS_BEFORE_SHARING
 from barnabas.storage import txn_index
 from barnabas.storage.index_file import CorruptIndex
 from barnabas.storage.txn_index import AbortedTxn
@@ -108,13 +107,11 @@ def cut(piece: TierSlice, places: Sequence[Place], *, max_bytes: int, max_record
 
 
 #: A task that reads so much is worth what a task costs.
-_SHARED_BYTES: Final = 64 << 20
+_SHARED_BYTES: Final = 128 << 20
 
 
 def slices_in_tasks(slices: Sequence[TierSlice]) -> list[tuple[TierSlice, ...]]:
-    """A task for each slice; small ones that follow on each other in a partition share one where there are very many."""
-    if len(slices) <= TASKS_BEFORE_SHARING:
-        return [(each,) for each in slices]
+    """Small slices that follow on each other in a partition share a task."""
     tasks: list[tuple[TierSlice, ...]] = []
     shared: list[TierSlice] = []
     for each in slices:
@@ -125,7 +122,7 @@ def slices_in_tasks(slices: Sequence[TierSlice]) -> list[tuple[TierSlice, ...]]:
             tasks.append(tuple(shared))
             shared = []
         shared.append(each)
-    return [*tasks, tuple(shared)]
+    return [*tasks, tuple(shared)] if shared else tasks
 
 
 def _span(places: Sequence[Place], first: int, until: int, begin: int, end: int) -> tuple[int, int]:

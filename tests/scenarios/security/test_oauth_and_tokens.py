@@ -122,9 +122,11 @@ def test_link_does_not_send_files_of_a_broker_as_its_token(cluster: LocalCluster
         "sasl.jaas.config": f"{OAUTH_MODULE} required;",
         "sasl.oauthbearer.token.endpoint.url": "file:///etc/hostname",
     }
-    with BlockingClient(client_config(bootstrap_of(cluster, "PLAINTEXT"))) as client:
-        with pytest.raises(ClientError, match="a link takes its tokens from an https URL"):
-            client.run(create_link(client.core, "files", configs=configs, topics="nothing"))
+    with (
+        BlockingClient(client_config(bootstrap_of(cluster, "PLAINTEXT"))) as client,
+        pytest.raises(ClientError, match="a link takes its tokens from an https URL"),
+    ):
+        client.run(create_link(client.core, "files", configs=configs, topics="nothing"))
 
 
 # -- OAUTHBEARER ------------------------------------------------------------------------------------------------------

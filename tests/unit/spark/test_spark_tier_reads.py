@@ -1,0 +1,137 @@
+"""Slices of a task, straight from a store: in order, the next ones under way, and one that is gone read elsewhere."""
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from barnabas.core.ids import TopicPartition
+from barnabas.protocol.records import BatchBuilder
+from barnabas.spark import tier_reads
+from barnabas.spark.tier_reads import read_slices
+from barnabas.spark.tier_slices import TierSlice, slices_in_tasks
+from barnabas.tiered.store import Store, StoreFault, open_store
+
+PARTITION = TopicPartition("t", 0)
+RECORDS = 40
+
+
+def segment(base: int) -> bytes:
+    """Batches of four records."""
+    built = []
+    for first in range(base, base + RECORDS, 4):
+        builder = BatchBuilder(base_offset=first)
+        for offset in range(first, first + 4):
+            builder.append(None, b"%d" % offset, timestamp=1)
+        built.append(builder.build())
+    return b"".join(built)
+
+
+class Counted:
+    """A store that counts what is under way at once."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.gets: list[str] = []
+
+    async def get_range(self, key: str, start: int, end: int) -> bytes:
+        self.gets.append(key)
+        return await self._store.get_range(key, start, end)
+
+
+@pytest.fixture
+def parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[TierSlice]:
+    """Three segments of several chunks each."""
+    monkeypatch.setattr(tier_reads, "_CHUNK_BYTES", 300)
+    store = open_store(f"file://{tmp_path}")
+    found = []
+    for number in range(3):
+        data = segment(number * RECORDS)
+        asyncio.run(store.put(f"log-{number}", data))
+        found.append(TierSlice(PARTITION, b"", f"log-{number}", number * RECORDS, (number + 1) * RECORDS, 0, len(data)))
+    return found
+
+
+def read(tmp_path: Path, parts: list[TierSlice], *, insists: bool = False) -> tuple[list[int], list[tuple[int, int]]]:
+    """Offsets, and what was read elsewhere."""
+    asked: list[tuple[int, int]] = []
+
+    def elsewhere(part: TierSlice, first: int, until: int, error: Exception) -> Iterator[pa.RecordBatch]:
+        asked.append((first, until))
+        return iter([pa.RecordBatch.from_pydict({"offset": list(range(first, until))})])
+
+    rows = read_slices(
+        f"file://{tmp_path}", {}, parts, ("offset",), read_committed=False, elsewhere=elsewhere, insists=insists
+    )
+    return [offset for batch in rows for offset in batch.column("offset").to_pylist()], asked
+
+
+def test_slices_follow_on_each_other(tmp_path: Path, parts: list[TierSlice]) -> None:
+    assert read(tmp_path, parts) == (list(range(3 * RECORDS)), [])
+
+
+@pytest.mark.parametrize("gone", [0, 1, 2])
+def test_slice_that_is_gone_is_read_elsewhere_and_the_others_from_the_store(
+    tmp_path: Path, parts: list[TierSlice], gone: int
+) -> None:
+    (tmp_path / f"log-{gone}").unlink()
+    assert read(tmp_path, parts) == (list(range(3 * RECORDS)), [(gone * RECORDS, (gone + 1) * RECORDS)])
+
+
+def test_slice_that_is_cut_short_is_read_elsewhere_from_where_it_broke_off(
+    tmp_path: Path, parts: list[TierSlice]
+) -> None:
+    whole = (tmp_path / "log-1").read_bytes()
+    (tmp_path / "log-1").write_bytes(whole[:700])
+    offsets, [(first, until)] = read(tmp_path, parts)
+    assert offsets == list(range(3 * RECORDS))
+    assert RECORDS < first < until == 2 * RECORDS
+    with pytest.raises(StoreFault):
+        read(tmp_path, parts, insists=True)
+
+
+def test_a_task_that_stops_early_asks_for_little_more(
+    tmp_path: Path, parts: list[TierSlice], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted = Counted(open_store(f"file://{tmp_path}"))
+    monkeypatch.setattr(tier_reads, "open_store", lambda url, settings: counted)
+
+    def nowhere(part: TierSlice, first: int, until: int, error: Exception) -> Iterator[pa.RecordBatch]:
+        raise error
+
+    rows = read_slices("file:///", {}, parts, ("offset",), read_committed=False, elsewhere=nowhere, insists=True)
+    assert next(rows).num_rows
+    rows.close()  # type: ignore[attr-defined]
+    assert set(counted.gets) == {"log-0"}
+    assert len(counted.gets) <= 1 + tier_reads._CHUNKS_AHEAD
+
+
+def test_the_next_slices_are_under_way_with_the_first(
+    tmp_path: Path, parts: list[TierSlice], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tier_reads, "_CHUNK_BYTES", 1 << 20)
+    assert len(parts) == tier_reads._CHUNKS_AHEAD
+    all_of_them = threading.Barrier(len(parts))
+
+    class Together(Counted):
+        async def get_range(self, key: str, start: int, end: int) -> bytes:
+            all_of_them.wait(60)  # in a thread of its own
+            return await super().get_range(key, start, end)
+
+    counted = Together(open_store(f"file://{tmp_path}"))
+    monkeypatch.setattr(tier_reads, "open_store", lambda url, settings: counted)
+    assert read(tmp_path, parts) == (list(range(3 * RECORDS)), [])
+
+
+def test_small_slices_of_a_partition_share_a_task() -> None:
+    def slice_of(partition: int, number: int, megabytes: int) -> TierSlice:
+        place = TopicPartition("t", partition)
+        return TierSlice(place, b"", f"{partition}-{number}", number, number + 1, 0, megabytes << 20)
+
+    small = [slice_of(0, number, 32) for number in range(6)]
+    other, large = slice_of(1, 0, 1), slice_of(1, 1, 500)
+    assert [len(task) for task in slices_in_tasks([*small, other, large])] == [4, 2, 1, 1]
+    assert slices_in_tasks([]) == []
