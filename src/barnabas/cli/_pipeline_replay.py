@@ -20,9 +20,12 @@ Group = Annotated[
     typer.Option("--group", metavar="NAME", help="replay: the consumer group that remembers how far it got."),
 ]
 FromBeginning = Annotated[bool, typer.Option("--from-beginning", help="replay: also what was replayed before.")]
-MaxRecords = Annotated[int | None, typer.Option("--max-records", min=1, metavar="N", help="replay: at most so many.")]
+MaxRecords = Annotated[int | None, typer.Option("--max-records", min=1, metavar="N", help="replay: at most this many.")]
 MaxReplays = Annotated[
-    int, typer.Option("--max-replays", min=1, metavar="N", help="replay: leave what came back so often already.")
+    int,
+    typer.Option(
+        "--max-replays", min=1, metavar="N", help="replay: leave records that were replayed this often already."
+    ),
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="replay: say what would be done, and do nothing.")]
 

@@ -59,7 +59,7 @@ CommandConfig = Annotated[
     str | None,
     typer.Option("--command-config", metavar="FILE", help="Properties file with settings of the client."),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of Kafka's text.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 
 
 def options(

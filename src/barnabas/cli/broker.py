@@ -20,7 +20,7 @@ def command(
         typer.Option(
             "--environment",
             help="Read settings from KAFKA_… variables, too, as the image apache/kafka does: KAFKA_LOG_DIRS is log.dirs. "
-            "They win over the file's, and do without one.",
+            "They win over the file's, and the file may be left out.",
         ),
     ] = False,
     override: Annotated[

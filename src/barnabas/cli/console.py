@@ -30,21 +30,22 @@ def command(
     ] = None,
     ssl_key: Annotated[Path | None, typer.Option(metavar="FILE.pem", help="The key of the certificate.")] = None,
     behind_proxy: Annotated[
-        bool, typer.Option("--behind-proxy", help="A proxy in front speaks HTTPS and sets X-Forwarded-For.")
+        bool,
+        typer.Option("--behind-proxy", help="There is a proxy in front that speaks HTTPS and sets X-Forwarded-For."),
     ] = False,
     schema_registry: Annotated[
-        str | None, typer.Option(metavar="URL", help="A schema registry, to decode records by and to show schemas of.")
+        str | None, typer.Option(metavar="URL", help="A schema registry, to decode records and to show schemas.")
     ] = None,
     inside: Annotated[
         str,
         typer.Option(
             metavar="auto|none|URL,…",
-            help="Where brokers show their inside: auto asks their settings; http://HOST:PORT of each metrics port, "
+            help="Metrics ports with the inside of brokers: auto asks their settings; http://HOST:PORT of each metrics port, "
             "or http://{host}:9404 for all.",
         ),
     ] = "auto",
 ) -> None:
-    """Show a Kafka cluster in a browser: topics, messages, groups, access, and the inside of ours.
+    """Show a Kafka cluster in a browser: topics, messages, groups, access, and the inside of barnabas brokers.
 
     Prints `ready console=URL` when browsers can connect. SIGTERM or Ctrl-C stops it.
     """

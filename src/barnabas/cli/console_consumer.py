@@ -72,10 +72,12 @@ def command(
         typer.Option("--formatter-config", metavar="FILE", help="Properties file with properties of the formatter."),
     ] = None,
     from_beginning: Annotated[
-        bool, typer.Option("--from-beginning", help="Begin with the first record where there is no offset yet.")
+        bool, typer.Option("--from-beginning", help="Begin with the first record if there is no committed offset.")
     ] = False,
-    max_messages: Annotated[int, typer.Option("--max-messages", help="Stop after so many records.")] = -1,
-    timeout_ms: Annotated[int, typer.Option("--timeout-ms", help="Stop when no record comes for so long.")] = -1,
+    max_messages: Annotated[int, typer.Option("--max-messages", help="Stop after this many records.")] = -1,
+    timeout_ms: Annotated[
+        int, typer.Option("--timeout-ms", help="Stop when no record arrives for this long, in ms.")
+    ] = -1,
     skip_message_on_error: Annotated[
         bool, typer.Option("--skip-message-on-error", help="Skip what cannot be printed.")
     ] = False,

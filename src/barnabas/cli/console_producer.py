@@ -42,15 +42,14 @@ def command(
     batch_size: Annotated[int | None, typer.Option("--batch-size", help="Bytes of a batch. [16384]")] = None,
     message_send_max_retries: Annotated[
         int | None,
-        typer.Option(
-            "--message-send-max-retries", help="Without effect: records are sent again for delivery.timeout.ms."
-        ),
+        typer.Option("--message-send-max-retries", help="No effect: the producer retries for delivery.timeout.ms."),
     ] = None,
     retry_backoff_ms: Annotated[
-        int | None, typer.Option("--retry-backoff-ms", help="How long to wait before that, in ms. [100]")
+        int | None, typer.Option("--retry-backoff-ms", help="How long to wait before a retry, in ms. [100]")
     ] = None,
     timeout: Annotated[
-        int | None, typer.Option("--timeout", help="How long a record waits for company, in ms. [1000]")
+        int | None,
+        typer.Option("--timeout", help="How long to wait for more records before sending a batch, in ms. [1000]"),
     ] = None,
     request_required_acks: Annotated[
         str | None, typer.Option("--request-required-acks", help="0, 1, all or -1. [-1]")
@@ -62,10 +61,11 @@ def command(
         int | None, typer.Option("--metadata-expiry-ms", help="When to ask for metadata again, in ms. [300000]")
     ] = None,
     max_block_ms: Annotated[
-        int | None, typer.Option("--max-block-ms", help="How long sending may wait for room, in ms. [60000]")
+        int | None, typer.Option("--max-block-ms", help="How long to wait for free memory, in ms. [60000]")
     ] = None,
     max_memory_bytes: Annotated[
-        int | None, typer.Option("--max-memory-bytes", help="Bytes of records that wait. [33554432]")
+        int | None,
+        typer.Option("--max-memory-bytes", help="Memory for records that are not sent yet, in bytes. [33554432]"),
     ] = None,
     max_partition_memory_bytes: Annotated[
         int | None, typer.Option("--max-partition-memory-bytes", help="As --batch-size. [16384]")

@@ -66,12 +66,14 @@ def command(
     execute: Annotated[bool, typer.Option("--execute", help="Reset the offsets.")] = False,
     export: Annotated[bool, typer.Option("--export", help="Print the reset plan as CSV.")] = False,
     to_offset: Annotated[int | None, typer.Option("--to-offset", help="Reset to this offset.")] = None,
-    from_file: Annotated[str | None, typer.Option("--from-file", metavar="CSV", help="Reset as a file says.")] = None,
+    from_file: Annotated[
+        str | None, typer.Option("--from-file", metavar="CSV", help="Reset to the offsets in a file.")
+    ] = None,
     to_datetime: Annotated[
         str | None, typer.Option("--to-datetime", metavar="YYYY-MM-DDTHH:mm:SS.sss", help="Reset to a point in time.")
     ] = None,
     by_duration: Annotated[
-        str | None, typer.Option("--by-duration", metavar="PnDTnHnMnS", help="Reset to so long before now.")
+        str | None, typer.Option("--by-duration", metavar="PnDTnHnMnS", help="Reset to this long ago.")
     ] = None,
     to_earliest: Annotated[bool, typer.Option("--to-earliest", help="Reset to the first offset.")] = False,
     to_latest: Annotated[bool, typer.Option("--to-latest", help="Reset to the end.")] = False,

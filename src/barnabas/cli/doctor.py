@@ -39,7 +39,9 @@ def command(
     json: Json = False,
     watch: Annotated[
         float | None,
-        typer.Option(metavar="SECONDS", min=1, help="Look again and again; print what begins and what is over."),
+        typer.Option(
+            metavar="SECONDS", min=1, help="Check every so many seconds; print findings that begin and that end."
+        ),
     ] = None,
 ) -> None:
     """Check settings or a running cluster: what is wrong, since when, what it means for clients, what to do.

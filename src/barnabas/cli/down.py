@@ -13,7 +13,7 @@ def command(
 ) -> None:
     """Stop a local cluster.
 
-    As Ctrl-C in its terminal does: brokers hand over and leave. A temporary folder goes, the one of `--data` stays.
+    It stops as with Ctrl-C: brokers hand over their partitions first. A temporary folder is deleted, the one of `--data` stays.
     """
     for cluster in running_clusters() if all_clusters else [the_cluster(data)]:
         cluster.stop()

@@ -40,7 +40,9 @@ def command(
     command_config: CommandConfig = None,
     config: Annotated[
         str | None,
-        typer.Option("--config", metavar="FILE", help="check, create: properties that reach the source, and link.*."),
+        typer.Option(
+            "--config", metavar="FILE", help="check, create: the source's client properties, and link.* settings."
+        ),
     ] = None,
     topics: Annotated[
         str | None,
@@ -55,7 +57,10 @@ def command(
         str, typer.Option("--from", metavar="earliest|latest|TIME", help="create: where mirrors begin.")
     ] = "earliest",
     restart_recreated: Annotated[
-        bool, typer.Option("--restart-recreated", help="create: start anew when a topic is made anew at the source.")
+        bool,
+        typer.Option(
+            "--restart-recreated", help="create: mirror a topic from its start again if it is recreated at the source."
+        ),
     ] = False,
     adopt: Annotated[
         bool,
@@ -66,9 +71,9 @@ def command(
     ] = None,
     now: Annotated[
         bool,
-        typer.Option("--now", help="promote: wherever the mirrors are; else when they have all that the source has."),
+        typer.Option("--now", help="promote: do not wait until the mirrors have all records of the source."),
     ] = False,
-    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="promote: until it is done.")] = True,
+    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="promote: wait until it is done.")] = True,
     timeout_s: Annotated[
         int, typer.Option("--timeout", metavar="SECONDS", help="promote: how long to wait; it goes on in the cluster.")
     ] = 600,

@@ -33,7 +33,7 @@ COMMANDS: dict[str, _Entry] = {
     "zookeeper": _Entry("barnabas.cli.zookeeper", "Run the embedded ZooKeeper."),
     "zookeeper-shell": _Entry("barnabas.cli.zookeeper_shell", "Look at and change znodes."),
     "zookeeper-security-migration": _Entry(
-        "barnabas.cli.zookeeper_security_migration", "Close a cluster's znodes to strangers, or open them."
+        "barnabas.cli.zookeeper_security_migration", "Allow only brokers to change znodes, or everybody."
     ),
     "topics": _Entry("barnabas.cli.topics", "Create, list, describe, alter and delete topics."),
     "configs": _Entry(
@@ -62,11 +62,11 @@ COMMANDS: dict[str, _Entry] = {
     "consumer-perf-test": _Entry("barnabas.cli.consumer_perf_test", "Measure consuming."),
     "broker-api-versions": _Entry("barnabas.cli.broker_api_versions", "Print which API versions each broker serves."),
     "cluster": _Entry("barnabas.cli.cluster", "Print the cluster's id; unregister a broker."),
-    "migrate": _Entry("barnabas.cli.migrate", "Say what of a Kafka cluster would carry over."),
+    "migrate": _Entry("barnabas.cli.migrate", "Say what of a Kafka cluster would work here."),
     "pipeline": _Entry(
         "barnabas.cli.pipeline", "Run pipelines on Spark: topics, files, tables in; topics, tables out."
     ),
-    "tables": _Entry("barnabas.cli.tables", "Keep topics as Delta and Iceberg tables, by Spark."),
+    "tables": _Entry("barnabas.cli.tables", "Keep topics as Delta and Iceberg tables, with Spark."),
     "schema-registry": _Entry("barnabas.cli.schema_registry", "Run a schema registry: Confluent's REST API."),
     "console": _Entry("barnabas.cli.console", "Show a cluster in a browser."),
     "schemas": _Entry("barnabas.cli.schemas", "Register, get, list, check, delete, export and import schemas."),

@@ -41,7 +41,7 @@ def command(
     command_config: CommandConfig = None,
     json: Json = False,
 ) -> None:
-    """Look at a running Kafka cluster, and say what would and would not carry over to brokers of ours."""
+    """Look at a running Kafka cluster, and say what would and would not work with barnabas brokers."""
     if action != "check":
         raise UsageError(f"{action!r} is not known; migrate check")
     findings = run(options(bootstrap_server, command_config), check_cluster)

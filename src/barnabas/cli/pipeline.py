@@ -38,7 +38,9 @@ def command(
     project: Annotated[
         Path, typer.Argument(help="The project's folder or spec file; for init, the folder to make.")
     ] = Path(),
-    continuous: Annotated[bool, typer.Option("--continuous", help="Go on when everything has been read.")] = False,
+    continuous: Annotated[
+        bool, typer.Option("--continuous", help="Do not stop when everything has been read.")
+    ] = False,
     master: Annotated[
         str, typer.Option(metavar="URL", help="The Spark to run on: local[*], spark://host:port, …")
     ] = "local[*]",
@@ -51,23 +53,26 @@ def command(
     sinks_again: Annotated[
         bool,
         typer.Option(
-            "--sinks-again", help="With a full refresh: write all rows again into sinks, behind what they have."
+            "--sinks-again", help="With a full refresh: write all rows to the sinks again, after what is there."
         ),
     ] = False,
     empty_sinks: Annotated[
-        bool, typer.Option("--empty-sinks", help="With a full refresh: delete first what is in the sinks.")
+        bool, typer.Option("--empty-sinks", help="With a full refresh: first delete what is in the sinks.")
     ] = False,
     trigger_interval_ms: Annotated[
         int, typer.Option(metavar="MS", help="Continuous: least time between two batches of a flow.")
     ] = 500,
     refresh_views_s: Annotated[
-        float, typer.Option(metavar="S", help="Continuous: how often materialized views are made anew.")
+        float, typer.Option(metavar="S", help="Continuous: how often materialized views are computed again.")
     ] = 60.0,
     failures_max: Annotated[
         int, typer.Option(metavar="N", help="Continuous: failures in a row after which a flow stays down.")
     ] = 5,
     report: Annotated[
-        bool, typer.Option("--report/--no-report", help="run: tell the console of progress, by a topic of the cluster.")
+        bool,
+        typer.Option(
+            "--report/--no-report", help="run: report progress to the console, through a topic of the cluster."
+        ),
     ] = True,
     bootstrap_server: Annotated[
         str,

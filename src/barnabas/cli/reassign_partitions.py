@@ -50,7 +50,9 @@ def command(
     command_config: CommandConfig = None,
     generate: Annotated[bool, typer.Option("--generate", help="Propose a reassignment; change nothing.")] = False,
     execute: Annotated[bool, typer.Option("--execute", help="Start a reassignment.")] = False,
-    verify: Annotated[bool, typer.Option("--verify", help="How far is it? Done: remove throttles.")] = False,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Show the progress; when all is done, remove throttles.")
+    ] = False,
     cancel: Annotated[bool, typer.Option("--cancel", help="Cancel a reassignment.")] = False,
     list_: Annotated[bool, typer.Option("--list", help="List all that are under way.")] = False,
     reassignment_json_file: Annotated[
@@ -72,7 +74,9 @@ def command(
         int, typer.Option("--replica-alter-log-dirs-throttle", help="Bytes/s between log directories of a broker.")
     ] = -1,
     timeout: Annotated[int, typer.Option("--timeout", help="How long to wait for moves to begin, in ms.")] = 10_000,
-    additional: Annotated[bool, typer.Option("--additional", help="In addition to those under way.")] = False,
+    additional: Annotated[
+        bool, typer.Option("--additional", help="Add to the reassignments that are under way.")
+    ] = False,
     preserve_throttles: Annotated[bool, typer.Option("--preserve-throttles", help="Leave throttles alone.")] = False,
     json: Json = False,
 ) -> None:

@@ -26,7 +26,7 @@ def command(
     throttle: Throttle = -1,
     batch: Batch = 10,
     max_moves: Annotated[
-        int | None, typer.Option("--max-moves", metavar="N", help="At most so many replicas move to even out load.")
+        int | None, typer.Option("--max-moves", metavar="N", help="Move at most this many replicas to even out load.")
     ] = None,
     measure: Annotated[
         float, typer.Option("--measure", metavar="SECONDS", help="How long to look at how fast partitions grow.")

@@ -49,7 +49,7 @@ def command(
         typer.Option(metavar="URL[,…]", envvar="SCHEMA_REGISTRY_URL", help="The registry's instances."),
     ] = "http://localhost:8081",
     schema_type: Annotated[
-        str | None, typer.Option("--type", help="AVRO, JSON or PROTOBUF; by the file's ending where not said.")
+        str | None, typer.Option("--type", help="AVRO, JSON or PROTOBUF; without it, by the file's ending.")
     ] = None,
     reference: Annotated[
         list[str] | None, typer.Option(metavar="NAME=SUBJECT:VERSION", help="A schema that this one refers to.")
@@ -70,7 +70,7 @@ def command(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Work with the schemas of a registry, ours or another that speaks Confluent's REST API.
+    """Work with the schemas of a registry that speaks Confluent's REST API.
 
     \b
     barnabas schemas register orders-value order.avsc

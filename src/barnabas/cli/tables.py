@@ -38,14 +38,14 @@ def command(
         str, typer.Option("--to", metavar="URL", help="add: the table's folder, such as s3://lake/orders or ./orders.")
     ] = "",
     table_name: Annotated[
-        str | None, typer.Option("--name", help="add: what the table is called here; else as the topic.")
+        str | None, typer.Option("--name", help="add: the table's name here; else the topic's.")
     ] = None,
     mode: Annotated[
         str,
         typer.Option(metavar="append|upsert", help="add: a row a record; or a row a key, which a tombstone deletes."),
     ] = "append",
     key: Annotated[
-        str, typer.Option(metavar="COLUMN[,…]", help="add: by which rows are replaced; else by the record's key.")
+        str, typer.Option(metavar="COLUMN[,…]", help="add: columns by which rows are replaced; else the record's key.")
     ] = "",
     partition_by: Annotated[
         str, typer.Option(metavar="COLUMN[;…]", help="add: folders by value; Iceberg: also day(column) and the like.")
@@ -54,7 +54,7 @@ def command(
         str, typer.Option(metavar="json|registry|raw", help="add: where columns come from; raw has the value's bytes.")
     ] = "json",
     envelope: Annotated[
-        str, typer.Option(metavar="none|debezium", help="add: what is around the row in a value.")
+        str, typer.Option(metavar="none|debezium", help="add: the format around the row in a value.")
     ] = "none",
     schema_registry: Annotated[
         str | None, typer.Option(metavar="URL", help="add: the registry, for --schema registry.")
@@ -78,10 +78,10 @@ def command(
         typer.Option(metavar="keep|stop", help="add: records that do not fit go to URL_errors, or stop the table."),
     ] = "keep",
     on_data_loss: Annotated[
-        str, typer.Option(metavar="stop|skip", help="add: when records are gone before they were read.")
+        str, typer.Option(metavar="stop|skip", help="add: what to do when records were deleted before they were read.")
     ] = "stop",
     compact_files: Annotated[
-        int, typer.Option(metavar="N", help="add: put small files together when there are so many; 0 for never.")
+        int, typer.Option(metavar="N", help="add: compact when there are this many small files; 0 for never.")
     ] = 64,
     keep_hours: Annotated[
         int, typer.Option(metavar="H", help="add: how long old versions of the table can be read.")
@@ -91,10 +91,11 @@ def command(
     ] = "local[*]",
     once: Annotated[bool, typer.Option("--once", help="run: end when all that is there now has been read.")] = False,
     interval_s: Annotated[
-        float, typer.Option("--interval", metavar="S", help="run: between two batches of a table that keeps up.")
+        float,
+        typer.Option("--interval", metavar="S", help="run: seconds between two batches of a table that has caught up."),
     ] = 10.0,
     batch_records: Annotated[
-        int, typer.Option(metavar="N", help="run: at most so many records in a batch of a table.")
+        int, typer.Option(metavar="N", help="run: at most this many records in a batch of a table.")
     ] = 1_000_000,
     tier_reads: Annotated[
         str,

@@ -30,10 +30,10 @@ def command(
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     advertised_host: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Where clients connect to, if that is not --host: needed for 0.0.0.0."),
+        typer.Option(metavar="NAME", help="The name that clients connect to, if it is not --host: needed for 0.0.0.0."),
     ] = None,
     data: Annotated[
-        Path | None, typer.Option(help="Folder for everything. Without it, a temporary one goes with the cluster.")
+        Path | None, typer.Option(help="Folder for all files. Without it, a temporary one, deleted at the end.")
     ] = None,
     zookeeper: Annotated[
         str | None, typer.Option(metavar="HOST:PORT/PATH", help="Use this ZooKeeper instead of the embedded one.")
@@ -49,14 +49,14 @@ def command(
     ] = False,
     tables: Annotated[
         bool,
-        typer.Option("--tables", help="Also a Spark that fills the tables of `barnabas tables add`; needs Java."),
+        typer.Option("--tables", help="Also Spark, to fill the tables of `barnabas tables add`; needs Java."),
     ] = False,
     secure: Annotated[
         bool,
         typer.Option("--secure", help="TLS with an authority of its own, SCRAM users, ACLs; prints clients' settings."),
     ] = False,
     detach: Annotated[
-        bool, typer.Option("--detach", help="Come back when it is ready; it runs on until `barnabas down`.")
+        bool, typer.Option("--detach", help="Return when it is ready; it runs until `barnabas down`.")
     ] = False,
 ) -> None:
     """Start a local cluster: ZooKeeper and N brokers.

@@ -36,7 +36,7 @@ class Option(NamedTuple):
 
 OPTIONS = (
     Option("--port", int, "Port to listen on; 0 picks a free one. Default 2181."),
-    Option("--data", Path, "Directory of logs and snapshots. Without it, a temporary one that goes with the process."),
+    Option("--data", Path, "Directory of logs and snapshots. Without it, a temporary one, deleted at the end."),
     Option("--host", str, "Address to listen on. Default 127.0.0.1."),
     Option("--tick-time", int, "Unit of session expiry, in ms. Default 2000.", "tick_time_ms"),
     Option("--min-session-timeout", int, "In ms. Default two ticks.", "min_session_timeout_ms"),

@@ -33,7 +33,7 @@ def command(
         ),
     ] = None,
 ) -> None:
-    """Close the znodes of a Kafka cluster, and the root, to whoever has not the brokers' credentials; or open them again."""
+    """Allow only the brokers to change the znodes of a Kafka cluster, or allow everybody again."""
     from barnabas.cli._zookeeper_settings import session_settings
     from barnabas.coordination.security_migration import connect as connect_to
     from barnabas.coordination.security_migration import migrate

@@ -71,7 +71,9 @@ def command(
     offsets: Annotated[bool, typer.Option("--offsets", help="Also what groups have committed.")] = False,
     secret_file: Annotated[
         Path | None,
-        typer.Option("--secret-file", metavar="FILE", help="Encrypt, or decrypt, SCRAM verifiers with what it has."),
+        typer.Option(
+            "--secret-file", metavar="FILE", help="Encrypt or decrypt SCRAM verifiers with the secret in this file."
+        ),
     ] = None,
     without_scram: Annotated[bool, typer.Option("--without-scram", help="Leave SCRAM verifiers out.")] = False,
     spread: Annotated[
