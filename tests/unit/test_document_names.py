@@ -87,7 +87,6 @@ OF_KAFKA = {"zookeeper-shell", "zookeeper-security-migration"}
 #: Options of others' programs that pages name in their text.
 OF_OTHERS = {
     "--read-only",  # podman
-    "--fast-boot",  # tests.simulation
     "--beside",  # bench.registry
     "--apache",  # tests.fuzz.siege
     "--kafka-brokers",  # pytest, with our plugin
