@@ -93,7 +93,7 @@ def _export_and_import(source: Registry, target: Registry, run: Run, file: Path)
         (["regster"], "did you mean register?"),
         (["get"], "say a subject, or --id"),
         (["register", "s", "none.avsc"], "error: none.avsc: No such file or directory"),
-        (["register", "s", __file__], "say with --type whether"),
+        (["register", "s", __file__], "give --type AVRO"),
         (["check", "s", "-", "--type", "avro", "--reference", "x"], "write NAME=SUBJECT:VERSION"),
     ],
 )

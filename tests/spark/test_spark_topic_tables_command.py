@@ -70,7 +70,7 @@ def test_tables_are_added_filled_described_paused_rebuilt_and_removed(
     user(
         "add", topics[1], "--name", "two", "--to", urls[1], "--format", "iceberg", "--schema", "raw", "--mode", "upsert"
     )
-    assert "there is a table one" in user("add", topics[1], "--name", "one", "--to", tmp_path / "x", status=1)
+    assert "there is already a table one" in user("add", topics[1], "--name", "one", "--to", tmp_path / "x", status=1)
     assert "is at file:" in user("add", topics[1], "--name", "three", "--to", urls[0], status=1)
     assert "UNKNOWN_TOPIC" in user("add", "no-such-topic", "--to", tmp_path / "y", status=1)
     assert [(row["name"], row["state"]) for row in user.json("list")] == [("one", "new"), ("two", "new")]

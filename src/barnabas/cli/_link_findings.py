@@ -98,8 +98,8 @@ def _protocol(source: Source) -> Iterable[Finding]:
     if without and _newest(source.versions, "Metadata") < _METADATA_WITH_IDS:
         yield Finding(
             Severity.WARNING, "no-topic-ids", "source", "its topics have no ids",
-            "delete no topic at the source to make it anew while the link runs",
-            means="a topic that is made anew under its old name cannot be told from the old one",
+            "do not delete a topic at the source and create it again while the link runs",
+            means="a topic that is created again under its old name looks like the old one",
         )  # fmt: skip
 
 
@@ -167,7 +167,7 @@ def _topic_settings(subject: str, settings: dict[str, str], carried: Collection[
     if unknown:
         yield Finding(
             Severity.WARNING, "unknown-setting", subject, f"has settings that barnabas does not: {some(unknown)}",
-            "see that nobody relies on them; the mirror goes without",
+            "check that nobody needs them; the mirror does not have them",
         )  # fmt: skip
     left = [name for name in settings if name in TOPIC_SETTINGS and name not in carried]
     idle = [name for name in left if TOPIC_SETTINGS[name].no_effect]
@@ -195,7 +195,7 @@ def _groups_and_state(source: Source) -> Iterable[Finding]:
     if shares := _groups(source, SHARE):
         yield Finding(
             Severity.WARNING, "share-groups", "groups", f"share groups keep state that no link can read: {some(shares)}",
-            "let them empty their topics before the move, or start them anew with share.auto.offset.reset",
+            "let them read everything before the move, or start them again with share.auto.offset.reset",
             means="records that were acknowledged may come again, or be skipped",
         )  # fmt: skip
     if streams := _groups(source, STREAMS):

@@ -48,7 +48,7 @@ async def _unregister(cluster: AsyncClient, broker_id: int) -> None:
     except UnsupportedVersion:
         raise UsageError(
             "The target cluster does not support the broker unregistration API. "
-            "With ZooKeeper a broker leaves when it stops"
+            "With ZooKeeper, a broker that stops is unregistered"
         ) from None
     check(response.error_code, response.error_message)
     say(f"Broker {broker_id} is no longer registered.")

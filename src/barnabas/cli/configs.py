@@ -147,7 +147,7 @@ def command(
     entity = choose_entity(entity_type or [], entity_name or [], flags, alter=alter)
     if zookeeper is not None:
         if describe:
-            raise UsageError("--zookeeper goes with --alter only; describe with --bootstrap-server")
+            raise UsageError("--zookeeper works only with --alter; to describe, use --bootstrap-server")
         _alter_in_zookeeper(
             zookeeper, command_config, entity, *_changes(add_config, add_config_file, delete_config or ())
         )

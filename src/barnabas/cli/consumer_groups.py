@@ -114,11 +114,11 @@ def command(
     if topic and action == "delete":
         raise UsageError("The consumer does not support topic-specific offset deletion from a consumer group.")
     if (members or verbose or offsets) and not describe:
-        raise UsageError("--members, --offsets and --verbose go with --describe only")
+        raise UsageError("--members, --offsets and --verbose work only with --describe")
     if state is not None and action not in ("list", "describe"):
-        raise UsageError("--state goes with --describe and --list only")
+        raise UsageError("--state works only with --describe and --list")
     if type_ is not None and action != "list":
-        raise UsageError("--type goes with --list only")
+        raise UsageError("--type works only with --list")
     patience = {"default.api.timeout.ms": str(timeout), "request.timeout.ms": str(timeout)}
     config = options(bootstrap_server, command_config, patience)
     if action == "list":

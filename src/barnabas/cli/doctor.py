@@ -40,7 +40,9 @@ def command(
     watch: Annotated[
         float | None,
         typer.Option(
-            metavar="SECONDS", min=1, help="Check every so many seconds; print findings that begin and that end."
+            metavar="SECONDS",
+            min=1,
+            help="Check again after this time, until Ctrl-C; print findings that begin and end.",
         ),
     ] = None,
 ) -> None:

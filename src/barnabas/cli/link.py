@@ -167,8 +167,8 @@ async def _promote(cluster: AsyncClient, name: str, topic: str | None, *, now: b
             told = progress
         if loop.time() > deadline_s:
             raise UsageError(
-                f"not promoted within {wait_s:.0f} s: {progress}. It goes on, and ends when nobody writes to the source "
-                "any more; if that cannot be, use --now"
+                f"not promoted within {wait_s:.0f} s: {progress}. The promotion goes on, and ends when nobody writes to the "
+                "source any more; if that is not possible, use --now"
             )
         await asyncio.sleep(0.2)
     behind = sum(max(0, partition.lag_records) for each in link.topics for partition in each.partitions)
@@ -212,7 +212,7 @@ def _start(text: str) -> str:
         return text
     time_ms = time_in(text)
     if time_ms is None:
-        raise UsageError(f"--from {text!r} is none of earliest, latest, and a time such as 2026-11-16T12:00:00Z")
+        raise UsageError(f"--from {text!r} must be earliest, latest or a time such as 2026-11-16T12:00:00Z")
     return str(time_ms)
 
 

@@ -34,7 +34,9 @@ def command(
     plan_file: Annotated[
         Path | None,
         typer.Option(
-            "--plan", metavar="FILE", help="Keep the plan here; with --execute, a plan that is there is carried out."
+            "--plan",
+            metavar="FILE",
+            help="Write the plan to this file; with --execute, carry out the plan that it has.",
         ),
     ] = None,
     json: Json = False,

@@ -62,7 +62,7 @@ def command(
         say(access_file.hash_password(typer.prompt("Password", hide_input=True, err=True)))
         return
     if compatibility.upper() not in LEVELS:
-        raise UsageError(f"--compatibility {compatibility} is none of {', '.join(LEVELS)}")
+        raise UsageError(f"--compatibility {compatibility}: it must be one of {', '.join(LEVELS)}")
     if ssl_key is not None and ssl_certificate is None:
         raise UsageError("--ssl-key needs --ssl-certificate")
     from barnabas.core.log_format import log_to

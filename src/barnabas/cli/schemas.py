@@ -173,7 +173,7 @@ def _schema(options: _Options) -> dict[str, Any]:
     text = _read(file)
     kind = options.type or _BY_SUFFIX.get(Path(file).suffix.lower())
     if kind is None:
-        raise UsageError(f"say with --type whether {file} is AVRO, JSON or PROTOBUF")
+        raise UsageError(f"the ending of {file} does not say what it is: give --type AVRO, JSON or PROTOBUF")
     body: dict[str, Any] = {"schema": text, "schemaType": kind}
     if options.references:
         body["references"] = [_reference(each) for each in options.references]

@@ -89,7 +89,9 @@ def command(
     master: Annotated[
         str, typer.Option(metavar="URL", help="run: the Spark to run on: local[*], spark://host:port, …")
     ] = "local[*]",
-    once: Annotated[bool, typer.Option("--once", help="run: end when all that is there now has been read.")] = False,
+    once: Annotated[
+        bool, typer.Option("--once", help="run: end when everything that is there now has been read.")
+    ] = False,
     interval_s: Annotated[
         float,
         typer.Option("--interval", metavar="S", help="run: seconds between two batches of a table that has caught up."),
@@ -221,7 +223,7 @@ def _add(catalogue: "Catalogue", known: "Known", given: Mapping[str, Any]) -> No
 
     new = checked(Definition(**given))
     if new.name in known.tables:
-        raise UsageError(f"there is a table {new.name}; --name gives this one another name")
+        raise UsageError(f"there is already a table {new.name}; give this one another name with --name")
     for other in known.tables.values():
         if {new.url, new.errors().url} & {other.url, other.errors().url}:
             raise UsageError(f"table {other.name} is at {other.url} already")

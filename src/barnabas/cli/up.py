@@ -71,7 +71,9 @@ def command(
     if port and not 0 < port <= 65536 - brokers:
         raise UsageError(f"--port {port}: there is no room for {brokers} ports above it")
     if host in ("0.0.0.0", "::", "") and advertised_host is None:
-        raise UsageError(f"--host {host} listens everywhere: name with --advertised-host where clients connect to")
+        raise UsageError(
+            f"--host {host} listens on all addresses: give --advertised-host, the name that clients connect to"
+        )
     if tables:
         from barnabas.cli.tables import check_installed
 
@@ -129,7 +131,7 @@ def _usable(folder: Path) -> Path:
     except FileExistsError:
         raise UsageError(f"--data {folder}: it is a file; name a folder") from None
     except OSError as error:
-        raise UsageError(f"--data {folder}: it cannot be made: {error.strerror}") from None
+        raise UsageError(f"--data {folder}: it cannot be created: {error.strerror}") from None
     if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
         raise UsageError(f"--data {folder}: you may not write there; choose another folder, or change its owner")
     return folder

@@ -245,7 +245,7 @@ def _replication(file: str, config: BrokerConfig, brokers: int | None) -> list[F
     if brokers is not None and brokers > 1 and replicas == 1:
         message = "default.replication.factor=1: topics that are made without a number have one copy"
         advice = f"set default.replication.factor={min(3, brokers)}"
-        means = "their data goes with one broker"
+        means = "their data is lost with one broker"
         findings.append(Finding(Severity.WARNING, "default-replicas-one", file, message, advice, means))
     if config.unclean_leader_election_enable:
         message = "unclean.leader.election.enable=true lets a replica lead that lacks committed records"

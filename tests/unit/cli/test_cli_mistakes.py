@@ -36,7 +36,7 @@ def told(*arguments: str) -> tuple[int, str]:
         (["topics", "--bootstrap-server"], 2, "error: option '--bootstrap-server' requires an argument"),
         (["topics", "--bootstrap-server", "localhost:1"], 1, "error: Command must include exactly one action"),
         (["up", "--config", "nope"], 1, "error: --config nope: expected name=value"),
-        (["up", "--host", "0.0.0.0"], 1, "error: --host 0.0.0.0 listens everywhere: name with --advertised-host"),
+        (["up", "--host", "0.0.0.0"], 1, "error: --host 0.0.0.0 listens on all addresses: give --advertised-host"),
     ],
 )
 def test_mistake_is_told_in_one_line(arguments: list[str], status: int, words: str) -> None:
@@ -51,7 +51,7 @@ def test_data_folder_that_cannot_be_used_is_told_before_anything_starts(
     file.touch()
     assert told("up", "--data", str(file)) == (1, f"error: --data {file}: it is a file; name a folder")
     below = file / "below"
-    assert told("up", "--data", str(below))[1] == f"error: --data {below}: it cannot be made: Not a directory"
+    assert told("up", "--data", str(below))[1] == f"error: --data {below}: it cannot be created: Not a directory"
 
     monkeypatch.setattr(os, "access", lambda path, mode: not mode & os.W_OK)  # root may write anywhere
     assert told("up", "--data", str(tmp_path))[1] == (

@@ -118,7 +118,7 @@ def _existing(plan: Plan, topic: Topic, there: Topic, to: Target, *, keeps_ids: 
     if len(there.partitions) != len(topic.partitions):
         differs = f"has {len(there.partitions)} partitions, in the backup {len(topic.partitions)}"
     elif keeps_ids and topic.id is not None and there.id is not None and topic.id != there.id:
-        differs = "is there with another id: it is another topic of the same name"
+        differs = "exists with another id: it is another topic of the same name"
     if differs:
         # Brokers make these by themselves as soon as somebody needs them.
         is_internal = topic.name.startswith("__")

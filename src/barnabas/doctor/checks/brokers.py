@@ -66,7 +66,7 @@ def registered_as_they_say(view: ClusterView) -> list[Finding]:
         )
     for broker_id in sorted(set(seen.registrations) - set(view.image.brokers)):
         message = "it is registered in ZooKeeper, but the metadata does not have it"
-        advice = "the controller has not told of it yet; if it stays, see the controller's log"
+        advice = "the controller has not announced it yet; if this stays, see the controller's log"
         means = "clients do not see it, and it leads nothing"
         findings.append(
             Finding(Severity.WARNING, "broker-not-in-metadata", f"broker {broker_id}", message, advice, means)

@@ -34,7 +34,7 @@ def internal_topics_are_compacted(view: ClusterView) -> list[Finding]:
         if "compact" not in policy or "delete" in policy:
             message = f"cleanup.policy={policy}"
             advice = f"barnabas configs --alter --topic {name} --delete-config cleanup.policy"
-            means = "committed offsets or transactions are forgotten with old segments: groups begin anew"
+            means = "committed offsets or transactions are deleted with old segments: groups lose their place"
             findings.append(
                 Finding(Severity.ERROR, "internal-topic-not-compacted", f"topic {name}", message, advice, means)
             )
@@ -77,6 +77,6 @@ def have_copies(view: ClusterView) -> list[Finding]:
     if single:
         message = f"{count(len(single), 'topic')} with one replica: {some(sorted(single))}"
         advice = "add replicas with barnabas reassign-partitions if the data matters"
-        means = "their data goes with one broker"
+        means = "their data is lost with one broker"
         findings.append(Finding(Severity.NOTE, "topic-replicas-one", "cluster", message, advice, means))
     return findings
