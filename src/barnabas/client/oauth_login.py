@@ -97,7 +97,7 @@ def token_source(settings: Mapping[str, str]) -> TokenSource:
         raise ConfigError(f"sasl.mechanism=OAUTHBEARER needs sasl.jaas.config, and {TOKEN_ENDPOINT} for signed tokens")
     entry = parse_jaas(text)
     share = _share(settings)
-    url = settings.get(TOKEN_ENDPOINT)
+    url = settings.get("sasl.oauthbearer.token.endpoint.url")
     if url is not None:
         check_url(TOKEN_ENDPOINT, url)
         extensions = _prefixed(entry, _EXTENSION)
