@@ -18,7 +18,7 @@ class Slow:
         await asyncio.sleep(DELAY_S)
         await self._store.put(key, data)
 
-    async def get_range(self, key: str, start: int, end: int) -> bytes:
+    async def get_range(self, key: str, start: int, end: int) -> memoryview:
         await asyncio.sleep(DELAY_S)
         return await self._store.get_range(key, start, end)
 

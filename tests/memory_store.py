@@ -45,7 +45,7 @@ class MemoryStore:
         self.objects[key] = content
         self._end("put", key)
 
-    async def get_range(self, key: str, start: int, end: int) -> bytes:
+    async def get_range(self, key: str, start: int, end: int) -> memoryview:
         await self._begin("get", key)
         if key not in self.objects:
             raise ObjectMissing(key)
@@ -54,10 +54,10 @@ class MemoryStore:
         if len(data) != end - start:
             raise StoreFault(f"{key}: {len(data)} bytes from {start} on, where {end - start} were asked for")
         self._end("get", key)
-        return data
+        return memoryview(data)
 
     async def get(self, key: str) -> bytes:
-        return await self.get_range(key, 0, len(self.objects.get(key, b"")))
+        return bytes(await self.get_range(key, 0, len(self.objects.get(key, b""))))
 
     async def delete(self, keys: Iterable[str]) -> None:
         for key in keys:

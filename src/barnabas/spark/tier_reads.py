@@ -13,6 +13,7 @@ from typing import Final
 import pyarrow as pa
 
 from barnabas.client.fetching import whole_batches_end
+from barnabas.protocol.record_batch import HEADER_SIZE, LENGTH_AT, LOG_OVERHEAD
 from barnabas.spark.columns import BatchDecoder
 from barnabas.spark.tier_slices import TierSlice, relevant
 from barnabas.tiered.store import ObjectMissing, Store, StoreFault, open_store
@@ -59,18 +60,37 @@ def read_slices(
             ahead.stop()
 
 
-def _decoded(chunks: Iterator[bytes], part: TierSlice, decoder: BatchDecoder) -> Iterator[pa.RecordBatch]:
-    left = b""
+def _decoded(chunks: Iterator[memoryview], part: TierSlice, decoder: BatchDecoder) -> Iterator[pa.RecordBatch]:
+    """A chunk is decoded where it lies. Only a batch that two of them share is put together."""
+    cut = b""
     for chunk in chunks:
-        data = memoryview(left + chunk if left else chunk)
-        size = whole_batches_end(data)
-        if size:
-            yield from decoder.decode(data[:size], relevant(part.aborted, data), cut=False)
-            if decoder.done:
-                return
-        left = bytes(data[size:])
-    if left:
+        start = 0
+        if cut:
+            cut, start = _completed(cut, chunk)
+            if whole_batches_end(cut):
+                yield from decoder.decode(cut, relevant(part.aborted, cut), cut=False)
+                cut = b""
+        if not cut:
+            data = chunk[start:]
+            size = whole_batches_end(data)
+            if size:
+                yield from decoder.decode(data[:size], relevant(part.aborted, data), cut=False)
+            cut = bytes(data[size:])
+        if decoder.done:
+            return
+    if cut:
         raise StoreFault(f"{part.key} has no whole batch at the end of what was asked for, {part.start} to {part.end}")
+
+
+def _completed(cut: bytes, chunk: memoryview) -> tuple[bytes, int]:
+    """The batch that begins with `cut`, as far as `chunk` has the rest of it; and how much of `chunk` that is."""
+    header = cut + bytes(chunk[: max(0, HEADER_SIZE - len(cut))])
+    if len(header) < HEADER_SIZE:
+        return header, len(chunk)
+    missing = LOG_OVERHEAD + int.from_bytes(header[LENGTH_AT : LENGTH_AT + 4], "big", signed=True) - len(cut)
+    if missing <= 0:
+        return cut + bytes(chunk), len(chunk)  # it says what cannot be: nothing whole comes of it
+    return cut + bytes(chunk[:missing]), min(missing, len(chunk))
 
 
 class _Ahead:
@@ -84,9 +104,9 @@ class _Ahead:
         self._wanted = deque(
             (number, start) for number, part in enumerate(parts) for start in range(part.start, part.end, _CHUNK_BYTES)
         )
-        self._coming: deque[tuple[int, Future[bytes]]] = deque()
+        self._coming: deque[tuple[int, Future[memoryview]]] = deque()
 
-    def chunks(self, number: int) -> Iterator[bytes]:
+    def chunks(self, number: int) -> Iterator[memoryview]:
         """Of one slice. Slices are asked for in order; what is left of those before is dropped."""
         while self._wanted and self._wanted[0][0] < number:
             self._wanted.popleft()
@@ -111,5 +131,5 @@ class _Ahead:
             self._coming.append((number, self._pool.submit(_get, self._store, part.key, start, end)))
 
 
-def _get(store: Store, key: str, start: int, end: int) -> bytes:
+def _get(store: Store, key: str, start: int, end: int) -> memoryview:
     return asyncio.run(store.get_range(key, start, end))

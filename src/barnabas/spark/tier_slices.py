@@ -139,7 +139,7 @@ def _span(places: Sequence[Place], first: int, until: int, begin: int, end: int)
     return start, max(start, stop)
 
 
-def relevant(aborted: Sequence[AbortedTxn], data: memoryview) -> list[AbortedTxn]:
+def relevant(aborted: Sequence[AbortedTxn], data: bytes | memoryview) -> list[AbortedTxn]:
     """Aborted transactions that reach into `data`. An earlier one of a producer says nothing of its next."""
     first = int.from_bytes(data[:8], "big", signed=True)
     return [txn for txn in aborted if txn.last_offset >= first]

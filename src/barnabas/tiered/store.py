@@ -53,8 +53,8 @@ class Store(Protocol):
         """All of it, or a `StoreFault`: readers see the whole object or none."""
         ...
 
-    async def get_range(self, key: str, start: int, end: int) -> bytes:
-        """[start, end). :raises ObjectMissing, StoreFault: fewer bytes than asked for are a fault, never a short answer."""
+    async def get_range(self, key: str, start: int, end: int) -> memoryview:
+        """[start, end), in memory of its own. :raises ObjectMissing, StoreFault: also for fewer bytes than asked for."""
         ...
 
     async def get(self, key: str) -> bytes:
@@ -136,13 +136,13 @@ class ObjectStore:
         if self._root is not None:
             await asyncio.to_thread(_sync, self._root / key, self._root)
 
-    async def get_range(self, key: str, start: int, end: int) -> bytes:
+    async def get_range(self, key: str, start: int, end: int) -> memoryview:
         import obstore
 
         if end <= start:
-            return b""
+            return memoryview(b"")
         found = await self._ask(f"get {key}", lambda: obstore.get_range_async(self._store, key, start=start, end=end))
-        data = bytes(found)
+        data = memoryview(found)  # a copy of megabytes would hold up the loop
         if len(data) != end - start:
             raise StoreFault(
                 f"{self.url}: {len(data)} bytes of {key} from {start} on, where {end - start} were asked for"

@@ -37,7 +37,7 @@ class Counted:
         self._store = store
         self.gets: list[str] = []
 
-    async def get_range(self, key: str, start: int, end: int) -> bytes:
+    async def get_range(self, key: str, start: int, end: int) -> memoryview:
         self.gets.append(key)
         return await self._store.get_range(key, start, end)
 
@@ -117,7 +117,7 @@ def test_the_next_slices_are_under_way_with_the_first(
     all_of_them = threading.Barrier(len(parts))
 
     class Together(Counted):
-        async def get_range(self, key: str, start: int, end: int) -> bytes:
+        async def get_range(self, key: str, start: int, end: int) -> memoryview:
             all_of_them.wait(60)  # in a thread of its own
             return await super().get_range(key, start, end)
 
