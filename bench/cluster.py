@@ -15,6 +15,7 @@ from barnabas.cli.local_cluster import LocalCluster
 from bench.broker import Load, Target, create_topic, measure_latency, measure_produce
 from bench.kafka import ApacheKafka, resident_mb
 from bench.limits import machine_limits
+from bench.memory import touched_memory
 from bench.report import Row, announce, write_report
 
 LOAD = Load("1 KB", 1000, 150_000, "all")
@@ -71,7 +72,7 @@ def run(rounds: int) -> None:
     )
     for number in range(rounds):
         for name, start in systems:
-            with start() as cluster:
+            with touched_memory(), start() as cluster:
                 target = Target(name, cluster.bootstrap, [cluster.pid(broker) for broker in (1, 2, 3)])
                 wait_for_cluster(target, 3)
                 for measure, value in one_round(target, number):

@@ -31,6 +31,7 @@ from barnabas.core.words import EARLIEST_LOCAL
 from barnabas.server.platform import Platform
 from barnabas.tiered.store import open_store
 from bench.broker import Load, Target, measure_consume, measure_produce
+from bench.memory import touched_memory
 from bench.report import Row, write_report
 from bench.slow_store import DELAY_S, Slow
 
@@ -143,6 +144,7 @@ def spark_session() -> Iterator["SparkSession"]:
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.memory": "2g",
         "spark.python.daemon.module": "bench.slow_workers",
+        "spark.python.unix.domain.socket.enabled": "true",
     }
     spark = SparkSession.builder.master("local[2]").config(map=settings).getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
@@ -179,7 +181,7 @@ def read_by_spark(spark: "SparkSession", target: Target, topic: str, count: int,
 
 def spark_rounds(rounds: int, load: Load) -> dict[str, list[float]]:
     results: dict[str, list[float]] = {}
-    with running() as target, spark_session() as spark:
+    with touched_memory(), running() as target, spark_session() as spark:
         create(target, "spark", {"remote.storage.enable": "true", "local.retention.bytes": "1"})
         measure_produce(target, "spark", load)
         wait_until_copied(target, "spark", load.count)
@@ -210,7 +212,7 @@ def main(arguments: list[str] | None = None) -> None:
         report(given, *spark_rows(given.rounds, load))
         return
     results: dict[str, list[float]] = {}
-    with running() as target:
+    with touched_memory(), running() as target:
         for number in range(given.rounds):
             one_round(target, number, load, results)
     rows = [

@@ -107,7 +107,7 @@ def cut(piece: TierSlice, places: Sequence[Place], *, max_bytes: int, max_record
 
 
 #: A task that reads so much is worth what a task costs.
-_SHARED_BYTES: Final = 128 << 20
+_SHARED_BYTES: Final = 256 << 20
 
 
 def slices_in_tasks(slices: Sequence[TierSlice]) -> list[tuple[TierSlice, ...]]:

@@ -56,6 +56,7 @@ def spark_session(folder: Path) -> Iterator["SparkSession"]:
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.warehouse.dir", str(folder))
         .config("spark.python.daemon.module", "barnabas.spark.daemon")
+        .config("spark.python.unix.domain.socket.enabled", "true")
         .getOrCreate()
     )
     session.sparkContext.setLogLevel("ERROR")

@@ -133,5 +133,5 @@ def test_small_slices_of_a_partition_share_a_task() -> None:
 
     small = [slice_of(0, number, 32) for number in range(6)]
     other, large = slice_of(1, 0, 1), slice_of(1, 1, 500)
-    assert [len(task) for task in slices_in_tasks([*small, other, large])] == [4, 2, 1, 1]
+    assert [len(task) for task in slices_in_tasks([*small, other, large])] == [6, 1, 1]
     assert slices_in_tasks([]) == []

@@ -239,6 +239,7 @@ def _configuration(project: Project, master: str) -> dict[str, str]:
         "spark.driver.extraJavaOptions": java,
         "spark.sql.session.timeZone": "UTC",
         "spark.python.daemon.module": "barnabas.spark.daemon",
+        "spark.python.unix.domain.socket.enabled": "true",
         "spark.executorEnv.PYTHONPATH": user_environment(project)["PYTHONPATH"],
     }
     if master.startswith("local"):

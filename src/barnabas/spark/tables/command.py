@@ -55,6 +55,7 @@ def _configuration(master: str, logging: Path) -> dict[str, str]:
         "spark.scheduler.mode": "FAIR",
         "spark.sql.session.timeZone": "UTC",
         "spark.python.daemon.module": "barnabas.spark.daemon",
+        "spark.python.unix.domain.socket.enabled": "true",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile=file:{logging}",
