@@ -82,13 +82,16 @@ class TransactionIndex:
         """Every entry; `CorruptIndex` for bytes that are none. A torn last entry is not counted."""
         return list(self._iterate())
 
-    def collect(self, fetch_offset: int, upper_bound_offset: int) -> AbortedSearch:
-        """The aborted transactions that overlap [fetch_offset, upper_bound_offset)."""
+    def collect(self, fetch_offset: int, upper_bound_offset: int, *, end_offset: int | None = None) -> AbortedSearch:
+        """The aborted transactions that overlap [fetch_offset, upper_bound_offset). `end_offset`: what ended there or later is
+        not the log's, and tells nothing."""
         if self._last() is None:
             # Most segments have none, and every read_committed fetch asks: the answer must not cost a system call.
             return AbortedSearch([], False)
         aborted = []
         for txn in self._iterate():
+            if end_offset is not None and txn.last_offset >= end_offset:
+                break
             if txn.last_offset >= fetch_offset and txn.first_offset < upper_bound_offset:
                 aborted.append(txn)
             # Kafka's followers note too high an offset where one fetch brings the beginnings of later transactions as well.

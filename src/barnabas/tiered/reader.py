@@ -31,7 +31,7 @@ from barnabas.tiered import layout
 from barnabas.tiered.lineage import Piece, piece_at, pieces
 from barnabas.tiered.local_copies import LocalCopies, LocalCopy
 from barnabas.tiered.metadata_cache import MetadataCache
-from barnabas.tiered.segment_metadata import RemoteSegment
+from barnabas.tiered.segment_metadata import RemoteSegment, RemoteSegmentId
 from barnabas.tiered.store import ObjectMissing, Store, StoreFault
 
 logger = logging.getLogger(__name__)
@@ -195,7 +195,10 @@ class TierReader:
     async def offset_for_timestamp(self, view: TierView, timestamp: int) -> TimestampedOffset | None:
         """The first record below the local start whose timestamp is `timestamp` or later; None if there is none."""
         log = view.log
-        for piece in pieces(view.segments, log.epochs, log.log_start_offset, log.local_log_start_offset):
+        at = int(log.log_start_offset)
+        # The border moves while the store is asked: what leaves the disk meanwhile is looked for in the tier, too.
+        while (piece := next(pieces(view.segments, log.epochs, at, log.local_log_start_offset), None)) is not None:
+            at = piece.end
             if piece.segment.max_timestamp < timestamp:
                 continue
             copy = await self._copies.open(piece.segment)
@@ -226,18 +229,23 @@ class TierReader:
         """Those that overlap [from_offset, upper_offset). Their markers may lie far behind, on this side of the border too."""
         log = view.log
         found: dict[tuple[int, int], AbortedTxn] = {}
-        for piece in self._with_aborted(view):
-            if piece.segment.end_offset < from_offset:
-                continue
-            copy = await self._copies.open(piece.segment)
-            with copy, _Damage(self._copies, copy):
-                collect = partial(copy.segment.txn_index.collect, from_offset, upper_offset)
-                search = await self._on_thread(collect)
-            found.update(
-                {(txn.producer_id, txn.first_offset): txn for txn in search.aborted if txn.last_offset < piece.end}
-            )
-            if search.is_complete:
-                return list(found.values())
+        looked_at: set[RemoteSegmentId] = set()
+        border = -1
+        # What leaves the disk while the store is asked is looked for in the tier, too.
+        while border != log.local_log_start_offset:
+            border = log.local_log_start_offset
+            for piece in self._with_aborted(view):
+                if piece.segment.end_offset < from_offset or piece.segment.id in looked_at:
+                    continue
+                copy = await self._copies.open(piece.segment)
+                with copy, _Damage(self._copies, copy):
+                    index = copy.segment.txn_index
+                    collect = partial(index.collect, from_offset, upper_offset, end_offset=piece.end)
+                    search = await self._on_thread(collect)
+                looked_at.add(piece.segment.id)
+                found.update({(txn.producer_id, txn.first_offset): txn for txn in search.aborted})
+                if search.is_complete:
+                    return list(found.values())
         local = log.aborted_transactions(from_offset, upper_offset)
         found.update({(txn.producer_id, txn.first_offset): txn for txn in local})
         return list(found.values())

@@ -1,8 +1,10 @@
 """What a log has in the tier is read as if it were here: records, timestamps, aborted transactions."""
 
 import asyncio
+from collections.abc import Coroutine
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, TypeVar
 
 import pytest
 
@@ -14,6 +16,8 @@ from barnabas.tiered.reader import FetchQuota, NotInTier
 from barnabas.tiered.store import StoreFault
 from tests.unit.storage.log.log_support import NOW_MS, Entry, batch, contents
 from tests.unit.tiered.tier_support import Tier
+
+T = TypeVar("T")
 
 
 async def read_all(tier: Tier, offset: int, *, max_bytes: int = 300) -> list[Entry]:
@@ -256,6 +260,38 @@ async def test_a_timestamp_out_of_order_is_found_where_it_comes_first(tmp_path: 
     await tier.settled()
 
 
+async def leaves_the_disk_while_the_store_is_asked(tier: Tier, question: Coroutine[Any, Any, T], until: int) -> T:
+    """Half is in the tier only, the rest in both; the rest goes from the disk before the store answers."""
+    await tier.copy(until=until)
+    rest = list(tier.log.copy_candidates(tier.log.local_log_start_offset))
+    for candidate in rest:
+        await tier.copy_one(candidate)
+    tier.store.gate = asyncio.Event()
+    asked = asyncio.ensure_future(question)
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert tier.store.gets, "it waits for the store"
+    tier.log.highest_copied_offset = rest[-1].end_offset
+    tier.log.delete_old_segments(NOW_MS)
+    assert tier.log.local_log_start_offset == rest[-1].end_offset + 1
+    tier.store.gate.set()
+    answer = await asked
+    await tier.settled()
+    return answer
+
+
+async def test_a_timestamp_is_found_in_what_leaves_the_disk_while_the_store_is_asked(tmp_path: Path) -> None:
+    tier = Tier(tmp_path)
+    for number in range(60):
+        # The first is the latest of its segment: so the store is asked for it.
+        tier.partition.append(b"%d" % number * 20, timestamp=NOW_MS + (25_500 if number == 0 else number * 1000))
+    tier.partition.commit()
+    tier.log.maybe_increment_log_start_offset(1)
+    question = tier.reader.offset_for_timestamp(tier.view, NOW_MS + 25_000)
+    found = await leaves_the_disk_while_the_store_is_asked(tier, question, until=20)
+    assert found == (NOW_MS + 25_000, 25, 0)
+
+
 # -- transactions
 
 
@@ -298,6 +334,45 @@ async def test_aborted_transactions_are_the_same_before_and_after_the_copy(tmp_p
                 wanted = {(txn.producer_id, txn.first_offset) for txn in expected[start, upper]}
                 assert {(txn.producer_id, txn.first_offset) for txn in found} == wanted
                 assert len(found) == len(wanted)
+    await tier.settled()
+
+
+async def test_an_abort_that_leaves_the_disk_while_the_store_is_asked_is_found(tmp_path: Path) -> None:
+    tier = Tier(tmp_path)
+    begin(tier, 2, 0)
+    end(tier, 2, commit=False)
+    first = begin(tier, 1, 0)
+    tier.partition.fill(20)
+    end(tier, 1, commit=False)
+    tier.partition.fill(20)
+    tier.partition.commit()
+    marker = max(txn.last_offset for txn in tier.log.aborted_transactions(0, 100))
+    question = tier.reader.aborted_transactions(tier.view, first, first + 1)
+    found = await leaves_the_disk_while_the_store_is_asked(tier, question, until=marker)
+    assert [(txn.producer_id, txn.first_offset) for txn in found] == [(1, first)]
+
+
+async def test_what_an_overruled_leader_aborted_does_not_hide_what_the_log_aborted(tmp_path: Path) -> None:
+    """An unclean election: the old leader had committed what is aborted in the log, and has aborted something else."""
+    tier = Tier(tmp_path)
+    await tier.copies.prepare()
+    first = begin(tier, 1, 0)
+    cut = tier.log.log_end_offset
+    end(tier, 1, commit=True)
+    begin(tier, 2, 0)
+    end(tier, 2, commit=False)
+    tier.partition.fill(10)
+    tier.partition.commit()
+    await tier.copy_one(next(iter(tier.log.copy_candidates(0))))
+    tier.log.truncate_to(cut)
+    marker = end_txn_marker(commit=False, coordinator_epoch=0, producer_id=1, producer_epoch=0, timestamp=NOW_MS)
+    tier.log.append_as_leader(bytearray(marker), leader_epoch=9, now_ms=NOW_MS, origin=Origin.COORDINATOR)
+    tier.partition.fill(20, epoch=9)
+    tier.partition.commit()
+    await tier.copy()
+    assert tier.log.local_log_start_offset > cut
+    found = await tier.reader.aborted_transactions(tier.view, first, first + 1)
+    assert [(txn.producer_id, txn.first_offset) for txn in found] == [(1, first)]
     await tier.settled()
 
 
