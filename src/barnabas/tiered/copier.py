@@ -24,6 +24,7 @@ from barnabas.storage.log_tier import CopyCandidate
 from barnabas.tiered import layout, lineage
 from barnabas.tiered.health import StoreHealth
 from barnabas.tiered.leadership import Leadership
+from barnabas.tiered.metadata_cache import MetadataCache
 from barnabas.tiered.metadata_topic import MetadataUnavailable, RemoteMetadata
 from barnabas.tiered.metrics import TierMetrics
 from barnabas.tiered.segment_metadata import Mark, RemoteSegment, RemoteSegmentId, SegmentState, SegmentUpdate
@@ -80,8 +81,9 @@ class Copier:
             return None
         start = lineage.covered_end(view, of.epochs, of.local_log_start_offset, of.log_end_offset)
         for candidate in of.copy_candidates(start):
-            # A segment without a record at its beginning leaves a hole that no copy fills.
-            if candidate.base_offset != lead.last_copied:
+            # A log whose first record is above its first offset, as of a topic that was compacted, has a hole there that no
+            # copy fills: what has no leader epoch is no record.
+            if candidate.epochs and not _is_there(view, of, candidate):
                 return candidate
         return None
 
@@ -148,7 +150,6 @@ class Copier:
                 *(lead.of.tp, segment.start_offset),
             )
             return
-        lead.last_copied = candidate.base_offset
         self._metrics.of(lead.of.topic).copied_bytes.add(segment.size_bytes)
         log.info(
             "%s: copied offsets %d to %d, %d bytes, to the tier",
@@ -181,8 +182,6 @@ class Copier:
         return known is None or known.state is SegmentState.DELETE_STARTED
 
     def _announced(self, lead: Leadership, candidate: CopyCandidate) -> RemoteSegment:
-        if not candidate.epochs:
-            raise SegmentGone(f"offset {candidate.base_offset} has no leader epoch: its segment is not copied")
         return RemoteSegment(
             id=RemoteSegmentId(lead.of.topic_id, lead.of.topic, lead.of.partition, self._chance.randbytes(16)),
             start_offset=Offset(candidate.base_offset),
@@ -232,6 +231,12 @@ class Copier:
 
 def _is_copied(of: Log) -> bool:
     return of.is_tiered and not of.config.remote_log_copy_disable
+
+
+def _is_there(view: MetadataCache, of: Log, candidate: CopyCandidate) -> bool:
+    """Whether the tier has all of its records."""
+    end = candidate.end_offset + 1
+    return lineage.covered_end(view, of.epochs, candidate.epochs[0].start_offset, end) == end
 
 
 def _read_indexes(disk: Disk, candidate: CopyCandidate) -> bytes:

@@ -43,8 +43,6 @@ class Leadership:
         self.is_over = False
         #: Copies under way: they are nobody's leavings.
         self.being_copied: set[RemoteSegmentId] = set()
-        #: Base offset of the last segment that was copied.
-        self.last_copied: int | None = None
         self.copying: asyncio.Task[None] | None = None
         self.expiring: asyncio.Task[None] | None = None
         #: Of the last attempt, with what stands in the way; None: nothing does.

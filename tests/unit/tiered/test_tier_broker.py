@@ -44,6 +44,25 @@ async def test_rolled_segments_go_up_and_then_go_locally(tmp_path: Path) -> None
         assert 'kafka_server_topic_remote_copy_lag_segments{partition="0",topic="orders"} 0' in text
 
 
+async def test_log_whose_first_record_is_above_its_first_offset_is_copied_once(tmp_path: Path) -> None:
+    """As a replica of what was compacted before: its leader epochs begin with the first record. No copy fills the hole."""
+    store = MemoryStore()
+    async with zookeeper() as ensemble, tiered_broker(ensemble, tmp_path, store) as tier:
+        await tier.create({"remote.log.copy.disable": "true"})
+        await tier.produce(20)
+        lead = tier.manager.led[TP]
+        tier.log.epochs.clear()
+        tier.log.epochs.assign(lead.epoch, 1)
+        tier.log.update_config(replace(tier.log.config, remote_log_copy_disable=False))
+        rolled = [each.base_offset for each in tier.log.segments][:-1]
+        await until(lambda: len(tier.finished) >= len(rolled), "every rolled segment is in the tier")
+        await until(
+            lambda: (lead.copying is not None and lead.copying.done()) or len(tier.finished) > len(rolled),
+            "there is nothing left to copy",
+        )
+        assert [each.start_offset for each in tier.finished] == rolled
+
+
 # -- a store that fails -------------------------------------------------------------------------------------------------
 
 
