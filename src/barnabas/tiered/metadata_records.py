@@ -2,13 +2,14 @@
 
 from typing import Final, NamedTuple
 
+from barnabas.client.fetching import whole_batches_end
 from barnabas.client.partitioner import murmur2
 from barnabas.core.errors import Malformed
 from barnabas.core.ids import BrokerId, LeaderEpoch, Offset, TopicId, format_uuid
 from barnabas.protocol.codec import decode, encode
 from barnabas.protocol.messages import remote_log_metadata as records
 from barnabas.protocol.messages.base import Record
-from barnabas.protocol.record_batch import iter_batches
+from barnabas.protocol.record_batch import check_crc, crc_ok, iter_batches
 from barnabas.protocol.records import Record as LogRecord
 from barnabas.protocol.records import iter_records
 from barnabas.protocol.varint import append_uvarint, read_uvarint
@@ -232,12 +233,18 @@ class Decoded(NamedTuple):
 
 
 def decode_records(data: bytes) -> Decoded | None:
-    """None: there is no whole batch. Runs on a thread."""
+    """None: there is no whole batch. The last one may be cut, as Kafka's brokers cut it. Runs on a thread.
+
+    :raises Malformed: what came is not what was written. Records that were written as nonsense are among the events.
+    """
     events: list[tuple[int, Event | Malformed]] = []
     end: tuple[int, int] | None = None
-    for position, header in iter_batches(data, 0, len(data)):
-        if not header.is_control:
-            for record in iter_records(data, position, header):
+    for position, header in iter_batches(data, 0, whole_batches_end(data)):
+        if end is not None and not crc_ok(data, position, header):
+            break  # what is before it counts
+        check_crc(data, position, header)
+        try:
+            for record in () if header.is_control else iter_records(data, position, header):
                 try:
                     event = decode_event(record.value or b"")
                 except Malformed as error:
@@ -245,5 +252,7 @@ def decode_records(data: bytes) -> Decoded | None:
                 else:
                     if event is not None:
                         events.append((record.offset, event))
+        except Malformed as error:
+            events.append((header.last_offset, error))
         end = header.next_offset, header.leader_epoch
     return None if end is None else Decoded(events, *end)

@@ -242,7 +242,10 @@ class RemoteMetadata:
         return answer.base_offset
 
     async def _end_offset(self, connection: Connection, number: int) -> int:
-        return (await list_offsets(connection, [number], LATEST))[number]
+        found = await list_offsets(connection, [number], LATEST)
+        if number not in found:
+            raise MetadataUnavailable(f"the end of {REMOTE_LOG_METADATA_TOPIC}-{number} is not known")
+        return found[number]
 
     async def _read_past(self, number: int, offset: int) -> None:
         partition = self._partitions.get(number)
@@ -316,17 +319,18 @@ class RemoteMetadata:
             if (partition := self._partitions.get(number)) is not None
         ]
 
-    def are_read(self, numbers: set[int]) -> bool:
-        """Whether all of them were read to their end once."""
-        return all(each.caught_up for number, each in self._partitions.items() if number in numbers)
+    def unread(self, numbers: set[int]) -> set[int]:
+        """Those that were not read to their end yet."""
+        return {number for number, each in self._partitions.items() if number in numbers and not each.caught_up}
 
-    def fetched(self, number: int, fetch_offset: int, found: Decoded | None, high_watermark: int) -> None:
+    def fetched(self, number: int, fetch_offset: int, found: Decoded | None, end: int | None) -> None:
+        """`end`: of what was committed before it was asked for; None: nobody knows."""
         partition = self._partitions.get(number)
         if partition is None or partition.position != fetch_offset:
             return  # somebody else has read on meanwhile
         if found is not None:
             self._apply(number, partition, found)
-        if partition.position >= high_watermark and not partition.caught_up:
+        if not partition.caught_up and end is not None and partition.position >= end:
             partition.caught_up = True
             for of in [*self._assigned]:
                 if self._of(of) is partition:
@@ -387,6 +391,8 @@ class _Reader:
         self._connect = connect
         self._numbers: set[int] = set()
         self._connection: Connection | None = None
+        #: Where the partitions ended that are not read yet. Not their high watermarks: a new leader's may be behind.
+        self._ends: dict[int, int] = {}
         self._is_stopped = False
         #: Set when the poll under way asks for something else than what is wanted now, and when a pause is over before time.
         self._changed = asyncio.Event()
@@ -434,13 +440,18 @@ class _Reader:
 
     async def _poll(self) -> bool:
         if self._connection is None or self._connection.closed:
+            self._ends.clear()
             self._connection = await self._connect(self._leader)
             if self._changed.is_set():
                 return True
+        unread = self._owner.unread(self._numbers)
+        self._ends = {number: end for number, end in self._ends.items() if number in unread}
+        if unread != self._ends.keys():
+            self._ends |= await list_offsets(self._connection, sorted(unread - self._ends.keys()), LATEST)
         asked = self._owner.requested(self._numbers)
         # A partition without records answers a long poll late, and only the answer tells that there are none.
         request = FetchRequest(
-            max_wait_ms=_MAX_WAIT_MS if self._owner.are_read(self._numbers) else 0,
+            max_wait_ms=0 if unread else _MAX_WAIT_MS,
             min_bytes=1,
             max_bytes=_RESPONSE_BYTES,
             topics=[FetchTopic(topic=REMOTE_LOG_METADATA_TOPIC, partitions=asked)],
@@ -452,7 +463,7 @@ class _Reader:
             return False
         fetch_offsets = {each.partition: each.fetch_offset for each in asked}
         lost: list[int] = []
-        is_well = True
+        is_well = unread == self._ends.keys()
         for answer in (each for topic in response.responses for each in topic.partitions):
             number = answer.partition_index
             if answer.error_code == ErrorCode.OFFSET_OUT_OF_RANGE or answer.diverging_epoch is not None:
@@ -460,21 +471,33 @@ class _Reader:
             elif answer.error_code != ErrorCode.NONE:
                 is_well = False
             elif number in fetch_offsets:
-                records = answer.records
-                found = None
-                if isinstance(records, bytes | memoryview) and len(records):
-                    found = await self._owner.on_thread(partial(decode_records, bytes(records)))
+                try:
+                    found = await self._decoded(answer.records)
+                except Malformed as error:
+                    log.error("%s-%d of broker %d: %s", REMOTE_LOG_METADATA_TOPIC, number, self._leader, error)
+                    is_well = False
+                    continue
                 if self._is_stopped:
                     return True
-                self._owner.fetched(number, fetch_offsets[number], found, answer.high_watermark)
+                self._owner.fetched(number, fetch_offsets[number], found, self._ends.get(number))
         if lost:
             for number, start in (await list_offsets(self._connection, lost, EARLIEST)).items():
+                self._ends.pop(number, None)
                 self._owner.begin_again(number, start)
         return is_well
 
+    async def _decoded(self, records: object) -> Decoded | None:
+        """None: there were none. :raises Malformed:"""
+        if not isinstance(records, bytes | memoryview) or not len(records):
+            return None
+        found = await self._owner.on_thread(partial(decode_records, bytes(records)))
+        if found is None:
+            raise Malformed(f"{len(records)} bytes have no whole batch")
+        return found
+
 
 async def list_offsets(connection: Connection, numbers: list[int], timestamp: int) -> dict[int, int]:
-    """:raises MetadataUnavailable, ClientError:"""
+    """Of those whose leader knows. :raises ClientError:"""
     asked = [ListOffsetsPartition(partition_index=number, timestamp=timestamp) for number in numbers]
     request = ListOffsetsRequest(
         replica_id=-1, topics=[ListOffsetsTopic(name=REMOTE_LOG_METADATA_TOPIC, partitions=asked)]
@@ -482,8 +505,8 @@ async def list_offsets(connection: Connection, numbers: list[int], timestamp: in
     response = await connection.request(request, ListOffsetsResponse, version=5, timeout_ms=_REQUEST_MS)
     found: dict[int, int] = {}
     for answer in (each for topic in response.topics for each in topic.partitions):
-        _check(answer.error_code, f"offsets of {REMOTE_LOG_METADATA_TOPIC}-{answer.partition_index}")
-        found[answer.partition_index] = answer.offset
+        if answer.error_code == ErrorCode.NONE:
+            found[answer.partition_index] = answer.offset
     return found
 
 
