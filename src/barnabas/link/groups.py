@@ -95,17 +95,24 @@ class GroupCopier:
         partitions = [TopicPartition(name, index) for name in topics for index in range(self._partition_count(name))]
         copied = 0
         untold: list[str] = []
+        comes_back: Refused | None = None
         for group, found in (await committed_offsets_of(client, groups, partitions)).items():
             if isinstance(found, BrokerRefused):
                 untold.append(f"group {group}: the source does not tell its offsets: {found}")
                 continue
             wanted = {tp: each for tp, each in found.items() if each.offset <= ends.get(tp, -1)}
-            if wanted:
-                copied += await self._commit(link, group, wanted)
+            try:
+                if wanted:
+                    copied += await self._commit(link, group, wanted)
+            except Refused as refusal:  # others have other coordinators' partitions
+                comes_back = refusal
+                continue
             self._seen[link.name, group] = {tp: each.offset for tp, each in found.items()}
         for gone in [key for key in self._seen if key[0] == link.name and key[1] not in groups]:
             del self._seen[gone]
         link.groups_copied = copied
+        if comes_back is not None:
+            raise comes_back  # this was no turn
         return untold
 
     def _require_known(self, topics: frozenset[str], coordinators: Mapping[str, BrokerId | None]) -> None:
@@ -124,14 +131,14 @@ class GroupCopier:
                 if tp not in here
                 or here[tp] < each.offset
                 # Somebody set it back there; else consumers here have gone further since.
-                or (here[tp] > each.offset and tp in seen and seen[tp] != each.offset)
+                or (here[tp] > each.offset and seen.get(tp, -1) > each.offset)
             }
             if not news:
                 return True
             answer = await self._send(_request(group, news))
         except Refused as refusal:
             if refusal.code in _COMES_BACK:
-                raise  # this was no turn
+                raise
             log.info("link %s: offsets of group %s are not copied now: %s", link.name, group, refusal)
             return False
         codes = {part.error_code for topic in answer.topics for part in topic.partitions} - {ErrorCode.NONE}

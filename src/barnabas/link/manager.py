@@ -363,10 +363,11 @@ class LinkManager:
                 source.was_told.clear()
                 try:
                     await self._end_mirrors(link, source)
-                    for ending in self.endings:
-                        await ending(link)
+                    refusal = await self._end_promotions(link)
                     await source.assign()
                     await self._take_turns(link, source, is_told=is_told)
+                    if refusal is not None:
+                        raise refusal
                     failures, is_told = 0, False
                 except (ClientError, ZkError, Refused, OSError) as error:
                     failures += 1
@@ -394,17 +395,28 @@ class LinkManager:
         if not promoting:
             return
         await source.load()
+        at_once: list[TopicPartition] = []
+        planned: list[TopicPartition] = []
         waiting: list[TopicPartition] = []
-        for tp, replica in list(source.replicas.items()):
+        for tp, replica in source.replicas.items():
             if replica is None or tp.topic not in promoting or not replica.leads:
                 continue
-            is_planned = promoting[tp.topic] is MirrorState.PROMOTING
-            if not is_planned or replica.noted.final_offset is not None:
-                await source.finish(tp, self._replicas, is_planned=is_planned)
+            if promoting[tp.topic] is not MirrorState.PROMOTING:
+                at_once.append(tp)
             else:
-                waiting.append(tp)
-        for tp in await source.are_complete(waiting):
-            await source.finish(tp, self._replicas, is_planned=True)
+                (waiting if replica.noted.final_offset is None else planned).append(tp)
+        await source.finish(at_once, self._replicas, is_planned=False)
+        await source.finish([*planned, *await source.are_complete(waiting)], self._replicas, is_planned=True)
+
+    async def _end_promotions(self, link: Link) -> Refused | None:
+        """What was refused: other mirrors go on all the same."""
+        refusal: Refused | None = None
+        for ending in self.endings:
+            try:
+                await ending(link)
+            except Refused as error:
+                refusal = error
+        return refusal
 
     async def _take_turns(self, link: Link, source: MirrorSource, *, is_told: bool) -> None:
         """Now and then, when the link has changed, and as long as something is being promoted: leaders that come and go at the

@@ -43,6 +43,8 @@ _INT: Final = struct.Struct(">i")
 _TIMESTAMP: Final = struct.Struct(">q")
 #: How long the controller may take to give a leader its next epoch.
 _EPOCH_TIMEOUT_S: Final = 30.0
+#: How long the end of a mirror waits for its replicas before others have their turn.
+_COMMIT_TIMEOUT_S: Final = 5.0
 
 #: Asks the controller for an epoch above the one that is given.
 RenewEpoch = Callable[[TopicPartition, LeaderEpoch], Awaitable[None]]
@@ -88,6 +90,8 @@ class MirrorReplica:
         #: The time of the newest record.
         self.last_timestamp_ms = -1
         self._rate = SimpleRate(windows=11, window_ms=1000)
+        #: Of a mirror that ends: done when all of it is committed here, or cannot be.
+        self._committing: asyncio.Future[ErrorCode] | None = None
 
     # -- what the fetcher reads -----------------------------------------------------------------------------------------
 
@@ -262,7 +266,6 @@ class MirrorReplica:
     async def abort_transactions(self, replicas: ReplicaManager) -> None:
         """Those that are open: their coordinator is at the source. Returns when everything here is committed."""
         mirror_log = self._writable_log()
-        done: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
         for entry in list(mirror_log.producers.producers.values()):
             if entry.txn_first_offset is None:
                 continue
@@ -283,14 +286,27 @@ class MirrorReplica:
                 on_committed=lambda code: None,
             )
 
-        def committed(code: ErrorCode) -> None:
-            if not done.done():
-                done.set_result(code)
-
-        replicas.when_replicated(self.partition, mirror_log.log_end_offset, self._leadership, committed)
-        code = await done
+        code = await self._committed(replicas, mirror_log.log_end_offset)
         if code is not ErrorCode.NONE:
             raise Refused(code, f"{self.tp}: what was copied is not committed")
+
+    async def _committed(self, replicas: ReplicaManager, end: Offset) -> ErrorCode:
+        """Not for as long as it takes: replicas may be away for hours, and others are waiting for their turn."""
+        if self._committing is None:
+            done = self._committing = asyncio.get_running_loop().create_future()
+
+            def committed(code: ErrorCode) -> None:
+                if not done.done():
+                    done.set_result(code)
+
+            replicas.when_replicated(self.partition, end, self._leadership, committed)
+        try:
+            async with asyncio.timeout(_COMMIT_TIMEOUT_S):
+                code = await asyncio.shield(self._committing)
+        except TimeoutError:
+            return ErrorCode.REQUEST_TIMED_OUT
+        self._committing = None
+        return code
 
     # -- cutting --------------------------------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ from random import Random
 from typing import Any, Final
 
 from barnabas.client.admin.links import describe_links
-from barnabas.client.admin.partitions import list_offsets
+from barnabas.client.admin.partitions import ListedOffset, list_offsets
 from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.connection import Connection
 from barnabas.client.errors import ClientError
@@ -233,9 +233,12 @@ class MirrorSource:
         if not loaded:
             return
         await self._begin_all()
-        for replica in loaded.values():
+        for tp, replica in loaded.items():
             if replica.is_cut and replica.leads:
-                await replica.recover()
+                try:
+                    await replica.recover()
+                except Refused as error:
+                    self._has_failed([tp], error)
         image = await self.client.refresh({tp.topic for tp in loaded})
         self.error = None
         others = {name for name in {tp.topic for tp in loaded} if self._is_another(image.topics.get(name))}
@@ -341,12 +344,17 @@ class MirrorSource:
         await self._note({tp: dataclasses.replace(replica.noted, leader_epoch=leader_epoch, is_parted=True)})
 
     async def _begin_later(self, tp: TopicPartition, replica: MirrorReplica) -> None:
-        time_ms = LATEST_TIME if self._start == LATEST else int(self._start)
+        offset = await self._listed(tp, LATEST_TIME if self._start == LATEST else int(self._start))
+        if offset < 0:
+            offset = await self._listed(tp, LATEST_TIME)  # nothing is as young
+        if offset > 0:
+            await replica.truncate_fully_and_start_at(Offset(offset), is_wanted=lambda: True)
+
+    async def _listed(self, tp: TopicPartition, time_ms: int) -> int:
         found = (await list_offsets(self.client, {tp: time_ms}))[tp]
-        if found.offset < 0:
-            found = (await list_offsets(self.client, {tp: LATEST_TIME}))[tp]  # nothing is as young
-        if found.offset > 0:
-            await replica.truncate_fully_and_start_at(Offset(found.offset), is_wanted=lambda: True)
+        if found.error is not ErrorCode.NONE:  # not for want of a record
+            raise Refused(found.error, f"the source does not say where {tp} begins: {found.error.name}")
+        return found.offset
 
     def _endpoint(self, leader: BrokerId) -> SourceLeader:
         async def connect(broker: BrokerId) -> Connection:
@@ -359,9 +367,14 @@ class MirrorSource:
     async def are_complete(self, wanted: list[TopicPartition]) -> list[TopicPartition]:
         """Those of them that have all that the source has, where nobody has written to it for a while: writers that go on are
         waited for."""
-        listed = await list_offsets(self.client, dict.fromkeys(wanted, LATEST_TIME)) if wanted else {}
+        by_leader: dict[int, list[TopicPartition]] = {}
+        for tp in wanted:
+            replica = self.replicas.get(tp)
+            if replica is not None and replica.source_leader >= 0:
+                by_leader.setdefault(replica.source_leader, []).append(tp)
+        listed = await asyncio.gather(*(self._ends_of(tps) for tps in by_leader.values()))
         complete: list[TopicPartition] = []
-        for tp, found in listed.items():
+        for tp, found in (each for some in listed for each in some.items()):
             replica = self.replicas.get(tp)
             if replica is None or found.error is not ErrorCode.NONE:
                 continue
@@ -372,11 +385,39 @@ class MirrorSource:
                 complete.append(tp)
         return complete
 
-    async def finish(self, tp: TopicPartition, replicas: ReplicaManager, *, is_planned: bool) -> None:
-        """End a mirror where it is. Whoever leads it next goes on from what has been noted."""
+    async def _ends_of(self, wanted: list[TopicPartition]) -> dict[TopicPartition, ListedOffset]:
+        """Of partitions that one broker of the source leads. One that cannot be asked keeps no other from its end."""
+        try:
+            return await list_offsets(self.client, dict.fromkeys(wanted, LATEST_TIME))
+        except ClientError as error:
+            self._has_failed(wanted, error)
+            return {}
+
+    async def finish(self, wanted: list[TopicPartition], replicas: ReplicaManager, *, is_planned: bool) -> None:
+        """End mirrors where they are. What keeps one of them from it, keeps no other."""
+        await asyncio.gather(*(self._finish(tp, replicas, is_planned=is_planned) for tp in wanted))
+
+    async def _finish(self, tp: TopicPartition, replicas: ReplicaManager, *, is_planned: bool) -> None:
         replica = self.replicas.get(tp)
         if replica is None or replica.noted.is_done:
             return
+        try:
+            await self._finish_one(tp, replica, replicas, is_planned=is_planned)
+        except (Refused, ZkError) as error:
+            self._has_failed([tp], error)
+        else:
+            replica.error = None
+
+    def _has_failed(self, tps: list[TopicPartition], error: Exception) -> None:
+        self.errors += 1
+        for tp in tps:
+            if (replica := self.replicas.get(tp)) is not None:
+                replica.error = str(error)
+
+    async def _finish_one(
+        self, tp: TopicPartition, replica: MirrorReplica, replicas: ReplicaManager, *, is_planned: bool
+    ) -> None:
+        """Whoever leads it next goes on from what has been noted."""
         self.fetchers.remove([tp])
         final = replica.final()
         if not await self._note({tp: final}):

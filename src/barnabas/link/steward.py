@@ -5,7 +5,8 @@ the middle is continued by the next.
 """
 
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Final
 
@@ -20,7 +21,7 @@ from barnabas.coordination.metadata_cache import MetadataCache
 from barnabas.coordination.znodes_link import MirrorState, MirrorTopic
 from barnabas.core.config.catalog import TOPIC_SETTINGS
 from barnabas.core.config.topic import LINK_NAME
-from barnabas.core.errors import ErrorCode, Refused
+from barnabas.core.errors import ErrorCode, Malformed, Refused
 from barnabas.core.ids import BrokerId, TopicId
 from barnabas.core.topics import REMOTE_LOG_METADATA_TOPIC, is_internal
 from barnabas.core.words import ConfigResourceType, ConfigSource
@@ -74,21 +75,21 @@ class Steward:
             name: info for name, info in image.topics.items() if info.error is ErrorCode.NONE and info.partitions
         }
         names = matching(link.spec.topics, sorted(n for n, info in readable.items() if not _is_kafkas_own(info)))
+        problems: list[str] = []
         for name in names if link.runs else ():
-            await self._begin_anew(link, readable[name])
-            if name not in link.topics:
-                await self._find(link, readable[name])
+            with _what_is_wrong(name, problems):
+                await self._begin_anew(link, readable[name])
+                if name not in link.topics:
+                    await self._find(link, readable[name])
         mirrored = [name for name in names if link.topics.get(name, _NONE).state is MirrorState.MIRRORING]
         mirrored = [*(mirrored if link.runs else ()), *(name for name in ending if name in readable)]
-        settings, problems = await self._settings_of(link, mirrored)
+        settings, untold = await self._settings_of(link, mirrored)
+        problems += untold
         for name in mirrored:
-            try:
+            with _what_is_wrong(name, problems):
                 await self._follow(link, readable[name], settings.get(name))
-            except Refused as error:
-                problems.append(f"{name}: {error.message or error.code.name}")
-                continue
-            if self._metadata.partition_count(name) >= len(readable[name].partitions):
-                self._whole.add((link.name, name))
+                if self._metadata.partition_count(name) >= len(readable[name].partitions):
+                    self._whole.add((link.name, name))
         if problems:
             raise Refused(ErrorCode.UNKNOWN_SERVER_ERROR, "; ".join(problems[:5]))
 
@@ -172,9 +173,13 @@ class Steward:
     async def complete_promotions(self, link: Link) -> None:
         if not self._controller.is_active:
             return
+        problems: list[str] = []
         for name, mirror in list(link.topics.items()):
             if mirror.state.is_promoting:
-                await self._complete_promotion(link, name)
+                with _what_is_wrong(name, problems):
+                    await self._complete_promotion(link, name)
+        if problems:
+            raise Refused(ErrorCode.UNKNOWN_SERVER_ERROR, "; ".join(problems[:5]))
 
     async def _complete_promotion(self, link: Link, name: str) -> None:
         """When every partition has ended: the topic is an ordinary one from now on."""
@@ -204,8 +209,12 @@ class Steward:
     async def _have_groups_come(self, link: Link, name: str) -> bool:
         """Whether every broker has copied offsets of groups since the mirrors of a topic ended: begun and ended to."""
         now = await self._group_turns(link.name)
-        then = self._turns_at_end.setdefault((link.name, name), now)
-        if any(now[broker] < then.get(broker, 0) + 2 for broker in now):
+        then = self._turns_at_end.get((link.name, name), now)
+        # A broker that has begun to count anew since, has restarted.
+        then = self._turns_at_end[link.name, name] = {
+            broker: min(turns, then.get(broker, 0)) for broker, turns in now.items()
+        }
+        if any(turns < then[broker] + 2 for broker, turns in now.items()):
             return False
         del self._turns_at_end[link.name, name]
         return True
@@ -245,6 +254,17 @@ class Steward:
         if after != before:
             log.info("link %s: settings of %s changed at the source", link.name, name)
             await self._write_config(paths.TOPICS, name, after)
+
+
+@contextmanager
+def _what_is_wrong(topic: str, problems: list[str]) -> Iterator[None]:
+    """With one topic keeps no other from anything."""
+    try:
+        yield
+    except Refused as error:
+        problems.append(f"{topic}: {error.message or error.code.name}")
+    except Malformed as error:
+        problems.append(f"{topic}: {error}")
 
 
 _NONE: Final = MirrorTopic(state=MirrorState.STOPPED)

@@ -27,6 +27,7 @@ def test_mirror_is_complete_when_its_replicas_have_what_the_source_has(
         """What counts as complete when the source has been quiet for long enough."""
         source = source_of(FOUND)
         source.replicas[TP] = mirror.replica
+        mirror.replica.source_leader = 1
         mirror.receive(batch(0, 2), batch(1, 2), high_watermark=2)
         assert await source.are_complete([TP]) == []
         mirror.stored.clock.advance_ms(link_source.QUIET_MS)
