@@ -156,7 +156,11 @@ class TierManager:
             return
         lead.copy_trouble = None
         self.refresh(lead.of)
-        self._settle_log_start(lead)
+        try:
+            self._settle_log_start(lead)
+        except LogDirFault as fault:
+            log.error("%s: its log start cannot be moved: %s", lead.of.tp, fault)  # its directory is offline now
+            return
         self._start_work(lead)
 
     def _settle_log_start(self, lead: Leadership) -> None:
@@ -218,7 +222,10 @@ class TierManager:
             view = self.metadata.view(lead.of)
             if local is None or local.is_closed or view is None or not len(view):
                 return
-            await self._carry_out(lead, local, view)
+            try:
+                await self._carry_out(lead, local, view)
+            except LogDirFault as fault:
+                log.error("%s: nothing is removed from the tier: %s", lead.of.tp, fault)
 
     async def _carry_out(self, lead: Leadership, local: Log, view: MetadataCache) -> None:
         made = plan(

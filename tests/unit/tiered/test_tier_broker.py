@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from barnabas.core.errors import ErrorCode
+from barnabas.core.errors import ErrorCode, LogDirFault
 from barnabas.core.ids import Offset
 from barnabas.metrics.exposition import render
 from barnabas.protocol.messages.delete_records import (
@@ -16,7 +16,8 @@ from barnabas.protocol.messages.delete_records import (
     DeleteRecordsResponse,
     DeleteRecordsTopic,
 )
-from barnabas.tiered import layout
+from barnabas.storage.log import Log
+from barnabas.tiered import layout, lineage
 from barnabas.tiered.leadership import Leadership
 from barnabas.tiered.metadata_records import metadata_partition
 from barnabas.tiered.segment_metadata import Event, SegmentState, SegmentUpdate
@@ -146,6 +147,31 @@ async def test_retention_waits_for_a_new_leader_that_does_not_know_yet_what_is_c
         assert (lead.look, tier.log.log_start_offset, len(tier.finished)) == (None, 0, 3)
         state.high_watermark = committed
         await until(lambda: tier.log.log_start_offset == 9 and not store.objects, "what is too old goes")
+
+
+async def test_disk_that_fails_as_the_log_start_moves_does_not_end_the_broker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its directory goes offline, and others lead what was there. Nothing goes from the tier."""
+    async with zookeeper() as ensemble, tiered_broker(ensemble, tmp_path, MemoryStore()) as tier:
+        await tier.create({"local.retention.bytes": "1"})
+        await tier.produce(10, timestamp=1_000_000)
+        await until(lambda: is_whole(tier) and len(tier.log.segments) == 1, "all is in the tier only")
+        tier.log.update_config(replace(tier.log.config, retention_ms=1000))
+        lead, segments = tier.manager.led[TP], tier.view.all()
+        failed: list[str] = []
+
+        def fails(of: Log, offset: int, reason: str) -> bool:
+            failed.append(reason)
+            raise LogDirFault(of.log_dir, OSError("bad block"))
+
+        monkeypatch.setattr(Log, "maybe_increment_log_start_offset", fails)
+        await tier.manager._expire(lead)
+        assert failed == ["retention of the tier"]
+        monkeypatch.setattr(lineage, "first_available", lambda *_: Offset(1))
+        await tier.manager._begin(lead)
+        assert failed[1:] == ["the tier has nothing below it"]
+        assert tier.view.all() == segments
 
 
 async def test_records_that_were_deleted_go_from_the_tier(tmp_path: Path) -> None:
