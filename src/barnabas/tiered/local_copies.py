@@ -215,7 +215,7 @@ class LocalCopies:
             raise StoreFault(f"the indexes of {source.id} are of no use: {error}") from error
         copy = self._copies[source.id.uuid] = LocalCopy(source, segment, len(data), self._remove)
         self.indexes_bytes += copy.index_bytes
-        self._make_room()
+        self._make_room(but_for=copy)
 
     # -- chunks -------------------------------------------------------------------------------------------------------
 
@@ -285,10 +285,11 @@ class LocalCopies:
             self.chunks_bytes -= sum(self._chunk_size(copy, number) for number in copy.present)
             copy.drop()
 
-    def _make_room(self) -> None:
-        """Who reads a copy that goes reads it to the end, and then another: all of them may be read all the time."""
+    def _make_room(self, *, but_for: LocalCopy | None = None) -> None:
+        """Who reads a copy that goes reads it to the end, and then another: all of them may be read all the time. `but_for`: it
+        has just come, and those who wait for it have not seen it yet: they would have it fetched again, without end."""
         for may_be_in_use in (False, True):
-            for copy in list(self._copies.values()):
+            for copy in [each for each in self._copies.values() if each is not but_for]:
                 if (
                     self.chunks_bytes <= self._chunks_bytes_max
                     and self.indexes_bytes <= self.indexes_bytes_max

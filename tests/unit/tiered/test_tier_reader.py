@@ -144,6 +144,20 @@ async def test_readers_get_everything_even_if_nothing_may_be_kept(tmp_path: Path
     assert not list((tmp_path / "copies").iterdir())
 
 
+async def test_readers_get_everything_even_if_one_index_is_more_than_may_be_kept(tmp_path: Path) -> None:
+    tier = await filled(tmp_path)
+    before = contents(tier.log)
+    await tier.copy()
+    tier.copies.indexes_bytes_max = 1
+    async with asyncio.timeout(50):
+        for offset in (0, 50):
+            assert await read_all(tier, offset) == [
+                each for each in before if offset <= each.offset < tier.log.local_log_start_offset
+            ]
+    await tier.settled()
+    assert len(tier.copies._copies) <= 1
+
+
 async def test_what_was_read_ahead_of_a_copy_that_had_to_go_is_let_go(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
