@@ -200,13 +200,16 @@ class RemoteMetadata:
             ) from None
 
     async def catch_up(self, of: TierPartition) -> None:
-        """Wait until all is read that was committed when this was called. :raises MetadataUnavailable:"""
+        """Wait until all is read that was committed when this was called: then there is a view, at this moment. :raises
+        MetadataUnavailable:"""
         try:
             async with asyncio.timeout(_PUBLISH_S):
                 number, end = await self._until_done(of, self._end_offset)
                 await self._read_past(number, end - 1)
         except TimeoutError:
             raise MetadataUnavailable(f"{of}: the metadata was not read to its end within {_PUBLISH_S:.0f} s") from None
+        if not self.ready(of):
+            raise MetadataUnavailable(f"{of}: what the tier has is being read again")
 
     async def _until_done(
         self, of: TierPartition, request: Callable[[Connection, int], Awaitable[int]]

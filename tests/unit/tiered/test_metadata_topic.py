@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import crc32c
+import pytest
 
 from barnabas.client.connection import Connection
 from barnabas.core.clock import ManualClock
@@ -20,7 +21,7 @@ from barnabas.protocol.messages.list_offsets import (
 )
 from barnabas.protocol.records import BatchBuilder
 from barnabas.tiered.metadata_records import encode_event
-from barnabas.tiered.metadata_topic import RemoteMetadata
+from barnabas.tiered.metadata_topic import MetadataUnavailable, RemoteMetadata
 from barnabas.tiered.segment_metadata import Event, SegmentState
 from tests.unit.tiered.segments import segment, update
 
@@ -50,6 +51,8 @@ class Leader:
         self.cut_bytes = 0
         self.closed = False
         self.polls = 0
+        #: Whether it answers a fetch.
+        self.fetches = True
 
     def close(self) -> None:
         self.closed = True
@@ -61,6 +64,8 @@ class Leader:
             end = ListOffsetsPartitionResponse(partition_index=0, error_code=code, offset=self.high_watermark)
             return ListOffsetsResponse(topics=[ListOffsetsTopicResponse(partitions=[end])])
         assert isinstance(request, FetchRequest)
+        while not self.fetches:
+            await asyncio.sleep(0.001)
         self.polls += 1
         data = PartitionData(partition_index=0, high_watermark=self.high_watermark)
         at = request.topics[0].partitions[0].fetch_offset
@@ -176,3 +181,19 @@ async def test_bytes_that_are_not_what_was_written_are_read_again_and_pass_nothi
         assert reading.metadata._partitions[0].position == 1
         leader.batches = batches
         assert await reading.reads_all() == [FINISHED, FINISHED]
+
+
+async def test_who_has_caught_up_has_a_view() -> None:
+    """A new leader looks once whether its first segments are still there: without a view it would find nothing to do."""
+    leader = Leader(written(*EVENTS))
+    leader.is_new = True
+    async with Reading(leader) as reading:
+        partition = reading.metadata._partitions[0]
+        await reading.until(lambda: partition.position == 4)
+        assert not partition.caught_up, "nobody has told it where the partition ends"
+        leader.is_new, leader.fetches = False, False
+        with pytest.raises(MetadataUnavailable, match="is being read again"):
+            await reading.metadata.catch_up(FIRST.id.of)
+        leader.fetches = True
+        assert await reading.reads_all() == [FINISHED, FINISHED]
+        await reading.metadata.catch_up(FIRST.id.of)
