@@ -232,7 +232,6 @@ class MirrorSource:
         loaded = {tp: replica for tp, replica in self.replicas.items() if replica is not None}
         if not loaded:
             return
-        await self._begin_all()
         for tp, replica in loaded.items():
             if replica.is_cut and replica.leads:
                 try:
@@ -241,6 +240,7 @@ class MirrorSource:
                     self._has_failed([tp], error)
         image = await self.client.refresh({tp.topic for tp in loaded})
         self.error = None
+        await self._begin_all(image)
         others = {name for name in {tp.topic for tp in loaded} if self._is_another(image.topics.get(name))}
         self.fetchers.remove([tp for tp in loaded if tp.topic in others])
         with self.fetchers.together():
@@ -303,13 +303,13 @@ class MirrorSource:
             self.replicas[tp] = replica
             self._beginning.add(tp)
 
-    async def _begin_all(self) -> None:
+    async def _begin_all(self, image: ClusterImage) -> None:
         """Mirrors whose first offset has to be found: those that start at the end, at a time, or where they part."""
         for tp in list(self._beginning):
             replica = self.replicas.get(tp)
             try:
                 if replica is not None:
-                    await self._begin(tp, replica)
+                    await self._begin(tp, replica, image)
             except (ClientError, Refused) as error:
                 assert replica is not None
                 replica.error = str(error)
@@ -317,11 +317,14 @@ class MirrorSource:
             else:
                 self._beginning.discard(tp)
 
-    async def _begin(self, tp: TopicPartition, replica: MirrorReplica) -> None:
+    async def _begin(self, tp: TopicPartition, replica: MirrorReplica, image: ClusterImage) -> None:
         if self._is_adopted(tp.topic):
             if not replica.noted.is_parted:
                 await self._part(tp, replica)
         elif self._start != EARLIEST and not replica.noted.epochs and replica.log_end == 0:
+            if image.leader_of(tp) < 0:
+                # The client would look for one for a minute, while the others wait.
+                raise Refused(ErrorCode.LEADER_NOT_AVAILABLE, f"the source has no leader of {tp}")
             await self._begin_later(tp, replica)
 
     async def _part(self, tp: TopicPartition, replica: MirrorReplica) -> None:

@@ -13,6 +13,7 @@ from tests.unit.link.test_source_recreated import FOUND, source_of
 from barnabas.client.admin.groups import CLASSIC, CommittedOffset, GroupListing
 from barnabas.client.admin.partitions import ListedOffset
 from barnabas.client.errors import ConnectionLost
+from barnabas.client.image import ClusterImage, PartitionInfo, TopicInfo
 from barnabas.coordination.znodes_link import LinkSpec, MirrorPartition, MirrorState, MirrorTopic
 from barnabas.core.errors import ErrorCode, Refused
 from barnabas.core.ids import BrokerId, LeaderEpoch, TopicPartition
@@ -63,6 +64,12 @@ def mirrors_of(folder: Path, *tps: TopicPartition) -> tuple[MirrorSource, Noted,
         mirror.replica.source_leader = 1
         source.replicas[tp] = mirror.replica
     return source, noted, mirrors
+
+
+def image_with(*, leader: int) -> ClusterImage:
+    partition = PartitionInfo(index=0, leader=leader, leader_epoch=2, replicas=(1,), isr=(1,), offline=())
+    known: Any = {1: None}
+    return ClusterImage(brokers=known, topics={TP.topic: TopicInfo(TP.topic, FOUND, False, (partition,))})
 
 
 # -- partitions
@@ -147,10 +154,12 @@ async def test_source_that_does_not_say_where_a_mirror_begins_is_asked_again(
         return {TP: ListedOffset(-1 if code else 40, -1, 2, code)}
 
     monkeypatch.setattr(link_source, "list_offsets", listed)
-    await source._begin_all()
+    await source._begin_all(image_with(leader=-1))
+    assert "no leader" in (mirror.replica.error or ""), "the client would look for one, and all would wait"
+    await source._begin_all(image_with(leader=1))
     assert (mirror.partition.log_end, source._beginning) == (0, {TP})
     assert "TOPIC_AUTHORIZATION_FAILED" in (mirror.replica.error or "")
-    await source._begin_all()
+    await source._begin_all(image_with(leader=1))
     assert (mirror.partition.log_end, source._beginning) == (40, set())
     await source.client.close()
 
