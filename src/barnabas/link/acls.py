@@ -10,7 +10,7 @@ from typing import Final
 
 from barnabas.client.admin.acls import describe_acls
 from barnabas.core.errors import ErrorCode, Refused
-from barnabas.core.words import AclResourceType, PatternType
+from barnabas.core.words import AclOperation, AclResourceType, PatternType
 from barnabas.link.manager import Link
 from barnabas.security.acl import Entry, Filter, ResourcePattern
 from barnabas.security.acl_store import AclStore, AclUpdateFailed
@@ -39,28 +39,39 @@ class AclCopier:
             raise Refused(ErrorCode.SECURITY_DISABLED, "ACLs cannot be copied: this cluster has no authorizer")
         there: _Bindings = {
             ResourcePattern(pattern.resource_type, pattern.name or "", pattern.pattern_type): frozenset(
-                Entry(each.principal, each.host, each.operation, each.permission) for each in entries
+                Entry(each.principal, each.host, each.operation, each.permission)
+                for each in entries
+                if AclOperation.UNKNOWN is not each.operation  # of a newer cluster: nothing here asks for it
             )
             for pattern, entries in (await describe_acls(link.source.client)).items()
             if pattern.resource_type in _COPIED and pattern.pattern_type in _PATTERNS
         }
         seen = self._seen.get(link.name, {})
-        try:
-            for pattern, entries in there.items():
-                if entries - seen.get(pattern, frozenset()):
+        problems: list[str] = []
+        copied = dict(there)
+        for pattern, entries in there.items():
+            if entries - seen.get(pattern, frozenset()):
+                try:
                     await store.add(pattern, entries)
-            gone = [
-                _exactly(pattern, entry)
-                for pattern, entries in seen.items()
-                for entry in entries - there.get(pattern, frozenset())
-            ]
+                except AclUpdateFailed as error:  # of this one: others may keep somebody out
+                    problems.append(str(error))
+                    copied[pattern] = entries & seen.get(pattern, frozenset())
+        gone = [
+            _exactly(pattern, entry)
+            for pattern, entries in seen.items()
+            for entry in entries - there.get(pattern, frozenset())
+        ]
+        try:
             if gone:
                 await store.remove(gone)
         except AclUpdateFailed as error:
-            raise Refused(ErrorCode.UNKNOWN_SERVER_ERROR, str(error)) from error
+            problems.append(str(error))
+            copied |= {pattern: entries | copied.get(pattern, frozenset()) for pattern, entries in seen.items()}
+        self._seen[link.name] = copied
+        if problems:
+            raise Refused(ErrorCode.UNKNOWN_SERVER_ERROR, "; ".join(problems[:5]))
         if there != seen:
             log.info("link %s: ACLs of %d resources are those of the source", link.name, len(there))
-        self._seen[link.name] = there
 
 
 def _exactly(pattern: ResourcePattern, entry: Entry) -> Filter:

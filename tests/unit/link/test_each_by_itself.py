@@ -1,7 +1,8 @@
 """What is wrong with one partition, topic or group of a link keeps no other from anything."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -10,6 +11,8 @@ import pytest
 from tests.unit.link.test_mirror_replica import FOLLOWER, ME, TP, Mirror, batch
 from tests.unit.link.test_source_recreated import FOUND, source_of
 
+from barnabas.client.admin.acls import Ace
+from barnabas.client.admin.acls import ResourcePattern as ClientPattern
 from barnabas.client.admin.groups import CLASSIC, CommittedOffset, GroupListing
 from barnabas.client.admin.partitions import ListedOffset
 from barnabas.client.errors import ConnectionLost
@@ -17,9 +20,12 @@ from barnabas.client.image import ClusterImage, PartitionInfo, TopicInfo
 from barnabas.coordination.znodes_link import LinkSpec, MirrorPartition, MirrorState, MirrorTopic
 from barnabas.core.errors import ErrorCode, Refused
 from barnabas.core.ids import BrokerId, LeaderEpoch, TopicPartition
+from barnabas.core.words import AclOperation, AclResourceType, PatternType, Permission
+from barnabas.link import acls as link_acls
 from barnabas.link import groups as link_groups
 from barnabas.link import replica as link_replica
 from barnabas.link import source as link_source
+from barnabas.link.acls import AclCopier
 from barnabas.link.groups import GroupCopier
 from barnabas.link.manager import Link, LinkManager
 from barnabas.link.producer_ids import ProducerIdSpace
@@ -31,6 +37,8 @@ from barnabas.protocol.messages.offset_fetch import (
     OffsetFetchResponseTopics,
 )
 from barnabas.replication.state import PartitionLeadership
+from barnabas.security.acl import Entry, Filter, ResourcePattern
+from barnabas.security.acl_store import AclUnreadable
 
 OTHER = TopicPartition("other", 0)
 UNUSED: Any = None
@@ -359,3 +367,50 @@ async def test_group_that_has_gone_further_here_is_not_set_back_when_its_namesak
     groups.offset = 60
     await groups.copier.turn(groups.link)
     assert groups.here() == 60
+
+
+# -- ACLs
+
+
+class Acls:
+    """Of this cluster; the list of one resource cannot be read."""
+
+    def __init__(self) -> None:
+        self.held: dict[ResourcePattern, frozenset[Entry]] = {}
+
+    async def add(self, pattern: ResourcePattern, entries: Iterable[Entry]) -> None:
+        if pattern.name == "bad":
+            raise AclUnreadable("bad cannot be read")
+        self.held[pattern] = self.held.get(pattern, frozenset()) | frozenset(entries)
+
+    async def remove(self, filters: Sequence[Filter]) -> None:
+        for pattern, entries in self.held.items():
+            self.held[pattern] = frozenset(
+                each for each in entries if not any(f.covers(pattern) and f.covers_entry(each) for f in filters)
+            )
+
+
+async def test_resource_whose_acls_cannot_be_read_keeps_no_other_from_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Least of all from losing those that were revoked at the source."""
+    allow = [Ace("User:ann", "*", operation, Permission.ALLOW) for operation in (AclOperation.READ, AclOperation.WRITE)]
+    newer = Ace("User:ann", "*", AclOperation(99), Permission.ALLOW)
+    there = {name: [*allow, newer] for name in ("bad", "good")}
+
+    async def described(client: Any) -> Any:
+        return {
+            ClientPattern(AclResourceType.TOPIC, name, PatternType.LITERAL): entries for name, entries in there.items()
+        }
+
+    monkeypatch.setattr(link_acls, "describe_acls", described)
+    here, link = Acls(), link_with(topic=MirrorState.MIRRORING)
+    link.spec = replace(link.spec, acls=True)
+    link.source = cast(Any, SimpleNamespace(client=None))
+    copier = AclCopier(cast(Any, lambda: here), is_active=lambda: True)
+    good = ResourcePattern(AclResourceType.TOPIC, "good", PatternType.LITERAL)
+    with pytest.raises(Refused, match="bad cannot be read"):
+        await copier.turn(link)
+    assert {each.operation for each in here.held[good]} == {AclOperation.READ, AclOperation.WRITE}
+    there["good"] = allow[:1]
+    with pytest.raises(Refused, match="bad cannot be read"):
+        await copier.turn(link)
+    assert {each.operation for each in here.held[good]} == {AclOperation.READ}
