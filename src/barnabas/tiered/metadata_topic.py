@@ -483,6 +483,9 @@ class _Reader:
                 if self._is_stopped:
                     return True
                 self._owner.fetched(number, fetch_offsets[number], found, self._ends.get(number))
+                if found is None and self._owner.unread({number}):
+                    self._ends.pop(number, None)  # the log has been cut since: where does it end now?
+                    is_well = False
         if lost:
             for number, start in (await list_offsets(self._connection, lost, EARLIEST)).items():
                 self._ends.pop(number, None)

@@ -53,6 +53,7 @@ class Leader:
         self.polls = 0
         #: Whether it answers a fetch.
         self.fetches = True
+        self.ends_told = 0
 
     def close(self) -> None:
         self.closed = True
@@ -60,6 +61,7 @@ class Leader:
     async def request(self, request: object, answer: object, **_: object) -> object:
         await asyncio.sleep(0)
         if isinstance(request, ListOffsetsRequest):
+            self.ends_told += 1
             code = ErrorCode.OFFSET_NOT_AVAILABLE if self.is_new else ErrorCode.NONE
             end = ListOffsetsPartitionResponse(partition_index=0, error_code=code, offset=self.high_watermark)
             return ListOffsetsResponse(topics=[ListOffsetsTopicResponse(partitions=[end])])
@@ -197,3 +199,14 @@ async def test_who_has_caught_up_has_a_view() -> None:
         leader.fetches = True
         assert await reading.reads_all() == [FINISHED, FINISHED]
         await reading.metadata.catch_up(FIRST.id.of)
+
+
+async def test_a_log_that_ends_before_its_former_end_is_asked_for_its_end_again() -> None:
+    leader = Leader(written(*EVENTS))
+    leader.fetches = False
+    async with Reading(leader) as reading:
+        await reading.until(lambda: leader.ends_told)
+        leader.batches, leader.high_watermark = leader.batches[:2], 2
+        leader.fetches = True
+        assert await reading.reads_all() == [FINISHED]
+        assert leader.ends_told == 2
