@@ -58,6 +58,13 @@ class Mutant:
 _ALL = [
     # -- replication: the machine of a partition
     Mutant(
+        "a leader that missed an epoch counts with where its followers were",
+        "replication/machine.py",
+        "        was_led_by_another = is_new_leader or state.leader_epoch > self.leader_epoch + 1\n",
+        "        was_led_by_another = is_new_leader\n",
+        finding="missed epoch",
+    ),
+    Mutant(
         "the high watermark ignores the followers",
         "replication",
         "                follower.in_maximal_isr\n                or (",

@@ -248,6 +248,8 @@ class PartitionMachine:
             return LeaderStarted(applied=False)
         is_new_leader = self.role is not Role.LEADER
         is_new_epoch = state.leader_epoch > self.leader_epoch
+        # In an epoch that this broker never heard of another one has led, and had followers cut what this one counts on.
+        was_led_by_another = is_new_leader or state.leader_epoch > self.leader_epoch + 1
         self._take_assignment(state)
         self._set_followers(tuple(broker for broker in state.replicas if broker != self.local_broker))
         self._commit_isr(frozenset(state.isr))
@@ -258,7 +260,7 @@ class PartitionMachine:
                 follower.reset(
                     now_ms=now_ms,
                     leader_log_end=log_end,
-                    is_new_leader=is_new_leader,
+                    was_led_by_another=was_led_by_another,
                     in_sync=follower.broker_id in self.isr,
                 )
             self.leader_epoch = state.leader_epoch

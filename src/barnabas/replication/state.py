@@ -236,11 +236,11 @@ class FollowerPosition:
     def is_caught_up(self, leader_log_end: int, now_ms: int, lag_max_ms: int) -> bool:
         return self.log_end == leader_log_end or now_ms - self.last_caught_up_ms <= lag_max_ms
 
-    def reset(self, *, now_ms: int, leader_log_end: int, is_new_leader: bool, in_sync: bool) -> None:
+    def reset(self, *, now_ms: int, leader_log_end: int, was_led_by_another: bool, in_sync: bool) -> None:
         """A new leader epoch begins. A follower outside the ISR must not hold the high watermark back: its time is 0."""
         self.resting = None
         self._last_caught_up_ms = now_ms if in_sync else 0
-        if is_new_leader:
+        if was_led_by_another:
             self.log_end = self.log_start = self.last_fetch_leader_log_end = UNKNOWN_OFFSET
             self._last_fetch_ms = 0
             self.broker_epoch = NO_BROKER_EPOCH

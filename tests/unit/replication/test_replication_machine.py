@@ -319,6 +319,22 @@ def test_re_elected_leader_keeps_its_followers_positions():
     assert led.high_watermark == 4
 
 
+def test_leader_that_missed_an_epoch_does_not_count_on_what_its_followers_had():
+    """Another has led meanwhile, without a word to this one, and had them cut their logs: they may lack what they told of."""
+    led = leader()
+    led.record_append(4, NOW)
+    fetch(led, 2, 4, log_end=4)
+    fetch(led, 3, 2, log_end=4)
+    assert led.high_watermark == 2
+    started = led.become_leader(state(leader_epoch=7, isr=(1, 2), partition_epoch=12), log_end=4, now_ms=NOW)
+    assert (started.is_new_leader, started.is_new_epoch, started.hw_moved) == (False, True, False)
+    assert led.high_watermark == 2, "a record that only this broker has is not acknowledged"
+    fetch(led, 2, 2, log_end=4)
+    assert led.high_watermark == 2
+    fetch(led, 2, 4, log_end=4)
+    assert led.high_watermark == 4
+
+
 def test_older_state_changes_nothing():
     led = leader()
     assert not led.become_leader(state(partition_epoch=9), log_end=0, now_ms=NOW).applied
