@@ -58,6 +58,13 @@ class Mutant:
 _ALL = [
     # -- replication: the machine of a partition
     Mutant(
+        "a coordinator that missed an epoch goes on as it was",
+        "runtime/coordinator.py",
+        "            if current.state is ShardState.ACTIVE and epoch == current.epoch + 1:\n",
+        "            if current.state is ShardState.ACTIVE:\n",
+        finding="missed epoch",
+    ),
+    Mutant(
         "a leader that missed an epoch counts with where its followers were",
         "replication/machine.py",
         "        was_led_by_another = is_new_leader or state.leader_epoch > self.leader_epoch + 1\n",

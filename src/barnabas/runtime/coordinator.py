@@ -64,8 +64,9 @@ class CoordinatorRuntime(Generic[M]):
         if current is not None:
             if current.epoch >= epoch:
                 return
-            if current.state is ShardState.ACTIVE:
-                # Still the leader, in a newer epoch: the state is right, and nothing was lost.
+            if current.state is ShardState.ACTIVE and epoch == current.epoch + 1:
+                # Still the leader, in the next epoch: the state is right, and nothing was lost. If epochs are missing, another
+                # broker has coordinated meanwhile, and may have kept this one from ending what it had decided.
                 current.epoch = epoch
                 return
             current.close()

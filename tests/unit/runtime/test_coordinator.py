@@ -203,6 +203,21 @@ def test_new_leader_replays_to_the_same_state() -> None:
     asyncio.run(main())
 
 
+def test_coordinator_that_missed_an_epoch_loads_again() -> None:
+    """Another one has coordinated meanwhile, and has fenced the markers of what was decided here: they are sent again."""
+
+    async def main() -> None:
+        world = World()
+        machine = await world.lead()
+        assert await world.lead(epoch=2) is machine, "in the next epoch nobody else has coordinated"
+        again = await world.lead(epoch=4)
+        assert again is not machine
+        world.timers.advance_ms(10)
+        assert (machine.fired, again.fired) == ([], ["after load"])
+
+    asyncio.run(main())
+
+
 def test_loading_shard_says_so() -> None:
     async def main() -> None:
         world = World()

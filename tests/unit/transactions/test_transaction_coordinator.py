@@ -57,6 +57,8 @@ class World:
         self.markers_gate.set()
         self.created: list[tuple[str, int, int, Mapping[str, str]]] = []
         self.create_error = ErrorCode.NONE
+        #: What partitions answer to a marker.
+        self.markers_error = ErrorCode.NONE
         self.bugs: list[BaseException] = []
         self._tasks = tasks
         self._first_id = 0
@@ -132,7 +134,7 @@ class World:
                         WritableTxnMarkerTopicResult(
                             name=topic.name,
                             partitions=[
-                                WritableTxnMarkerPartitionResult(partition_index=number)
+                                WritableTxnMarkerPartitionResult(partition_index=number, error_code=self.markers_error)
                                 for number in topic.partition_indexes
                             ],
                         )
@@ -245,6 +247,26 @@ def test_who_does_not_coordinate_says_so() -> None:
             with pytest.raises(Refused) as refusal:
                 await ask()
             assert refusal.value.code is ErrorCode.NOT_COORDINATOR
+
+    run(scenario)
+
+
+def test_what_another_coordinator_has_fenced_and_not_ended_is_ended_when_leadership_returns() -> None:
+    """This broker heard of its return alone: it never resigned. Else readers of committed records would wait for ever."""
+
+    async def scenario(world: World) -> None:
+        await world.elected(epoch=5)
+        client = await world.init()
+        await world.coordinator.add_partitions("t", client, [A0])
+        world.markers_error = ErrorCode.TRANSACTION_COORDINATOR_FENCED
+        await world.coordinator.end("t", client, commit=True, client_version=0)
+        await until(lambda: len(world.markers) == 1 and not len(world.coordinator.markers))
+        world.markers_error = ErrorCode.NONE
+        await world.elected(epoch=7)
+        await until(lambda: len(world.markers) == 2)
+        assert [marker.coordinator_epoch for request in world.markers for marker in request.markers] == [5, 7]
+        machine = world.coordinator.machines[world.coordinator.partition_for("t")]
+        await until(lambda: (txn := machine.get("t")) is not None and txn.state is TransactionState.COMPLETE_COMMIT)
 
     run(scenario)
 
