@@ -1119,6 +1119,14 @@ _ALL = [
         "",
         world="link",
     ),
+    Mutant(
+        "what a leader of a mirror noted after a cut counts for replicas that still have what was cut",
+        "link/replica.py",
+        "        if last is not None and last < known.noted_in:\n",
+        "        if False:\n",
+        finding="noted after a cut",
+        world="link",
+    ),
     # -- tiered storage
     Mutant(
         "local retention takes what the tier has not",

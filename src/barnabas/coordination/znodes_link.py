@@ -17,7 +17,7 @@ from typing import Final
 
 from barnabas.coordination.json_data import dump, int32, reading, text
 from barnabas.core.errors import Malformed
-from barnabas.core.ids import NO_EPOCH, ZERO_TOPIC_ID, LeaderEpoch, Offset, TopicId, format_uuid, parse_uuid
+from barnabas.core.ids import NO_EPOCH, NO_OFFSET, ZERO_TOPIC_ID, LeaderEpoch, Offset, TopicId, format_uuid, parse_uuid
 
 NAME_LENGTH_MAX: Final = 100
 _NAME: Final = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9._-]*")
@@ -128,6 +128,10 @@ class MirrorPartition:
     leader_epoch: LeaderEpoch = NO_EPOCH
     #: The source's leader epochs and where each starts, in order.
     epochs: tuple[tuple[LeaderEpoch, Offset], ...] = ()
+    #: The leader epoch of this cluster in which they last changed, and where the log ended then. A replica that has no record
+    #: of that epoch has nothing of what was noted: what it has from there on is older.
+    noted_in: LeaderEpoch = NO_EPOCH
+    noted_at: Offset = NO_OFFSET
     #: Of an adopted topic: the log has been cut to where it parted from its source.
     is_parted: bool = False
     #: Where the mirror ended when it was promoted; None: it was not. Nothing is copied any more from then on.
@@ -146,6 +150,8 @@ class MirrorPartition:
                 "version": _VERSION,
                 "leader_epoch": self.leader_epoch,
                 "epochs": [list(each) for each in self.epochs[-EPOCHS_MAX:]],
+                "noted_in": self.noted_in,
+                "noted_at": self.noted_at,
                 "is_parted": self.is_parted,
                 "final_offset": self.final_offset,
                 "source_end": self.source_end,
@@ -167,6 +173,9 @@ class MirrorPartition:
             return MirrorPartition(
                 leader_epoch=LeaderEpoch(int32(value["leader_epoch"])),
                 epochs=epochs,
+                # Earlier brokers did not write these.
+                noted_in=LeaderEpoch(int32(value.get("noted_in", NO_EPOCH))),
+                noted_at=Offset(_int64(value.get("noted_at", NO_OFFSET))),
                 is_parted=_flag(value["is_parted"]),
                 final_offset=None if final is None else _offset(final),
                 source_end=_int64(value["source_end"]),

@@ -71,6 +71,10 @@ class MirrorReplica:
         #: Of the records that are here.
         self.epochs = LeaderEpochCache(EpochEntry(epoch, start) for epoch, start in known.epochs)
         self.epochs.truncate_from_end(partition.log_end)
+        last = partition.local_log.epochs.epoch_at(partition.log_end - 1)
+        if last is not None and last < known.noted_in:
+            # Who noted it had cut the log perhaps, and died before this replica did so, too.
+            self.epochs.truncate_from_end(known.noted_at)
         #: The epoch in which the log was cut. Nothing is appended in it any more.
         self._cut_in: LeaderEpoch | None = None
         #: Set when the controller has said something of the partition.
@@ -169,21 +173,29 @@ class MirrorReplica:
 
     def to_note(self, records: memoryview | bytes) -> MirrorPartition | None:
         """What the znode must say before these records are appended; None if it says that already."""
-        latest = NO_EPOCH if not self.noted.epochs else self.noted.epochs[-1][0]
-        appended, log_end = self.epochs.latest, self.partition.log_end
+        appended, log_end, noted = self.epochs.latest, self.partition.log_end, self.noted
         new = [
             (LeaderEpoch(epoch), max(Offset(offset), log_end))
             for offset, epoch in _epochs_in(records)
             if epoch > (NO_EPOCH if appended is None else appended.epoch)
         ]
-        if not new or new[-1][0] <= latest:
+        # A former leader may have noted what never came here, or what this one has cut.
+        is_right = len(noted.epochs) == len(self.epochs) and (not noted.epochs or noted.epochs[-1] == appended)
+        if not new and is_right:
             return None
         epochs: list[tuple[LeaderEpoch, Offset]] = [(each.epoch, each.start_offset) for each in self.epochs.entries]
         for epoch, offset in new:
             if not epochs or epoch > epochs[-1][0]:
                 epochs.append((epoch, offset))
+        if tuple(epochs) == noted.epochs:
+            return None
+        leader_epoch = self.partition.machine.leader_epoch
         return MirrorPartition(
-            leader_epoch=self.partition.machine.leader_epoch, epochs=tuple(epochs), is_parted=self.noted.is_parted
+            leader_epoch=leader_epoch,
+            epochs=tuple(epochs),
+            noted_in=leader_epoch,
+            noted_at=log_end,
+            is_parted=noted.is_parted,
         )
 
     # -- writing --------------------------------------------------------------------------------------------------------
@@ -256,6 +268,8 @@ class MirrorReplica:
         return MirrorPartition(
             leader_epoch=self.partition.machine.leader_epoch,
             epochs=tuple((each.epoch, each.start_offset) for each in self.epochs.entries),
+            noted_in=self.noted.noted_in,
+            noted_at=self.noted.noted_at,
             is_parted=self.noted.is_parted,
             final_offset=log_end,
             source_end=self.source_end,

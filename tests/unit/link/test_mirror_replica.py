@@ -98,6 +98,47 @@ def test_epoch_that_was_noted_by_a_leader_that_died_before_its_records_came_is_n
     asyncio.run(story())
 
 
+def test_what_a_leader_noted_after_a_cut_is_not_said_of_what_others_have_not_cut(tmp_path: Path) -> None:
+    """The source lost records. The leader here cut them, noted the next epoch, and died before its follower heard of the cut.
+    The follower would take what the source has lost for what came in its place."""
+
+    async def story() -> None:
+        (tmp_path / "first").mkdir()
+        (tmp_path / "second").mkdir()
+        first, second = Mirror(tmp_path / "first"), Mirror(tmp_path / "second")
+        for each in (first, second):
+            each.receive(batch(0, 2), batch(1, 2), batch(2, 2))
+        first.partition.become_leader(leadership(8), now_ms=0)
+        first.replica.epochs.truncate_from_end(1)
+        await first.partition.truncate_to(1, is_wanted=lambda: True)
+        noted = first.replica.to_note(batch(1, 3))
+        assert noted is not None
+        assert (noted.epochs, noted.noted_in, noted.noted_at) == (((2, 0), (3, 1)), 8, 1)
+        assert MirrorPartition.decode("", noted.encode()) == noted
+        second.partition.become_leader(leadership(9), now_ms=0)
+        heir = second.new_replica(noted)
+        assert heir.latest_epoch == 2, "the source says that this epoch ended at 1: what follows is cut here, too"
+        first.receive(batch(1, 3), batch(2, 3))
+        assert first.new_replica(noted).latest_epoch == 3, "who has records of that leader has what it noted"
+
+    asyncio.run(story())
+
+
+def test_what_was_noted_and_never_came_is_corrected(tmp_path: Path) -> None:
+    async def story() -> None:
+        mirror = Mirror(tmp_path)
+        mirror.receive(batch(0, 2))
+        ahead = MirrorPartition(epochs=((LeaderEpoch(2), Offset(0)), (LeaderEpoch(3), Offset(1))))
+        mirror.replica = mirror.new_replica(ahead)
+        assert mirror.replica.to_note(batch(1, 3)) is None, "it came after all"
+        mirror.receive(batch(1, 2), batch(2, 2))  # the source has lost epoch 3
+        assert mirror.replica.noted.epochs == ((2, 0),)
+        assert mirror.replica.to_note(batch(3, 2)) is None
+        assert mirror.new_replica(mirror.replica.noted).latest_epoch == 2
+
+    asyncio.run(story())
+
+
 def test_nothing_is_appended_between_a_cut_and_the_next_leader_epoch(tmp_path: Path) -> None:
     async def story() -> None:
         mirror = Mirror(tmp_path)
