@@ -1,4 +1,4 @@
-"""Tests here install from PyPI; `-m "not pypi"` leaves them out on a machine without it.
+"""Tests here install from PyPI; `-m "not pypi and not soak"` leaves them out on a machine without it.
 
 `make dist` gives them the wheel that it built, and one Python after the other.
 """
