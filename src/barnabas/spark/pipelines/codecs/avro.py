@@ -88,6 +88,7 @@ class _Reader(ConvertsBatches):
         self._text, self._imports = text, imports
         self._reader = _with_defaults(text, imports)
         self._fix = avro_types.reading(self._reader)
+        self._names = avro_types.tells_names(self._reader)
         self._registry = registry
         self._unknown: dict[int, str] = {}
 
@@ -118,7 +119,8 @@ class _Reader(ConvertsBatches):
             writer = self._written_with(self._registry, schema_id)
         source = io.BytesIO(payload)
         same = writer is self._reader
-        value = fastavro.schemaless_reader(source, writer.schema, None if same else self._reader.schema)
+        read_as = None if same else self._reader.schema
+        value = fastavro.schemaless_reader(source, writer.schema, read_as, return_named_type=self._names)
         if left := len(payload) - source.tell():
             raise ValueError(f"{left} bytes are left over after the record")
         return value if self._fix is None or value is None else self._fix(value)

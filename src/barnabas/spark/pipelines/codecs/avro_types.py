@@ -6,6 +6,7 @@ that they are stored as.
 """
 
 import json
+import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
@@ -58,6 +59,7 @@ _LOGICAL: Final[Mapping[str, DataType]] = {
     "local-timestamp-micros": TimestampNTZType(),
 }
 _NAMED: Final = ("record", "error", "enum", "fixed")
+_SINGLE: Final = struct.Struct("<f")
 
 
 class Default:
@@ -169,7 +171,7 @@ def _union_type(parsed: Parsed, schema: Sequence[Schema], above: tuple[str, ...]
 
 def reading(parsed: Parsed) -> Fix | None:
     """What turns a value that fastavro read into one that Arrow takes; None where it is one already."""
-    return _fix(parsed, parsed.schema, reads=True)
+    return _fix(parsed, parsed.schema, reads=True, named=tells_names(parsed))
 
 
 def field_reading(parsed: Parsed, schema: Schema) -> Fix | None:
@@ -182,26 +184,39 @@ def writing(parsed: Parsed) -> Fix | None:
     return _fix(parsed, parsed.schema, reads=False)
 
 
-def _fix(parsed: Parsed, schema: Schema, *, reads: bool) -> Fix | None:
+def _fix(parsed: Parsed, schema: Schema, *, reads: bool, named: bool = False) -> Fix | None:
+    """`named`: fastavro gives a named type in a union together with its name (`tells_names`)."""
     if isinstance(schema, list):
-        return _union_fix(parsed, _branches(schema), reads=reads)
+        return _union_fix(parsed, _branches(schema), reads=reads, named=named)
     schema = parsed.deref(schema)
     if isinstance(schema, str):
         return None
     kind = schema["type"]
     if kind in ("record", "error"):
-        fixes = {one["name"]: _fix(parsed, one["type"], reads=reads) for one in schema["fields"]}
+        fixes = {one["name"]: _fix(parsed, one["type"], reads=reads, named=named) for one in schema["fields"]}
         if reads:
             # A field that was not written is its default, which needs no more fixing, only to be taken out.
             with_default = {one["name"] for one in schema["fields"] if "default" in one}
             fixes = {name: _or_default(fix) if name in with_default else fix for name, fix in fixes.items()}
-        return _record_fix({name: fix for name, fix in fixes.items() if fix is not None})
+        fix = _record_fix({name: fix for name, fix in fixes.items() if fix is not None})
+        return _without_name(fix) if named else fix
     if kind == "array":
-        inner = _fix(parsed, schema["items"], reads=reads)
+        inner = _fix(parsed, schema["items"], reads=reads, named=named)
         return None if inner is None else lambda values: [inner(value) for value in values]
     if kind == "map":
-        return _map_fix(_fix(parsed, schema["values"], reads=reads) or (lambda value: value), reads=reads)
-    return _fix(parsed, kind, reads=reads) if isinstance(kind, dict | list) else None
+        each = _fix(parsed, schema["values"], reads=reads, named=named)
+        return _map_fix(each or (lambda value: value), reads=reads)
+    if named and kind in _NAMED:
+        return _without_name(None)
+    return _fix(parsed, kind, reads=reads, named=named) if isinstance(kind, dict | list) else None
+
+
+def _without_name(inner: Fix | None) -> Fix:
+    def fix(value: Any) -> Any:
+        value = value[1] if isinstance(value, tuple) else value
+        return value if inner is None else inner(value)
+
+    return fix
 
 
 def _or_default(inner: Fix | None) -> Fix:
@@ -232,32 +247,80 @@ def _map_fix(inner: Fix, *, reads: bool) -> Fix:
     return lambda pairs: {key: inner(value) for key, value in pairs}
 
 
-def _union_fix(parsed: Parsed, branches: Sequence[Schema], *, reads: bool) -> Fix | None:
+def _union_fix(parsed: Parsed, branches: Sequence[Schema], *, reads: bool, named: bool) -> Fix | None:
     if len(branches) <= 1 or _promoted(parsed, branches) is not None:
-        inner = _fix(parsed, branches[0], reads=reads) if len(branches) == 1 else None
+        inner = _fix(parsed, branches[0], reads=reads, named=named) if len(branches) == 1 else None
         return None if inner is None else lambda value: None if value is None else inner(value)
-    fixes = [_fix(parsed, one, reads=reads) or (lambda value: value) for one in branches]
+    fixes = [_fix(parsed, one, reads=reads, named=named) or (lambda value: value) for one in branches]
     schemas = [parsed.deref(one) for one in branches]
     members = [f"member{at}" for at in range(len(branches))]
+    # What comes without a name is hardly of a named type: only where its writer had no union.
+    likely = sorted(zip(members, schemas, fixes, strict=True), key=lambda each: _is_named(each[1]))
 
     def spread(value: Any) -> dict[str, Any]:
-        for member, schema, fix in zip(members, schemas, fixes, strict=True):
-            if validate(value, schema, raise_errors=False):
+        name, value = value if isinstance(value, tuple) else (None, value)
+        for member, schema, fix in likely:
+            is_it = _is_of(value, schema) if name is None else _is_named(schema) and schema["name"] == name
+            if is_it:
                 return {member: fix(value)}
         raise ValueError(f"{value!r} is of no branch of its union")
 
     def gather(struct: dict[str, Any]) -> Any:
         for member, schema, fix in zip(members, schemas, fixes, strict=True):
             if (value := struct[member]) is not None:
-                value = fix(value)
-                is_record = isinstance(schema, dict) and schema["type"] == "record"
-                return (schema["name"], value) if is_record else value
+                # With the name of its branch: fastavro would take the first one that it fits, a long for a double.
+                return (schema["name"] if _is_named(schema) else _type_name(schema), fix(value))
         return None
 
     def fix_or_null(value: Any) -> Any:
         return None if value is None else spread(value) if reads else gather(value)
 
     return fix_or_null
+
+
+def _is_named(schema: Schema) -> bool:
+    return isinstance(schema, dict) and schema["type"] in _NAMED
+
+
+def _type_name(schema: Schema) -> str:
+    return schema if isinstance(schema, str) else str(schema["type"])
+
+
+def _is_of(value: Any, schema: Schema) -> bool:
+    """Whether fastavro may have read the value from this branch. It takes a whole number for a float where it validates."""
+    match _type_name(schema):
+        case "float":
+            return isinstance(value, float) and _is_single(value)
+        case "double":
+            return isinstance(value, float)
+        case "record" | "error":
+            return isinstance(value, dict) and value.keys() == {one["name"] for one in schema["fields"]}
+    return bool(validate(value, schema, raise_errors=False))
+
+
+def _is_single(value: float) -> bool:
+    """Whether four bytes hold it as it is."""
+    try:
+        return value != value or _SINGLE.unpack(_SINGLE.pack(value))[0] == value
+    except OverflowError:
+        return False
+
+
+def tells_names(parsed: Parsed) -> bool:
+    """Whether fastavro has to say of which named type a value is: other branches of its union may look the same."""
+
+    def within(schema: Schema, seen: frozenset[str]) -> bool:
+        if isinstance(schema, list):
+            beside = len(_branches(schema)) > 1 and any(_is_named(parsed.deref(one)) for one in schema)
+            return beside or any(within(one, seen) for one in schema)
+        schema = parsed.deref(schema)
+        if isinstance(schema, str) or (name := schema.get("name", "")) in seen:
+            return False
+        if schema["type"] in ("record", "error"):
+            return any(within(one["type"], seen | {name}) for one in schema["fields"])
+        return any(within(schema[inner], seen) for inner in ("type", "items", "values") if inner in schema)
+
+    return within(parsed.schema, frozenset())
 
 
 def schema_of(kind: DataType, name: str = "topLevelRecord") -> str:
