@@ -112,7 +112,13 @@ class DeltaUpsertTarget(DeltaTarget):
     def _publish(
         self, table: "DeltaTable", items: Sequence[dict[str, object]], properties: "CommitProperties", now_ms: int
     ) -> None:
-        self._merge(table, self.last_changes(self._staged(items)), properties)
+        before = table.version()
+        if items:
+            self._merge(table, self.last_changes(self._staged(items)), properties)
+        if table.version() == before:
+            # A merge that finds nothing to change commits nothing, and the table would not know that it has the batch.
+            columns = self.partition_by or None
+            table.create_write_transaction([], "append", table.schema(), columns, commit_properties=properties)
         self.discard(items)
 
     def last_changes(self, changes: "pyarrow.Table") -> "pyarrow.Table":

@@ -17,7 +17,7 @@ from urllib.parse import quote
 
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import StructType
+from pyspark.sql.types import BinaryType, StructType
 
 from barnabas.spark.options import check_names
 from barnabas.spark.pipelines.sinks import files
@@ -110,6 +110,9 @@ class DeltaTarget:
 
     def plan(self) -> None:
         """Refuse rows that the table cannot take, before any of them is written."""
+        if binary := [name for name in self.partition_by if isinstance(self.schema[name].dataType, BinaryType)]:
+            # Partition values are text in Delta's log, and readers do not make the same bytes of it again.
+            raise TableMismatch(f"{self.what} cannot be partitioned by {', '.join(binary)}, which is binary")
         table = self.existing()
         if table is not None:
             self.written = self._fit(table).written

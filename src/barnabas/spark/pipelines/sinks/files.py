@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 #: Rows in memory at a time, on an executor.
 ROWS_MAX = 262_144
+_ROW: Final = "barnabas_row"
 
 
 def in_chunks(batches: "Iterator[pyarrow.RecordBatch]", written: StructType, *, what: str) -> "Iterator[pyarrow.Table]":
@@ -49,17 +50,20 @@ def by_partition(
     table: "pyarrow.Table", columns: Sequence[str]
 ) -> "Iterator[tuple[dict[str, str | None], pyarrow.Table]]":
     """The rows of each combination of partition values, without these columns."""
-    import pyarrow.compute as compute
+    import pyarrow
 
     if not columns:
         yield {}, table
         return
-    for combination in table.select(list(columns)).group_by(list(columns)).aggregate([]).to_pylist():
-        chosen = table
-        for name, value in combination.items():
-            column = chosen.column(name)
-            chosen = chosen.filter(compute.is_null(column) if value is None else compute.equal(column, value))
-        yield {name: text_of(value) for name, value in combination.items()}, chosen.drop_columns(list(columns))
+    # Rows are taken by number and not by value: NaN equals nothing, and 0.0 equals -0.0, which is another group.
+    rows = pyarrow.array(range(table.num_rows), pyarrow.int64())
+    numbered = table.select(list(columns)).append_column(_ROW, rows)
+    groups = numbered.group_by(list(columns), use_threads=False).aggregate([(_ROW, "list")])
+    others = table.drop_columns(list(columns))
+    for values, chosen in zip(
+        groups.select(list(columns)).to_pylist(), groups.column(f"{_ROW}_list").combine_chunks(), strict=True
+    ):
+        yield {name: text_of(value) for name, value in values.items()}, others.take(chosen.values)
 
 
 def text_of(value: object) -> str | None:
@@ -70,6 +74,8 @@ def text_of(value: object) -> str | None:
         return "true" if value else "false"
     if isinstance(value, datetime):
         return value.strftime("%Y-%m-%d %H:%M:%S.%f")
+    if isinstance(value, float) and math.isnan(value):
+        return "NaN"
     return str(value)
 
 

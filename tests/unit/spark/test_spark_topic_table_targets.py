@@ -1,0 +1,123 @@
+"""Tables of topics, without Spark: a table moves on with every batch, and has each of its rows once."""
+
+import math
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import (
+    BinaryType,
+    BooleanType,
+    DoubleType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from barnabas.spark.pipelines.cdc import DELETED
+from barnabas.spark.pipelines.sinks.delta_table import DeltaTarget
+from barnabas.spark.pipelines.sinks.exactly_once import NOWHERE, Overtaken, Span, Task
+from barnabas.spark.pipelines.sinks.table_schema import TableMismatch
+from barnabas.spark.tables.definition import OFFSET, PARTITION, TIMESTAMP, Definition, checked
+from barnabas.spark.tables.places import place_of
+from barnabas.spark.tables.targets import Target, target_of
+
+CHANGES = StructType(
+    [
+        StructField("id", LongType()),
+        StructField(PARTITION, IntegerType()),
+        StructField(OFFSET, LongType()),
+        StructField(TIMESTAMP, TimestampType()),
+        StructField(DELETED, BooleanType()),
+    ]
+)
+PART = "barnabas/orders//0"
+
+
+def upserts(folder: Path, kind: str) -> Definition:
+    return checked(
+        Definition(name="orders", topic="orders", url=str(folder / "orders"), format=kind, mode="upsert", key=("id",))
+    )
+
+
+def staged(target: Target, *changes: tuple[int, int, bool]) -> list[dict[str, object]]:
+    """Id, offset, and whether it deletes."""
+    at = datetime(2026, 11, 1, tzinfo=UTC)
+    rows: list[dict[str, Any]] = [
+        {"id": each, PARTITION: 0, OFFSET: offset, TIMESTAMP: at, DELETED: gone} for each, offset, gone in changes
+    ]
+    data = pa.RecordBatch.from_pylist(rows, schema=to_arrow_schema(CHANGES, timezone="UTC"))
+    return target.stage(iter([data]), Task("orders", 0, 0, 0))
+
+
+@pytest.mark.parametrize("kind", ["delta", "iceberg"])
+def test_table_moves_past_a_batch_that_changes_none_of_its_rows(tmp_path: Path, kind: str) -> None:
+    """Tombstones of keys that are not there, records that it has in a newer form, none at all: all are behind it then."""
+    table = upserts(tmp_path, kind)
+    target = target_of(table, CHANGES)
+    at = NOWHERE
+    for end, changes in (
+        (3, [(1, 2, True)]),
+        (5, [(1, 4, False), (2, 3, False)]),
+        (7, [(9, 5, True), (8, 6, True)]),
+        (8, [(1, 1, False), (2, 2, True)]),
+        (9, []),
+    ):
+        target = target_of(table, CHANGES)
+        items = staged(target, *changes)
+        target.publish(items, Span({PART: at}, {PART: end}))
+        assert place_of(table).known(PART) == end
+        with pytest.raises(Overtaken):
+            target.publish([], Span({PART: at}, {PART: end}))
+        at = end
+    assert place_of(table).facts().rows == 2
+
+
+@pytest.mark.parametrize("kind", ["delta", "iceberg"])
+def test_of_two_runs_with_a_batch_that_changes_nothing_one_finds_the_table_moved(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = upserts(tmp_path, kind)
+    first = target_of(table, CHANGES)
+    first.publish(staged(first, (1, 0, False)), Span({PART: NOWHERE}, {PART: 1}))
+    name = "_publish" if kind == "delta" else "_commit"
+    other = target_of(table, CHANGES)
+    publish = getattr(type(other), name)
+
+    def late(self: Target, *given: Any, **more: Any) -> None:
+        monkeypatch.setattr(type(other), name, publish)
+        target_of(table, CHANGES).publish([], Span({PART: 1}, {PART: 2}))
+        publish(self, *given, **more)
+
+    items = staged(other, (9, 1, True))
+    monkeypatch.setattr(type(other), name, late)
+    with pytest.raises(Overtaken):
+        other.publish(items, Span({PART: 1}, {PART: 2}))
+    assert place_of(table).known(PART) == 2
+
+
+def test_partition_of_a_delta_table_has_its_rows_once_whatever_its_numbers_are(tmp_path: Path) -> None:
+    """NaN equals nothing, and 0.0 equals -0.0."""
+    schema = StructType([StructField("part", DoubleType()), StructField("id", LongType())])
+    target = DeltaTarget(str(tmp_path / "delta"), schema, ["part"], {})
+    parts = [math.nan, 0.0, -0.0, 1.5, None, math.nan, math.inf]
+    rows = [{"part": part, "id": number} for number, part in enumerate(parts)]
+    data = pa.RecordBatch.from_pylist(rows, schema=to_arrow_schema(schema, timezone="UTC"))
+    target.publish(target.stage(iter([data]), Task("q", 0, 0, 0)), None)
+    found = DeltaTable(str(tmp_path / "delta")).to_pyarrow_table().sort_by("id").to_pylist()
+    assert [row["id"] for row in found] == list(range(len(parts)))
+    assert str([row["part"] for row in found]) == str(parts)
+
+
+def test_delta_table_is_not_partitioned_by_bytes(tmp_path: Path) -> None:
+    schema = StructType([StructField("_key", BinaryType()), StructField("name", StringType())])
+    target = DeltaTarget(str(tmp_path / "delta"), schema, ["_key"], {})
+    with pytest.raises(TableMismatch, match="cannot be partitioned by _key, which is binary"):
+        target.plan()
