@@ -11,6 +11,7 @@ from typing import Any
 import duckdb
 import pyarrow
 import pytest
+from confluent_kafka import Producer
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -18,12 +19,15 @@ from pyspark.sql.types import StructType
 from tests.topic_tables import Record, Tables, duckdb_rows, polars_rows
 
 from barnabas.client.admin.partitions import delete_records
+from barnabas.client.config import client_config
 from barnabas.core.ids import TopicPartition
 from barnabas.spark.pipelines.sinks.delta_table import DeltaTarget
 from barnabas.spark.pipelines.sinks.exactly_once import Overtaken, Span, Task
+from barnabas.spark.tables.catalogue import Catalogue
 from barnabas.spark.tables.filling import Filled, TableStopped
 from barnabas.spark.tables.inference import row_type
 from barnabas.spark.tables.rows import columns_beside
+from barnabas.spark.tables.runner import Runner, RunOptions
 from barnabas.spark.tables.targets import target_of
 from barnabas.testing import Kafka
 
@@ -233,3 +237,27 @@ def test_numbers_of_json_are_bigint_only_where_all_are_written_without_a_fractio
     """`1.0` is a decimal without a fraction to Spark, and no bigint to its parser: all records became errors."""
     seen = "OBJECT<`a b`: BIGINT, b: DECIMAL(1,0), c: ARRAY<OBJECT<d: DECIMAL(20,3), e: VOID>>, f: VARIANT, g: OBJECT<h: VOID>>"
     assert row_type(seen) == StructType.fromDDL("`a b` bigint, b double, c array<struct<d: double>>, f string")
+
+
+@pytest.mark.parametrize("mode", ["append", "upsert"])
+def test_run_that_ends_reads_on_past_a_batch_that_has_no_row(tables: Tables, mode: str) -> None:
+    """Of an aborted transaction, of which there are more records than fit a batch."""
+    table = tables.define(f"aborted-{mode}", mode=mode)
+    producer = Producer({"bootstrap.servers": tables.kafka.bootstrap, "transactional.id": table.topic})
+    producer.init_transactions(60)
+    producer.begin_transaction()
+    for _ in range(10):
+        producer.produce(table.topic, b'{"n": -1}', key=b"gone")
+    assert producer.flush(60) == 0
+    producer.abort_transaction(60)
+    tables.produce(table, ("a", {"n": 1}, 0), ("b", {"n": 2}, 0))
+    told: list[str] = []
+    settings = {"bootstrap.servers": tables.kafka.bootstrap}
+    options = RunOptions(once=True, records_max=4, names=(table.name,))
+    with Catalogue(client_config(tables.kafka.bootstrap)) as catalogue:
+        catalogue.define(table)
+        try:
+            assert Runner(tables.spark, settings, options, tell=told.append).run(), told
+        finally:
+            catalogue.remove(table.name)
+    assert sorted(row["n"] for row in polars_rows(table)) == [1, 2]

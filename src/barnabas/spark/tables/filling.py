@@ -69,6 +69,8 @@ class Cluster:
 class Filled:
     """What a batch had."""
 
+    #: Offsets that it went over. They may hold no row: aborted transactions, markers, what compaction has taken.
+    offsets: int = 0
     rows: int = 0
     errors: int = 0
     took_ms: int = 0
@@ -174,7 +176,7 @@ def fill(
     if is_new:
         renames.follow(table)  # notes what it goes by later
     took_ms = int((time.monotonic() - began_s) * 1000)
-    return Filled(staged.rows, staged.errors, took_ms, planned.waiting)
+    return Filled(planned.records, staged.rows, staged.errors, took_ms, planned.waiting)
 
 
 def _first_look(spark: SparkSession, table: Definition, cluster: Cluster, planned: Plan) -> StructType:

@@ -222,11 +222,17 @@ class Runner:
             self._report(name, "failed", turn.error, Filled())
             return
         turn.error, turn.failures = None, 0
-        turn.total = Filled(turn.total.rows + filled.rows, turn.total.errors + filled.errors, filled.took_ms)
+        turn.total = Filled(
+            offsets=turn.total.offsets + filled.offsets,
+            rows=turn.total.rows + filled.rows,
+            errors=turn.total.errors + filled.errors,
+            took_ms=filled.took_ms,
+        )
         if filled.rows or filled.errors:
             self._report(name, "filling", None, filled)
         has_more = filled.waiting > 0
-        turn.done = self._options.once and not (filled.rows or filled.errors)
+        # Not where a batch had no rows: what follows aborted transactions is still to be read.
+        turn.done = self._options.once and not filled.offsets
         turn.next_s = self._clock() + (0.0 if has_more or self._options.once else self._options.interval_s)
 
     # -- reports ----------------------------------------------------------------------------------------------------------
