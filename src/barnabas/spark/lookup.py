@@ -46,14 +46,15 @@ class OffsetLookup:
 
     # -- partitions -----------------------------------------------------------------------------------------------------
 
-    def partitions(self, *, required: bool, known: Collection[str] = ()) -> list[TopicPartition]:
+    def partitions(self, *, required: bool, known: Collection[TopicPartition] = ()) -> list[TopicPartition]:
         """What the options subscribe to, as it is now. `required`: a named topic that is not there is an error.
 
-        A `known` topic that is not there may be an answer from a broker that has just started: asked again.
+        A `known` one that is not there may be an answer from a broker that has just started, or has not heard of partitions
+        that were added: asked again.
         """
         found = self._partitions(required=required)
         for _ in range(self._options.fetch_offset_retries):
-            if {partition.topic for partition in found}.issuperset(known):
+            if set(found).issuperset(known):
                 break
             self._sleep(self._options.fetch_offset_retry_interval_ms / 1000)
             self.close()

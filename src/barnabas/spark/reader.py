@@ -260,8 +260,11 @@ class BarnabasStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _latest(self, begin: dict[TopicPartition, int]) -> dict[TopicPartition, int]:
         if self._pinned is None:
-            topics = {partition.topic for partition in begin}
-            return self.lookup.latest(self.lookup.partitions(required=False, known=topics), known=begin)
+            return self.lookup.latest(self.lookup.partitions(required=False, known=begin), known=begin)
+        if missing := begin.keys() - self._pinned.keys():
+            # Those that the broker which was asked then did not know.
+            there = self.lookup.partitions(required=False, known=begin)
+            self._pinned |= self.lookup.latest([each for each in there if each in missing], known=begin)
         # Read further already: the answer came from a leader that was behind, or the topic was made anew. Planning says so.
         shorter = [p for p, offset in begin.items() if self._pinned.get(p, offset) < offset]
         if shorter:
@@ -293,7 +296,7 @@ class BarnabasStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _note_new(self, begin: dict[TopicPartition, int], end: dict[TopicPartition, int]) -> None:
         unknown = [p for p in end if p not in begin and p not in self._new_from]
         if unknown:
-            there = set(self.lookup.partitions(required=False))
+            there = set(self.lookup.partitions(required=False, known=unknown))
             self._new_from |= self.lookup.earliest([p for p in unknown if p in there])
 
     # -- tasks ----------------------------------------------------------------------------------------------------------

@@ -23,8 +23,8 @@ from barnabas.spark.reader import BarnabasReader, BarnabasStreamReader
 DECISIONS = TopicPartition("decisions", 0)
 
 
-def topic(name: str, error: ErrorCode = ErrorCode.NONE, topic_id: bytes = b"1" * 16) -> TopicInfo:
-    partitions = () if error else (PartitionInfo(0, 1, 0, (1,), (1,)),)
+def topic(name: str, error: ErrorCode = ErrorCode.NONE, topic_id: bytes = b"1" * 16, count: int = 1) -> TopicInfo:
+    partitions = () if error else tuple(PartitionInfo(index, 1, 0, (1,), (1,)) for index in range(count))
     return TopicInfo(name, topic_id, False, partitions, error)
 
 
@@ -90,6 +90,35 @@ def test_a_topic_that_nobody_has_read_yet_is_not_waited_for(monkeypatch: pytest.
     client = Forgetful([image(topic("a"))], image(topic("a"), topic("b")), {"a": 5, "b": 7})
     reader = reader_of(monkeypatch, strategy, client)
     assert reader.latestOffset({"a": {"0": 1}}, reader.getDefaultReadLimit()) == {"a": {"0": 5}}
+
+
+@pytest.mark.parametrize(
+    "strategy", [{"subscribe": "a"}, {"subscribePattern": "a"}, {"assign": '{"a":[0,1]}'}], ids=str
+)
+@pytest.mark.parametrize("available_now", [False, True])
+def test_an_added_partition_that_one_broker_has_not_heard_of_yet_stays_in_the_stream(
+    monkeypatch: pytest.MonkeyPatch, strategy: dict[str, str], available_now: bool
+):
+    """Dropped from the offsets, it would be new when it returns, and read from its beginning again."""
+    stale, then = image(topic("a")), image(topic("a", count=2))
+    client = Forgetful([] if "assign" in strategy else [stale, stale], then, {"a": 5})
+    reader = reader_of(monkeypatch, strategy, client)
+    if available_now:
+        reader.prepareForTriggerAvailableNow()
+    client.images = [stale, stale]
+    found = reader.latestOffset({"a": {"0": 1, "1": 2}}, reader.getDefaultReadLimit())
+    assert found == {"a": {"0": 5, "1": 5}}
+
+
+def test_a_new_partition_is_planned_though_the_next_broker_has_not_heard_of_it(monkeypatch: pytest.MonkeyPatch):
+    """With failOnDataLoss=false its records would be left out."""
+    client = Forgetful([], image(topic("a", count=2)), {"a": 5})
+    reader = reader_of(monkeypatch, {"subscribe": "a", "driverReadMaxRecords": "0"}, client)
+    start = {"a": {"0": 5}}
+    until = reader.latestOffset(start, reader.getDefaultReadLimit())
+    client.images = [image(topic("a"))]
+    [part] = reader.partitions(start, until)
+    assert [str(each) for each in part.ranges] == ["a-1 [0, 5)"]
 
 
 @pytest.mark.parametrize("end", [3, 50])
