@@ -7,7 +7,8 @@ records are those that the brokers would give: nothing above the last stable off
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 
@@ -42,6 +43,8 @@ SLICE_BYTES: Final = 256 << 20
 _URL: Final = "barnabas.remote.storage.url"
 _FETCH_BYTES: Final = 4 << 20
 _FOREVER: Final = 1 << 62
+#: How long a broker may wait before it says that there is nothing.
+_WAIT_MS: Final = 500
 
 
 class Plan(NamedTuple):
@@ -62,8 +65,9 @@ class _Metadata(NamedTuple):
 class TierPlanner:
     """Owner: a query's reader on the driver. Remembers what it has read of the metadata topic."""
 
-    def __init__(self, options: SourceOptions) -> None:
+    def __init__(self, options: SourceOptions, clock: Callable[[], float] = time.monotonic) -> None:
         self._options = options
+        self._clock = clock
         self._read: dict[int, _Metadata] = {}
         #: Why the store is not read, once that is known for good.
         self._why_not = "tierReads=never" if options.tier_reads is TierReads.NEVER else ""
@@ -224,15 +228,35 @@ class TierPlanner:
         if not self._options.read_committed:
             return []
         found = [txn for key, parts in bundles.items() for txn in aborted_in(key, parts)]
-        # A transaction with records in the tier may have been aborted above it: the broker tells those with what follows.
+        found += self._aborted_above(client, partition, tiered.offset)
+        return sorted(set(found), key=lambda txn: txn.first_offset)
+
+    def _aborted_above(self, client: BlockingClient, partition: TopicPartition, last_tiered: int) -> list[AbortedTxn]:
+        """Transactions with records in the tier that were aborted above it: the broker tells those with what follows.
+
+        An empty answer tells nothing of them, unless the log is stable up to there and no further. A client that is held to
+        its quota gets one, and whoever asks a new leader that does not know yet what is committed.
+        """
         isolation = self._options.consumer.isolation_level
-        after = client.fetch(partition, tiered.offset + 1, max_bytes=1, max_wait_ms=0, isolation_level=isolation)
-        found += [
+        deadline_s = self._clock() + self._options.poll_timeout_ms / 1000
+        wait_ms = 0
+        while True:
+            after = client.fetch(
+                partition, last_tiered + 1, max_bytes=1, max_wait_ms=wait_ms, isolation_level=isolation
+            )
+            if len(after.data) or after.last_stable_offset == last_tiered + 1:
+                break
+            if self._clock() > deadline_s:
+                raise ConfigError(
+                    f"the leader of {partition} does not tell which transactions were aborted above offset {last_tiered}: its "
+                    f"last stable offset is {after.last_stable_offset}"
+                )
+            wait_ms = _WAIT_MS
+        return [
             AbortedTxn(ProducerId(each.producer_id), Offset(each.first_offset), Offset(_FOREVER), Offset(_FOREVER))
             for each in after.aborted
-            if each.first_offset <= tiered.offset
+            if each.first_offset <= last_tiered
         ]
-        return sorted(set(found), key=lambda txn: txn.first_offset)
 
 
 _NOWHERE: Final = ListedOffset(-1, -1, -1, ErrorCode.NONE)

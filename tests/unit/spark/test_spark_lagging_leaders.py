@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 import pytest
 
+from barnabas.client.admin.partitions import ListedOffset
 from barnabas.client.config import client_config
 from barnabas.client.errors import BrokerRefused, DeadlineExceeded
 from barnabas.client.fetching import Fetched
@@ -11,6 +12,7 @@ from barnabas.client.image import Broker, ClusterImage, PartitionInfo, TopicInfo
 from barnabas.core.errors import ConfigError, ErrorCode
 from barnabas.core.ids import TopicPartition
 from barnabas.core.words import EARLIEST, LATEST
+from barnabas.protocol.messages.fetch import AbortedTransaction
 from barnabas.protocol.records import BatchBuilder
 from barnabas.spark import lookup
 from barnabas.spark.decision import DECISION, ENDED, Decision, Ended, Key
@@ -19,6 +21,8 @@ from barnabas.spark.lookup import OffsetLookup
 from barnabas.spark.offsets import DataLoss
 from barnabas.spark.options import source_options
 from barnabas.spark.reader import BarnabasReader, BarnabasStreamReader
+from barnabas.spark.tier_plan import TierPlanner
+from barnabas.storage.txn_index import AbortedTxn
 
 DECISIONS = TopicPartition("decisions", 0)
 
@@ -243,3 +247,46 @@ def test_a_start_above_the_end_is_refused_whatever_may_be_lost(
     reader = BarnabasReader(source_options(given, streaming=False), ("value",))
     with pytest.raises(ConfigError, match=r"a-0 is to be read from offset . to ."):
         reader.partitions()
+
+
+# -- history in object storage ----------------------------------------------------------------------------------------
+
+
+class Leader:
+    """Of a partition that is tiered up to offset 99; a transaction that began at 50 was aborted at 150."""
+
+    def __init__(self, *answers: tuple[bytes, int]) -> None:
+        """Each: what a fetch has, and the last stable offset."""
+        self._answers = list(answers)
+
+    def fetch(self, partition: TopicPartition, offset: int, **_: object) -> Fetched:
+        assert offset == 100
+        data, stable = self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
+        aborted = (AbortedTransaction(producer_id=7, first_offset=50),) if data else ()
+        return Fetched(partition, data, offset, stable, stable, 0, aborted, 0)
+
+
+def aborted_above(leader: Leader) -> list[AbortedTxn]:
+    times = iter(range(0, 1000, 40))
+    given = {"kafka.bootstrap.servers": "h:1", "subscribe": "a", "kafka.isolation.level": "read_committed"}
+    planner = TierPlanner(source_options(given, streaming=False), clock=lambda: next(times))
+    tiered = ListedOffset(99, -1, 3)
+    return planner._aborted(leader, TopicPartition("a", 0), tiered, {})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [((b"", 200), "the client is held to its quota"), ((b"", 50), "the new leader's high watermark lags")],
+)
+def test_transaction_that_was_aborted_above_the_tier_is_asked_for_until_it_is_told(answer: tuple[bytes, int], why: str):
+    """Its records in the tier would be rows otherwise."""
+    [found] = aborted_above(Leader(answer, answer, (b"a batch", 200)))
+    assert (found.producer_id, found.first_offset) == (7, 50)
+    with pytest.raises(
+        ConfigError, match=r"a-0 does not tell which .* aborted above offset 99: its last stable offset"
+    ):
+        aborted_above(Leader(answer))
+
+
+def test_nothing_was_aborted_above_a_tier_that_has_the_whole_log():
+    assert aborted_above(Leader((b"", 100))) == []
