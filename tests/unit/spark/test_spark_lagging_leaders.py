@@ -1,6 +1,7 @@
 """Answers of brokers that lag: one that has just started and knows few topics, a new leader with an old high watermark."""
 
 from collections.abc import Mapping
+from types import SimpleNamespace
 
 import pytest
 
@@ -21,6 +22,10 @@ from barnabas.spark.lookup import OffsetLookup
 from barnabas.spark.offsets import DataLoss
 from barnabas.spark.options import source_options
 from barnabas.spark.reader import BarnabasReader, BarnabasStreamReader
+from barnabas.spark.tables import filling
+from barnabas.spark.tables.definition import Definition
+from barnabas.spark.tables.filling import TableStopped
+from barnabas.spark.tables.reading import Reading
 from barnabas.spark.tier_plan import TierPlanner
 from barnabas.storage.txn_index import AbortedTxn
 
@@ -150,6 +155,24 @@ def test_a_topic_that_was_made_anew_is_data_loss_or_read_from_its_beginning(monk
     assert str(second) == "b-0 [7, 9)"
     again = lenient.latestOffset(until, lenient.getDefaultReadLimit())
     assert (again, lenient.partitions(until, again)) == (until, [])
+
+
+def test_a_table_is_not_filled_from_a_topic_that_was_made_anew_after_its_batch_was_planned(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    table = Definition(name="a", topic="a", topic_id=(b"1" * 16).hex(), url="file:///lake/a")
+    spark = SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=2))
+    place = TopicPartition("a", 0)
+
+    def planned(topic_id: bytes) -> Reading:
+        client = Forgetful([], image(topic("a", topic_id=topic_id)), {"a": 9})
+        monkeypatch.setattr(lookup, "BlockingClient", lambda config: client)
+        cluster = filling.Cluster({"bootstrap.servers": "h:1"}, "never")
+        return filling._reading(spark, table, cluster, {place: 0}, {place: 5})  # type: ignore[arg-type]
+
+    assert planned(b"1" * 16).topic_ids == {b"1" * 16}
+    with pytest.raises(TableStopped, match="topic a was deleted and made again"):
+        planned(b"2" * 16)
 
 
 # -- decisions --------------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ offsets and is published first: a record is in it before the table moves past it
 import json
 import logging
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -124,12 +124,16 @@ def lookup_of(table: Definition, cluster: Cluster) -> OffsetLookup:
 
 def _partitions(table: Definition, lookup: OffsetLookup) -> list[TopicPartition]:
     found = lookup.partitions(required=True)
-    if lookup.topic_ids().get(table.topic, b"").hex() != table.topic_id:
+    _require_same_topic(table, {lookup.topic_ids().get(table.topic, b"")})
+    return found
+
+
+def _require_same_topic(table: Definition, found: Collection[bytes]) -> None:
+    if any(each.hex() != table.topic_id for each in found):
         raise TableStopped(
             f"topic {table.topic} was deleted and made again: its offsets mean other records now. "
             f"`barnabas tables rebuild {table.name}` fills the table from the new topic"
         )
-    return found
 
 
 def _or_nowhere(mark: int | None) -> int:
@@ -194,7 +198,10 @@ def _first_look(spark: SparkSession, table: Definition, cluster: Cluster, planne
 
 def _reading(spark: SparkSession, table: Definition, cluster: Cluster, starts: Positions, ends: Positions) -> Reading:
     cores = spark.sparkContext.defaultParallelism
-    return plan_reading(cluster.options(table), table.topic, starts, ends, cores=cores)
+    planned = plan_reading(cluster.options(table), table.topic, starts, ends, cores=cores)
+    # Offsets and places are asked for at two moments: the topic may be another one by now.
+    _require_same_topic(table, planned.topic_ids)
+    return planned
 
 
 def _rows(

@@ -21,7 +21,7 @@ from barnabas.spark.offsets import to_json
 from barnabas.spark.options import source_options
 from barnabas.spark.pipelines.sinks.exactly_once import Task
 from barnabas.spark.pipelines.sinks.files import ROWS_MAX
-from barnabas.spark.reader import BarnabasReader, RangePartition
+from barnabas.spark.reader import BarnabasReader, RangePartition, TierTask
 from barnabas.spark.source import SCHEMA_WITH_HEADERS
 from barnabas.spark.tables.direct import Direct, DirectReader
 from barnabas.spark.tables.targets import Target
@@ -46,6 +46,13 @@ class Reading:
     reader: BarnabasReader
     parts: tuple[InputPartition, ...]
     topic: str
+
+    @property
+    def topic_ids(self) -> set[bytes]:
+        """Of the topic as it was when this was planned."""
+        ranges = [each for part in self.parts if isinstance(part, RangePartition) for each in part.ranges]
+        tiered = [each for part in self.parts if isinstance(part, TierTask) for each in part.parts]
+        return {each.topic_id for each in (*ranges, *tiered)}
 
 
 def plan_reading(
