@@ -156,12 +156,14 @@ class _KnownMessage(_Known):
         schema_id, payload = wire.unframe(data)
         if schema_id not in self._messages:
             self._messages[schema_id] = _messages(self._registry, schema_id)
-        messages, index = self._messages[schema_id], wire.read_indexes(payload)[0][0]
+        messages, (index, *inner) = self._messages[schema_id], wire.read_indexes(payload)[0]
         if not 0 <= index < len(messages):
             raise ValueError(f"schema {schema_id} has {len(messages)} messages; the record is of message {index}")
         written = messages[index]
-        if self._name != written and not self._name.startswith(f"{written}."):
-            raise ValueError(f"the record is a {written}, not a {self._name}")
+        # Of messages within messages only the depth: clients do not agree whether entries of maps are counted.
+        below = self._name.removeprefix(written).split(".")[1:]
+        if not f"{self._name}.".startswith(f"{written}.") or len(below) != len(inner):
+            raise ValueError(f"the record is a {'message within ' if inner else ''}{written}, not a {self._name}")
         return self._read_message(data)
 
 
