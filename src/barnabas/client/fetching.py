@@ -176,11 +176,18 @@ async def fetch_from(
     purpose: str = DATA,
 ) -> list[tuple[ErrorCode, Fetched]]:
     """One request to one broker: what came of each partition, with its error."""
+    request, response = await _ask(cluster, leader, config, positions, purpose=purpose)
+    return list(fetched_of(request, response, positions))
+
+
+async def _ask(
+    cluster: ClientCore, leader: int, config: ConsumerConfig, positions: Mapping[TopicPartition, int], *, purpose: str
+) -> tuple[FetchRequest, FetchResponse]:
     request = fetch_request(config, positions, cluster.image)
     timeout_ms = cluster.config.request_timeout_ms + config.fetch_max_wait_ms
     response = await cluster.ask(leader, request, FetchResponse, timeout_ms=timeout_ms, purpose=purpose)
     check(response.error_code)
-    return list(fetched_of(request, response, positions))
+    return request, response
 
 
 async def fetch_one(cluster: ClientCore, config: ConsumerConfig, partition: TopicPartition, offset: int) -> Fetched:
@@ -188,11 +195,16 @@ async def fetch_one(cluster: ClientCore, config: ConsumerConfig, partition: Topi
     positions = {partition: offset}
 
     async def once() -> Fetched:
-        (leader,) = await cluster.leaders(positions)
-        for code, fetched in await fetch_from(cluster, leader, config, positions):
-            check(code, str(partition))
-            return fetched
-        raise BrokerRefused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"no answer for {partition}")
+        while True:
+            (leader,) = await cluster.leaders(positions)
+            request, response = await _ask(cluster, leader, config, positions, purpose=DATA)
+            for code, fetched in fetched_of(request, response, positions):
+                check(code, str(partition))
+                return fetched
+            if not response.throttle_time_ms:
+                raise BrokerRefused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"no answer for {partition}")
+            # A client that is held to its quota gets an answer that names no partition: no failure, however often it comes.
+            await cluster.io.pause(response.throttle_time_ms / 1000)
 
     return await cluster.retrying(f"fetch of {partition}", once)
 

@@ -4,6 +4,7 @@ import asyncio
 import struct
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from client_fake_broker import Call
@@ -108,6 +109,29 @@ def test_leader_that_moved_is_looked_up_again() -> None:
         with BlockingClient(config) as client:
             assert [record.value for record in client.fetch(T0, 0).records()] == [b"a"]
         assert fake.metadata_count == 2
+
+    in_thread(fake, body)
+
+
+def test_client_that_is_held_to_its_quota_waits_for_as_long_as_it_takes() -> None:
+    """Its answers name no partition then, which is not to say that there is none."""
+    fake = FakeCluster()
+    fake.append("t", records(b"a"))
+    real = fake.broker.handlers[FETCH]
+    throttles_ms = [20] * 10
+
+    def fetch(call: Call) -> None:
+        if throttles_ms:
+            call.reply(FetchResponse(throttle_time_ms=throttles_ms.pop()))
+        else:
+            real(call)
+
+    fake.broker.handlers[FETCH] = fetch
+
+    def body(config: ClientConfig) -> None:
+        with BlockingClient(replace(config, api_timeout_ms=60)) as client:
+            assert [record.value for record in client.fetch(T0, 0).records()] == [b"a"]
+        assert fake.metadata_count == 1, "nothing is stale"
 
     in_thread(fake, body)
 
