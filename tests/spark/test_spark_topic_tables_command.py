@@ -107,6 +107,7 @@ def test_tables_are_added_filled_described_paused_rebuilt_and_removed(
     assert sorted(row["n"] for row in polars_rows(one)) == [1, 2, 3]
     assert "stays" in user("remove", "one")
     assert "there is no table 'one'; there are: two" in user("describe", "one", status=1)
+    assert "there is no table 'one'; there are: two" in user("run", "one", "--once", status=1)
 
 
 def _defined(row: dict[str, Any]) -> dict[str, Any]:
@@ -131,6 +132,15 @@ def test_table_that_cannot_go_on_says_why_and_the_others_do(
     [described] = user.json("describe", "strict")
     assert described["state"] == "stopped"
     assert "partition 0, offset 1: value: not JSON" in described["error"]
+
+
+def test_run_says_that_a_definition_cannot_be_read_and_is_not_well(kafka: Kafka, user: User) -> None:
+    with Catalogue(client_config(kafka.bootstrap)) as catalogue:
+        catalogue._write(["table", "newer"], b'{"version": 2}')
+        try:
+            assert "table newer cannot be filled: the definition is of version 2" in user("run", "--once", status=1)
+        finally:
+            catalogue.remove("newer")
 
 
 @pytest.mark.parametrize("kind", ["delta", "iceberg"])

@@ -237,8 +237,7 @@ def _change(catalogue: "Catalogue", old: "Definition", action: str) -> None:
         catalogue.remove(old.name)
         say(f"Removed table {old.name}. What is at {old.url} stays.")
     elif action == "rebuild":
-        topic_id = catalogue.topic_id(old.topic)
-        catalogue.define(replace(old, generation=old.generation + 1, topic_id=topic_id, paused=False))
+        catalogue.define(old.rebuilt(catalogue.topic_id(old.topic), now_ms=int(time.time() * 1000)))
         say(f"Table {old.name} will be emptied and filled again from the start of topic {old.topic}.")
     else:
         catalogue.define(replace(old, paused=action == "pause"))

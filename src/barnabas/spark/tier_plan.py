@@ -234,8 +234,8 @@ class TierPlanner:
     def _aborted_above(self, client: BlockingClient, partition: TopicPartition, last_tiered: int) -> list[AbortedTxn]:
         """Transactions with records in the tier that were aborted above it: the broker tells those with what follows.
 
-        An empty answer tells nothing of them, unless the log is stable up to there and no further. A client that is held to
-        its quota gets one, and whoever asks a new leader that does not know yet what is committed.
+        An empty answer tells nothing of them, unless the log is stable up to there and no further: a new leader gives one that
+        does not know yet what is committed.
         """
         isolation = self._options.consumer.isolation_level
         deadline_s = self._clock() + self._options.poll_timeout_ms / 1000

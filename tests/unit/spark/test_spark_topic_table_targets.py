@@ -21,10 +21,12 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from barnabas.core.ids import TopicPartition
 from barnabas.spark.pipelines.cdc import DELETED
 from barnabas.spark.pipelines.sinks.delta_table import DeltaTarget
 from barnabas.spark.pipelines.sinks.exactly_once import NOWHERE, Overtaken, Span, Task
 from barnabas.spark.pipelines.sinks.table_schema import TableMismatch
+from barnabas.spark.tables import filling
 from barnabas.spark.tables.definition import OFFSET, PARTITION, TIMESTAMP, Definition, checked
 from barnabas.spark.tables.places import place_of
 from barnabas.spark.tables.targets import Target, target_of
@@ -38,6 +40,7 @@ CHANGES = StructType(
         StructField(DELETED, BooleanType()),
     ]
 )
+#: How the table calls the one partition.
 PART = "barnabas/orders//0"
 
 
@@ -121,3 +124,27 @@ def test_delta_table_is_not_partitioned_by_bytes(tmp_path: Path) -> None:
     target = DeltaTarget(str(tmp_path / "delta"), schema, ["_key"], {})
     with pytest.raises(TableMismatch, match="cannot be partitioned by _key, which is binary"):
         target.plan()
+
+
+class Topic:
+    """What a rebuild asks of the cluster."""
+
+    def partitions(self, *, required: bool) -> list[TopicPartition]:
+        return [TopicPartition("orders", 0)]
+
+    def topic_ids(self) -> dict[str, bytes]:
+        return {}
+
+
+@pytest.mark.parametrize("kind", ["delta", "iceberg"])
+def test_table_is_rebuilt_again_after_its_definition_was_removed_and_added(tmp_path: Path, kind: str) -> None:
+    """The table remembers that it was rebuilt; a definition that is added again does not."""
+    table = upserts(tmp_path, kind)
+    for now_ms in (1_000, 2_000):
+        target = target_of(table, CHANGES)
+        target.publish(staged(target, (1, 0, False)), Span({PART: NOWHERE}, {PART: 1}))
+        rebuilt = table.rebuilt("", now_ms=now_ms)
+        for _ in range(2):
+            filling._rebuild(rebuilt, Topic())  # type: ignore[arg-type]
+        assert (place_of(table).facts().rows, place_of(table).known(PART)) == (0, NOWHERE)
+    assert rebuilt.rebuilt("", now_ms=5).generation == 2_001, "clocks go back"

@@ -59,7 +59,8 @@ class Definition:
     #: Versions and snapshots older than this are forgotten, and their files deleted.
     keep_hours: int = 168
     paused: bool = False
-    #: How often it was rebuilt.
+    #: When it was last asked to be rebuilt, in milliseconds since 1970; 0 for never. The table remembers which it has done,
+    #: also when its definition is removed: numbers that begin again with a new one would pass for done.
     generation: int = 0
 
     @property
@@ -77,6 +78,10 @@ class Definition:
     @property
     def rebuilt_mark(self) -> str:
         return f"barnabas/{self.topic}/generation"
+
+    def rebuilt(self, topic_id: str, *, now_ms: int) -> Self:
+        """The same, to be filled anew from the topic that has this id."""
+        return replace(self, generation=max(self.generation + 1, now_ms), topic_id=topic_id, paused=False)
 
     def errors(self) -> Self:
         """The table of records that do not fit."""

@@ -95,6 +95,8 @@ class Runner:
         self._clock = clock
         self._turns: dict[str, _Turn] = {}
         self._catalogue = Catalogue(client_config(None, dict(settings), client_id="barnabas-tables"))
+        #: Definitions that this program cannot read, with the reason.
+        self._unreadable: dict[str, str] = {}
         self._upkeep = Upkeep()
         self._stopping = False
 
@@ -106,7 +108,9 @@ class Runner:
         """Until all is read (`once`) or `stop`; whether every table is well."""
         with ThreadPoolExecutor(self._options.tables_max, thread_name_prefix="table") as pool:
             try:
-                self._catalogue.read()
+                known = self._catalogue.read()
+                for name in self._options.names:
+                    known.table(name)  # one that is not there, or cannot be read, is told
                 while not self._stopping:
                     self._follow()
                     self._start(pool)
@@ -116,18 +120,19 @@ class Runner:
                 self._finish()
             finally:
                 self._catalogue.close()
-        return not any(each.error for each in self._turns.values())
+        return not self._unreadable and not any(each.error for each in self._turns.values())
 
     # -- definitions ------------------------------------------------------------------------------------------------------
 
     def _follow(self) -> None:
         """Take over what has changed."""
         known = self._catalogue.known
-        wanted = {
-            name: table
-            for name, table in known.tables.items()
-            if not self._options.names or name in self._options.names
-        }
+        wanted = {name: table for name, table in known.tables.items() if self._is_wanted(name)}
+        unreadable = {name: why for name, why in known.unreadable.items() if self._is_wanted(name)}
+        for name, why in unreadable.items():
+            if self._unreadable.get(name) != why:
+                self._tell(f"table {name} cannot be filled: {why}")
+        self._unreadable = unreadable
         for name in [name for name in self._turns if name not in wanted]:
             if self._turns[name].under_way is None:
                 del self._turns[name]
@@ -140,6 +145,9 @@ class Runner:
                 self._turns[name] = _Turn(table, done=table.paused, until=turn.until, total=turn.total)
                 if table.paused and not was_paused:
                     self._report(name, "paused", None, Filled())
+
+    def _is_wanted(self, name: str) -> bool:
+        return not self._options.names or name in self._options.names
 
     # -- batches ----------------------------------------------------------------------------------------------------------
 
