@@ -261,3 +261,23 @@ def test_run_that_ends_reads_on_past_a_batch_that_has_no_row(tables: Tables, mod
         finally:
             catalogue.remove(table.name)
     assert sorted(row["n"] for row in polars_rows(table)) == [1, 2]
+
+
+@pytest.mark.parametrize(("kind", "schema", "mode"), [("delta", "json", "append"), ("iceberg", "raw", "upsert")])
+def test_record_whose_time_no_table_has_is_an_error_and_the_others_are_rows(
+    tables: Tables, kind: str, schema: str, mode: str
+) -> None:
+    """Of a producer that takes microseconds for milliseconds."""
+    table = tables.define(f"time-{kind}", format=kind, schema=schema, mode=mode)
+    producer = Producer({"bootstrap.servers": tables.kafka.bootstrap})
+    producer.produce(table.topic, b'{"n": 1}', key=b"a", timestamp=1_790_000_000_000)
+    producer.produce(table.topic, b'{"n": 2}', key=b"b", timestamp=1_790_000_000_000_000)
+    assert producer.flush(60) == 0
+    filled = tables.fill(table)
+    assert (filled.rows, filled.errors) == (1, 1)
+    assert [row["_offset"] for row in polars_rows(table)] == [0]
+    [bad] = polars_rows(table.errors())
+    assert (bad["_offset"], bad["_timestamp"], bad["value"]) == (1, None, b'{"n": 2}')
+    assert bad["reason"].endswith(
+        "partition 0, offset 1: timestamp 1790000000000000 ms is not in the years 1 to 9999 of a table"
+    )

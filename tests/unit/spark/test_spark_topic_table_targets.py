@@ -28,6 +28,7 @@ from barnabas.spark.pipelines.sinks.exactly_once import NOWHERE, Overtaken, Span
 from barnabas.spark.pipelines.sinks.table_schema import TableMismatch
 from barnabas.spark.tables import filling
 from barnabas.spark.tables.definition import OFFSET, PARTITION, TIMESTAMP, Definition, checked
+from barnabas.spark.tables.direct import Direct, DirectReader
 from barnabas.spark.tables.places import place_of
 from barnabas.spark.tables.targets import Target, target_of
 
@@ -117,6 +118,26 @@ def test_partition_of_a_delta_table_has_its_rows_once_whatever_its_numbers_are(t
     found = DeltaTable(str(tmp_path / "delta")).to_pyarrow_table().sort_by("id").to_pylist()
     assert [row["id"] for row in found] == list(range(len(parts)))
     assert str([row["part"] for row in found]) == str(parts)
+
+
+def test_delta_table_takes_times_that_python_has_no_name_for(tmp_path: Path) -> None:
+    schema = StructType([StructField("at", TimestampType()), StructField("id", LongType())])
+    target = DeltaTarget(str(tmp_path / "delta"), schema, [], {})
+    times = pa.array([-(1 << 62), 0, 1_790_000_000_000_000_000], pa.timestamp("us", tz="UTC"))
+    data = pa.RecordBatch.from_arrays([times, pa.array([0, 1, 2])], schema=to_arrow_schema(schema, timezone="UTC"))
+    target.publish(target.stage(iter([data]), Task("q", 0, 0, 0)), None)
+    found = DeltaTable(str(tmp_path / "delta")).to_pyarrow_table()
+    assert found.column("at").combine_chunks().equals(times)
+    [known] = DeltaTable(str(tmp_path / "delta")).get_add_actions(flatten=True)["min.at"].to_pylist()
+    assert known == datetime(1, 1, 1, tzinfo=UTC)
+
+
+def test_record_with_a_time_that_no_table_has_is_not_read_directly() -> None:
+    times = pa.array([0, 1_790_000_000_000_000_000, -(1 << 62)], pa.timestamp("us", tz="UTC"))
+    records = pa.RecordBatch.from_pydict({"value": pa.array([b"v"] * 3), "timestamp": times, "offset": [0, 1, 2]})
+    rows, rest = DirectReader(Direct(None, (("at", "offset"),))).split(records)
+    assert [each["at"] for batch in rows for each in batch.to_pylist()] == [0]
+    assert [offset for batch in rest for offset in batch.column("offset").to_pylist()] == [1, 2]
 
 
 def test_delta_table_is_not_partitioned_by_bytes(tmp_path: Path) -> None:

@@ -17,12 +17,15 @@ import pyarrow.types as types
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import ArrayType, BooleanType, DataType, DoubleType, LongType, StringType, StructType
 
+from barnabas.spark.pipelines.sinks.files import TIME_MAX_US, TIME_MIN_US
+
 #: Records that are parsed at a time. Where they are not all plain, halves are tried, down to the smaller number.
 _BLOCK_RECORDS: Final = 8192
 _BLOCK_RECORDS_MIN: Final = 512
 #: A task that has left over most of so many tries no more.
 _TRIAL_RECORDS: Final = 4 * _BLOCK_RECORDS
 _VALUE: Final = "value"
+_TIME: Final = "timestamp"
 
 
 def is_plain(kind: DataType) -> bool:
@@ -65,18 +68,23 @@ class DirectReader:
         if self._tried >= _TRIAL_RECORDS and self._left > self._tried // 2:
             return [], [records]
         rows: list[pyarrow.RecordBatch] = []
-        plain, rest = _divided(records, self._may_be_plain(records.column(_VALUE)))
+        plain, rest = _divided(records, self._may_be_plain(records))
         for start in range(0, plain.num_rows, _BLOCK_RECORDS):
             self._take(plain.slice(start, _BLOCK_RECORDS), rows, rest)
         self._tried += records.num_rows
         self._left += sum(each.num_rows for each in rest)
         return rows, rest
 
-    def _may_be_plain(self, values: pyarrow.BinaryArray) -> pyarrow.BooleanArray:
+    def _may_be_plain(self, records: pyarrow.RecordBatch) -> pyarrow.BooleanArray:
+        values = records.column(_VALUE)
         if self._options is None:
             wanted = values.is_valid() if self._direct.deleted is not None else pyarrow.repeat(True, len(values))
         else:
             wanted = compute.and_(compute.starts_with(values, b"{"), compute.ends_with(values, b"}"))
+        if _TIME in records.schema.names:
+            micros = records.column(_TIME).view(pyarrow.int64())
+            after, before = compute.greater_equal(micros, TIME_MIN_US), compute.less_equal(micros, TIME_MAX_US)
+            wanted = compute.and_(wanted, compute.and_(after, before))
         return wanted.fill_null(False)
 
     def _take(

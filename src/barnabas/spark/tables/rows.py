@@ -22,6 +22,7 @@ from barnabas.spark.pipelines._errors import ERROR_DDL, place_of
 from barnabas.spark.pipelines._fields import column
 from barnabas.spark.pipelines.cdc import DELETED
 from barnabas.spark.pipelines.codecs import Json, Registered, SchemaRegistry, decode
+from barnabas.spark.pipelines.sinks.files import TIME_MAX_US, TIME_MIN_US
 from barnabas.spark.pipelines.sinks.iceberg_table import partition_of
 from barnabas.spark.tables import inference
 from barnabas.spark.tables.definition import HEADERS, KEY, OFFSET, PARTITION, TIMESTAMP, BadDefinition, Definition
@@ -233,6 +234,9 @@ def _finished(whole: DataFrame, table: Definition, value: StructType, observed: 
     columns = row_columns(table, value)
     place = place_of(whole)
     reason = column("error").getField("message")
+    # The table of errors has such a time neither: null stands for it.
+    beside[TIMESTAMP], untold = _told_time(beside[TIMESTAMP])
+    reason = F.coalesce(reason, F.concat(place, untold))
     row, fields, deleted = column("data"), {}, None
     if table.mode == "upsert":
         if table.envelope == "debezium":
@@ -261,6 +265,15 @@ def _finished(whole: DataFrame, table: Definition, value: StructType, observed: 
         out.append(F.coalesce(deleted, F.lit(False)).alias(DELETED))
     out += [reason.alias(REASON), F.when(reason.isNotNull(), column("value")).alias(RAW), column(STAGED)]
     return Rows(whole.select(*out), columns, observed)
+
+
+def _told_time(time: Column) -> tuple[Column, Column]:
+    """The time of a record if a table can have it, and what is wrong with it if not."""
+    is_told = F.unix_micros(time).between(F.lit(TIME_MIN_US), F.lit(TIME_MAX_US))
+    wrong = F.concat(
+        F.lit("timestamp "), F.unix_millis(time).cast("string"), F.lit(" ms is not in the years 1 to 9999 of a table")
+    )
+    return F.when(is_told, time), F.when(~is_told, wrong)
 
 
 def _keys_of_tombstones(table: Definition, value: StructType, fields: dict[str, Column]) -> dict[str, Column]:

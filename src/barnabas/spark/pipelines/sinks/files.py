@@ -4,7 +4,7 @@ import json
 import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from datetime import date, datetime
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 #: Rows in memory at a time, on an executor.
 ROWS_MAX = 262_144
 _ROW: Final = "barnabas_row"
+#: The years 1 to 9999, which deltalake, pyiceberg and most readers can name. A producer that takes microseconds for
+#: milliseconds is beyond them.
+TIME_MIN_US: Final = -62_135_596_800_000_000
+TIME_MAX_US: Final = 253_402_300_799_999_999
 
 
 def in_chunks(batches: "Iterator[pyarrow.RecordBatch]", written: StructType, *, what: str) -> "Iterator[pyarrow.Table]":
@@ -122,20 +126,28 @@ def _ends(column: "pyarrow.ChunkedArray") -> tuple[object, object]:
 
     if types.is_floating(column.type) and not compute.all(compute.is_finite(column)).as_py():
         return -sys.float_info.max, sys.float_info.max  # JSON has no other numbers
+    if types.is_timestamp(column.type):
+        return _times(column)
     ends = compute.min_max(column).as_py()
     low, high = ends["min"], ends["max"]
     if isinstance(low, str):
         return low[:_TEXT_MAX], high if len(high) <= _TEXT_MAX else high[:_TEXT_MAX] + _LAST_CHARACTER
-    if isinstance(low, datetime):
-        # Cut to milliseconds, to which readers add one.
-        form = "%Y-%m-%dT%H:%M:%S" if low.tzinfo is not None else "%Y-%m-%d %H:%M:%S"
-        zone = "Z" if low.tzinfo is not None else ""
-        low, high = (f"{each.strftime(form)}.{each.microsecond // 1000:03}{zone}" for each in (low, high))
-        return low, high
     if isinstance(low, date):
         return low.isoformat(), high.isoformat()
     if isinstance(low, Decimal):
         return _number(low, math.floor), _number(high, math.ceil)
+    return low, high
+
+
+def _times(column: "pyarrow.ChunkedArray") -> tuple[str, str]:
+    """Cut to milliseconds, to which readers add one. A time that has no name is before or after all that have one."""
+    import pyarrow.compute as compute
+
+    zone = UTC if column.type.tz else None
+    ends = compute.min_max(column)
+    told = (min(max(ends[name].value, TIME_MIN_US), TIME_MAX_US) for name in ("min", "max"))
+    times = (datetime(1970, 1, 1, tzinfo=zone) + timedelta(microseconds=micros) for micros in told)
+    low, high = (each.isoformat("T" if zone else " ", "milliseconds").replace("+00:00", "Z") for each in times)
     return low, high
 
 
