@@ -243,3 +243,29 @@ def test_changes_without_time_and_offset_need_an_order(spark: SparkSession) -> N
     frame = spark.createDataFrame([("k", (1,))], "key string, data struct<id: int>")
     with pytest.raises(TransformError, match="changes need an order"):
         keyed(frame, keys=["id"])
+
+
+def test_record_that_cannot_be_read_is_neither_a_tombstone_nor_left_out(spark: SparkSession) -> None:
+    schema = "topic string, partition int, offset long, timestamp timestamp, key string, value string"
+    rows = [("t", 3, at, None, "7", value) for at, value in enumerate(['{"id": 7}', "no JSON", None])]
+    records = spark.createDataFrame(rows, schema).coalesce(1)
+    said = r"topic t, partition 3, offset 1: value: not JSON"
+    simple = decode(records, Json("id long"))
+    with pytest.raises(PySparkException, match=said):
+        keyed(simple, keys=["id"]).collect()
+    envelopes = decode(records, Json(debezium_schema("id long")))
+    with pytest.raises(PySparkException, match=said):
+        debezium(envelopes.filter("offset > 0")).collect()
+    assert [row["_deleted"] for row in keyed(simple.filter("error is null"), keys=["id"]).collect()] == [False, True]
+    assert debezium(envelopes.filter("error is null and offset > 0")).collect() == []
+
+
+def test_change_without_a_sequence_is_told_with_its_place(spark: SparkSession) -> None:
+    """It would be passed over: a tombstone has no value, and so no version in it."""
+    schema = "topic string, partition int, offset long, key string, value string"
+    rows = [("t", 3, 0, "7", '{"id": 7, "version": 1}'), ("t", 3, 1, "7", None)]
+    found = decode(spark.createDataFrame(rows, schema).coalesce(1), Json("id long, version long"))
+    said = r"topic t, partition 3, offset 1: a change without its place in the order: version is null"
+    with pytest.raises(PySparkException, match=said):
+        keyed(found, keys=["id"], sequence="version").collect()
+    assert [row["_sequence"] for row in keyed(found, keys=["id"], sequence="offset").collect()] == [0, 1]

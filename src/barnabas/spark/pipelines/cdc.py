@@ -3,7 +3,7 @@
 First a stream of changes is brought into one form: the table's columns, `_deleted`, and `_sequence`, by which changes of a key
 are ordered. Then a sink applies them, each batch once:
 
-    changes = debezium(decode(records, Json(debezium_schema("id long, name string"), envelope=True)))
+    changes = debezium(decode(records, Json(debezium_schema("id long, name string"), envelope=True), mode="FAIL"))
     upsert_into_delta("/lake/customers", keys=["id"]).writer(changes, checkpoint="/state/customers").start()
 
 A change that is older than what the table has of its key is passed over, so changes may come late and again. The table keeps
@@ -11,6 +11,9 @@ A change that is older than what the table has of its key is passed over, so cha
 A time is right where one clock gives it to all changes of a key (Debezium's, a single producer's, the broker's with
 `message.timestamp.type=LogAppendTime`). Offsets alone
 (`sequence="offset"`) are right while a topic gets no more partitions.
+
+A record that `decode` could not read (mode PERMISSIVE) is neither a tombstone nor a delete. It fails the query, unless it was
+taken out before: `filter("error is null")`.
 
 A row that was deleted for good is forgotten with its sequence; where changes may overtake one another, `deletes="soft"` keeps
 it, marked `_deleted`.
@@ -25,13 +28,14 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import AtomicType, LongType, StringType, StructField, StructType
 
 from barnabas.spark.pipelines import sinks
-from barnabas.spark.pipelines._errors import place_of
+from barnabas.spark.pipelines._errors import ERROR_TYPE, place_of
 from barnabas.spark.pipelines._fields import TransformError, column, column_type, fields_of, read, resolve
-from barnabas.spark.pipelines._schema import columns_of, parse_type
+from barnabas.spark.pipelines._schema import columns_of, parse_type, schema_of
 from barnabas.spark.pipelines.connector import Sink, registering, text_options
 
 DELETED: Final = "_deleted"
 SEQUENCE: Final = "_sequence"
+_ERROR: Final = "error"
 Deletes: TypeAlias = Literal["hard", "soft"]
 
 #: Debezium's operations: create, update, read (while it takes its first snapshot), delete.
@@ -91,6 +95,9 @@ def debezium(df: DataFrame, *, of: str = "data", sequence: str | Column | None =
     )
     after, before = read(of, ("after",)), read(of, ("before",))
     there = df.filter(column(of).isNotNull())
+    if (problem := _problem(df)) is not None:
+        there = df.filter(column(of).isNotNull() | problem.isNotNull())
+        deleted = F.when(problem.isNotNull(), F.raise_error(problem)).otherwise(deleted)
     when = read(of, ("ts_ms",)) if "ts_ms" in envelope.names else None
     in_log = _in_log(df, envelope, of)
     if sequence is not None:
@@ -110,7 +117,7 @@ def keyed(
     """Changes out of a topic in which a record is a row and a tombstone deletes the row of its key: a compacted topic.
 
     `of` is the decoded value, `key` the decoded key: a struct with the fields `keys`, or the one key itself. `sequence`: a
-    column, or a path in the value; by default the record's time, then its offset.
+    column, or a path in the value, which a tombstone does not have; by default the record's time, then its offset.
     """
     row = fields_of(df, of, "keyed")
     key_type = column_type(df, key, "keyed")
@@ -132,7 +139,18 @@ def keyed(
 
     fields = [value(field).alias(field.name) for field in row.fields]
     order = _in_time(df, None, "keyed") if sequence is None else _sequence(df, row, of, sequence)
-    return df.select(*fields, column(of).isNull().alias(DELETED), order.alias(SEQUENCE))
+    deleted = column(of).isNull()
+    if (problem := _problem(df)) is not None:
+        deleted = F.when(problem.isNotNull(), F.raise_error(problem)).otherwise(deleted)
+    return df.select(*fields, deleted.cast("boolean").alias(DELETED), order.alias(SEQUENCE))
+
+
+def _problem(df: DataFrame) -> Column | None:
+    """What `decode` found wrong with a record, which has no data then: not because it is a tombstone."""
+    schema = schema_of(df)
+    kind = schema[_ERROR].dataType if _ERROR in schema.names else None
+    is_told = isinstance(kind, StructType) and kind.names == ERROR_TYPE.names
+    return column(_ERROR).getField("message") if is_told else None
 
 
 def _in_time(df: DataFrame, when_ms: Column | None, who: str) -> Column:
@@ -181,12 +199,16 @@ def _in_log(df: DataFrame, envelope: StructType, of: str) -> Column | None:
 
 
 def _sequence(df: DataFrame, fields: StructType, of: str, sequence: str | Column) -> Column:
+    """A change without one is older than none and newer than none: it would be passed over."""
     if not isinstance(sequence, str):
-        return sequence
-    if sequence in columns_of(df):
-        return column(sequence)
-    path = resolve(fields, sequence, "sequence")
-    return read(of, path)
+        order = sequence
+    elif sequence in columns_of(df):
+        order = column(sequence)
+    else:
+        order = read(of, resolve(fields, sequence, "sequence"))
+    said = sequence if isinstance(sequence, str) else "the sequence"
+    message = F.concat(place_of(df), F.lit(f"a change without its place in the order: {said} is null"))
+    return F.when(order.isNotNull(), order).otherwise(F.raise_error(message))
 
 
 def upsert_into_delta(
