@@ -193,10 +193,23 @@ class SegmentReader(DataSourceReader):
                 start, until = self._bounds.cut(*self._range(log))
                 max_bytes, read_committed = options.max_bytes, options.read_committed
                 if isinstance(log, StoreLog):
-                    found += log.slices(start=start, until=until, max_bytes=max_bytes, read_committed=read_committed)
+                    part = log.slices(start=start, until=until, max_bytes=max_bytes, read_committed=read_committed)
+                    self._tell_holes(part, start)
+                    found += part
                 else:
                     found += slices(log, start=start, until=until, max_bytes=max_bytes, read_committed=read_committed)
         return found
+
+    def _tell_holes(self, found: Sequence[TierSlice], start: int) -> None:
+        """Brokers remove the oldest segments first. What is missing behind them was removed by somebody else."""
+        ends = [start, *(each.until_offset for each in found)]
+        for end, each in zip(ends, found, strict=False):
+            if each.from_offset > end:
+                report_data_loss(
+                    f"{each.partition} from offset {end} to {each.from_offset} is not in {self._options.paths[0]}, "
+                    "and what follows is",
+                    fail=self._options.fail_on_data_loss,
+                )
 
     def _range(self, log: PartitionLog | StoreLog) -> tuple[int, int]:
         if isinstance(log, StoreLog):

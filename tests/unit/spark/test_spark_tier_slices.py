@@ -1,13 +1,19 @@
 """What the indexes of a tiered segment say, and how a slice is cut by them."""
 
 import struct
+from pathlib import Path
 
 import pytest
 
-from barnabas.core.ids import TopicPartition
+from barnabas.core.ids import TopicPartition, format_uuid
+from barnabas.protocol.records import BatchBuilder
+from barnabas.spark.offsets import DataLoss
+from barnabas.spark.segments import SegmentReader, log_options
 from barnabas.spark.tier_slices import Place, TierSlice, aborted_in, cut, index_places
+from barnabas.storage.checkpoints import encode_epochs
+from barnabas.storage.epoch_cache import EpochEntry
 from barnabas.storage.txn_index import AbortedTxn, encode
-from barnabas.tiered.layout import Part
+from barnabas.tiered.layout import Bounds, Part, pack_indexes
 from barnabas.tiered.store import StoreFault
 
 ABORTED = AbortedTxn(7, 3, 9, 3)  # type: ignore[arg-type]
@@ -31,3 +37,37 @@ def test_slices_have_each_offset_once_and_only_their_own_aborted_transactions() 
     assert [(each.from_offset, each.until_offset) for each in slices] == [(0, 10), (10, 20), (20, 30)]
     assert [(each.start, each.end) for each in slices] == [(0, 300), (100, 300), (200, 300)]
     assert [each.aborted for each in slices] == [(ABORTED,), (), ()]
+
+
+def store_with(root: Path, *segments: tuple[int, int]) -> str:
+    """The URL of a store that has the records of one partition from some offsets to others."""
+    folder = root / f"orders-{format_uuid(bytes(range(16)))}" / "0"
+    folder.mkdir(parents=True)
+    for number, (start, until) in enumerate(segments):
+        builder = BatchBuilder(base_offset=start)
+        for offset in range(start, until):
+            builder.append(None, b"%d" % offset, timestamp=1)
+        epochs = encode_epochs([EpochEntry(0, 0)])  # type: ignore[arg-type]
+        parts = {Part.LEADER_EPOCHS: epochs, Part.BOUNDS: Bounds(until - 1, 1).encode()}
+        name = f"{start:020d}-{format_uuid(number.to_bytes(16))}"
+        (folder / f"{name}.log").write_bytes(builder.build())
+        (folder / f"{name}.indexes").write_bytes(pack_indexes(parts))
+    return f"file://{root}"
+
+
+def offsets_of(url: str, **options: str) -> list[int]:
+    reader = SegmentReader(log_options({"path": url} | options), ("offset",))
+    parts = reader.partitions()
+    return [row for part in parts for batch in reader.read(part) for row in batch.column("offset").to_pylist()]
+
+
+def test_segment_that_is_missing_in_a_store_is_data_loss(tmp_path: Path) -> None:
+    """Retention takes the oldest ones; between two others a segment is missing because somebody took it."""
+    assert offsets_of(store_with(tmp_path / "whole", (5, 10), (10, 15), (15, 20))) == list(range(5, 20))
+    url = store_with(tmp_path / "hole", (5, 10), (15, 20))
+    with pytest.raises(DataLoss, match=r"orders-0 from offset 10 to 15 is not in file://.*hole, and what follows is"):
+        offsets_of(url)
+    assert offsets_of(url, failOnDataLoss="false") == [*range(5, 10), *range(15, 20)]
+    assert offsets_of(url, startingOffsets='{"orders":{"0":15}}') == list(range(15, 20))
+    with pytest.raises(DataLoss, match="from offset 12 to 15 is not in"):
+        offsets_of(url, startingOffsets='{"orders":{"0":12}}')
