@@ -12,7 +12,7 @@ from tests.spark.test_spark_pipeline_library import make_again, run
 from barnabas.spark.pipelines import connector, topic_ids
 from barnabas.spark.pipelines.events import Event, RunState
 from barnabas.spark.pipelines.failures import PipelineFailed
-from barnabas.spark.pipelines.runner import RunOptions
+from barnabas.spark.pipelines.runner import Runner, RunOptions
 from barnabas.testing import Kafka
 
 TABLES = """
@@ -49,7 +49,7 @@ def project(spark: SparkSession, kafka: Kafka, tmp_path: Path) -> tuple[Run, str
 
 
 def test_a_full_refresh_by_name_leaves_no_row_twice_and_reads_a_topic_that_was_made_again(
-    project: tuple[Run, str], spark: SparkSession, kafka: Kafka, tmp_path: Path
+    project: tuple[Run, str], spark: SparkSession, kafka: Kafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     again, topic = project
     kafka.produce(topic, ["a", "b"])
@@ -95,6 +95,16 @@ def test_a_full_refresh_by_name_leaves_no_row_twice_and_reads_a_topic_that_was_m
     assert rows() == [["d"], ["d", "d"]], "a sink alone starts again"
     with pytest.raises(PipelineFailed, match="reset_lake: Spark updates tables by name, not sinks"):
         again(refresh=["reset_lake"])
+
+    def fail(*_: object) -> None:
+        raise PipelineFailed("the run was killed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Runner, "_once", fail)
+        with pytest.raises(PipelineFailed, match="was killed"):
+            again(full_refresh_all=True, empty_sinks=True)
+    again()
+    assert rows() == [["d"], ["d"]], "a sink that was emptied is filled, also if the run failed before Spark began anew"
 
 
 def test_a_mistake_in_sql_is_told_with_file_and_line(project: tuple[Run, str], tmp_path: Path) -> None:

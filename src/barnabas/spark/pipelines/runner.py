@@ -14,7 +14,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from barnabas.spark.pipelines import connector, lineage, refresh
+from barnabas.spark.pipelines import connector, lineage, refresh, topic_ids
 from barnabas.spark.pipelines._flows import Flows, flows_of, short
 from barnabas.spark.pipelines.definitions import read_definitions
 from barnabas.spark.pipelines.events import Event, FlowState, RunState, parse_progress, short_name
@@ -97,17 +97,21 @@ class Runner:
             if not options.dry:
                 ended.enter_context(self._lineage_told())
             reset = self._reset(options)
+            anew = set() if options.dry else self._anew(options)
             if not options.dry:
                 connector.prepare()
-                self._check_topics(options)
+                self._check_topics(anew)
             try:
-                if not options.full_refresh_all and reset.sinks:
-                    # Spark chooses among tables alone: then everything runs.
-                    if reset.tables:
-                        self._once(graph_id, replace(options, continuous=False, full_refresh=reset.tables))
-                        graph_id = self._define()
-                    options = replace(options, refresh=(), full_refresh=())
-                self._once(graph_id, options)
+                try:
+                    if not options.full_refresh_all and reset.sinks:
+                        # Spark chooses among tables alone: then everything runs.
+                        if reset.tables:
+                            self._once(graph_id, replace(options, continuous=False, full_refresh=reset.tables))
+                            graph_id = self._define()
+                        options = replace(options, refresh=(), full_refresh=())
+                    self._once(graph_id, options)
+                finally:
+                    self._note_topics(anew, graph_id)
                 if not options.dry and not options.continuous:
                     self._catch_up(graph_id, options)
             except PipelineFailed:
@@ -193,24 +197,30 @@ class Runner:
                 emptying.stock_of(sink)  # one that cannot be emptied is told before another has been
             for name, sink in reset.sinks.items():
                 self._told(RunState(now(), "RUNNING", f"Sink {name} has been emptied: it was {emptying.empty(sink)}."))
-        if not options.full_refresh_all:
-            for flow, target in self._flows.targets.items():
-                if target in reset.sinks:
-                    self._session.new_checkpoint(f"{self._project.storage}/_checkpoints/{target}/{flow}")
+        # Spark does so itself when it resets everything, but later: a run that fails before would leave sinks that are empty
+        # and flows that go on behind what was in them.
+        for flow, target in self._flows.targets.items():
+            if target in reset.sinks:
+                self._session.new_checkpoint(f"{self._project.storage}/_checkpoints/{target}/{flow}")
         return reset
 
-    def _check_topics(self, options: RunOptions) -> None:
-        """Raises where a topic was made again since the last run."""
-        from barnabas.spark.pipelines import topic_ids
-
+    def _anew(self, options: RunOptions) -> set[str]:
+        """Flows that start again from the beginning of what they read."""
         chosen = {name.rpartition(".")[2] for name in options.full_refresh}
         anew = {flow for flow, target in self._flows.targets.items() if options.full_refresh_all or target in chosen}
         # A view has no checkpoint of its own: what reads it has.
         while more := {view for flow in anew for view in self._flows.reads.get(flow, set()) & self._flows.views} - anew:
             anew |= more
-        reads = [topic_ids.TopicRead(flow, given) for flow, given in connector.streams()]
-        for warning in topic_ids.check(self._project.topics_file, reads, anew):
+        return anew
+
+    def _check_topics(self, anew: set[str]) -> None:
+        """Raises where a topic was made again since the last run."""
+        for warning in topic_ids.check(self._project.topics_file, _topic_reads(), anew):
             self._told(RunState(now(), "RUNNING", warning))
+
+    def _note_topics(self, anew: set[str], graph_id: str) -> None:
+        if anew and self._session.has_started(graph_id):
+            topic_ids.note(self._project.topics_file, _topic_reads(), anew)
 
     def _changeable(self) -> dict[str, str]:
         """Settings of the spec that Spark lets a flow change; the others were given to it when it started."""
@@ -380,6 +390,10 @@ class Runner:
         each.again_s = time.monotonic() + pause_s
         message = f"Flow {named} failed, and starts again in {pause_s:g} s: {reason}"
         self._told(FlowState(now(), each.name, "RETRYING", message))
+
+
+def _topic_reads() -> list[topic_ids.TopicRead]:
+    return [topic_ids.TopicRead(flow, given) for flow, given in connector.streams()]
 
 
 def _check(options: RunOptions) -> None:

@@ -38,36 +38,60 @@ class TopicMadeAgain(BarnabasError):
 
 
 def check(file: Path, reads: Sequence[TopicRead], anew: Collection[str]) -> list[str]:
-    """Compare with what the last run noted, and note what is there now; returns warnings. `anew`: flows that start again."""
-    known: Ids = json.loads(file.read_text()) if file.exists() else {}
-    warnings = []
+    """Compare with what the last run noted, and note what is there now; returns warnings.
+
+    `anew`: flows that are to start again. They are noted once they have (`note`): a run that fails before leaves their old
+    checkpoints, and the next one must not take those for places in the new topic.
+    """
+    known, warnings = _known(file), []
     for read in reads:
-        options = source_options(read.options, streaming=True)
-        try:
-            found = ids_of(read.options)
-        except ClientError as error:
-            _log.warning("ids of the topics of flow %s are not known: %s", read.flow, error)
+        if read.flow in anew or (found := _found(read)) is None:
             continue
         before = known.setdefault(read.flow, {})
-        if read.flow in anew:
-            before.clear()
         for name in sorted(topic for topic, found_id in found.items() if before.get(topic, found_id) != found_id):
             said = (
                 f"flow {read.flow} reads topic {name}, which was deleted and made again since the last run: the offsets of its "
                 "checkpoint mean other records now"
             )
-            if options.fail_on_data_loss:
+            if source_options(read.options, streaming=True).fail_on_data_loss:
                 raise TopicMadeAgain(
                     f"{said}. --full-refresh of what it writes reads the new topic from its start; with failOnDataLoss=false "
                     "the flow goes on at these offsets"
                 )
             warnings.append(said)
         before |= found
+    _write(file, known)
+    return warnings
+
+
+def note(file: Path, reads: Sequence[TopicRead], anew: Collection[str]) -> None:
+    """The flows `anew` have started again: from now on their checkpoints are of the topics that there are."""
+    known = _known(file)
+    started: Ids = {}
+    for read in reads:
+        if read.flow in anew and (found := _found(read)) is not None:
+            started.setdefault(read.flow, {}).update(found)
+    _write(file, known | started)
+
+
+def _found(read: TopicRead) -> dict[str, str] | None:
+    try:
+        return ids_of(read.options)
+    except ClientError as error:
+        _log.warning("ids of the topics of flow %s are not known: %s", read.flow, error)
+        return None
+
+
+def _known(file: Path) -> Ids:
+    found: Ids = json.loads(file.read_text()) if file.exists() else {}
+    return found
+
+
+def _write(file: Path, known: Ids) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
     part = file.with_suffix(".part")
     part.write_text(json.dumps(known, indent=1))
     part.replace(file)
-    return warnings
 
 
 def ids_of(given: Mapping[str, str]) -> dict[str, str]:
