@@ -479,6 +479,15 @@ def records(spark: SparkSession, *values: bytes | None) -> DataFrame:
     return spark.createDataFrame(rows, "topic string, partition int, offset long, value binary").coalesce(1)
 
 
+def test_json_without_connects_envelope_is_told_and_not_taken_for_null(spark: SparkSession) -> None:
+    values = (b'{"id": 3}', b'{"schema": null, "payload": null}', b'{"payload": {"id": 4}}', None)
+    bare, *others = decode(records(spark, *values), Json("id int", envelope=True)).collect()
+    assert bare.data is None
+    assert bare.error.message.endswith('offset 40: value: no payload, as Connect\'s envelope has: {"id": 3}')
+    assert [row.error for row in others] == [None, None, None]
+    assert [row.data and row.data.id for row in others] == [None, 4, None]
+
+
 def test_json_records_that_are_none_stay_with_an_error_or_go_or_fail_the_query(spark: SparkSession) -> None:
     good, cut, typed, missing = b'{"id": 1, "at": "x"}', b'{"id": 1', b'{"id": "one"}', b'{"at": "y"}'
     df = records(spark, good, cut, typed, missing, None, b"\xff\xfe", b"", b"null")

@@ -76,6 +76,12 @@ class Json:
             malformed = parsed.getField(_CORRUPT).isNotNull()
             wrong = wrong.when(malformed, F.concat(F.lit(f"not JSON of {schema.simpleString()}: "), shown))
         wrong = wrong.when(parsed.isNull(), F.concat(F.lit("not JSON: "), shown))
+        if self.envelope:
+            # Not to be taken for a null: whoever writes without envelopes would have nothing but nulls.
+            there_is = F.coalesce(F.array_contains(F.json_object_keys(text), "payload"), F.lit(False))
+            wrong = wrong.when(
+                data.isNull() & ~there_is, F.concat(F.lit("no payload, as Connect's envelope has: "), shown)
+            )
         for path, missing in _required(schema, data, ()):
             wrong = wrong.when(missing, F.lit(f"field {'.'.join(path)!r} is missing or null"))
         there = raw.isNotNull() & (F.trim(text) != "null")
