@@ -25,6 +25,7 @@ from barnabas.core.ids import TopicPartition
 from barnabas.spark.pipelines.cdc import DELETED
 from barnabas.spark.pipelines.sinks.delta_table import DeltaTarget
 from barnabas.spark.pipelines.sinks.exactly_once import NOWHERE, Overtaken, Span, Task
+from barnabas.spark.pipelines.sinks.iceberg_table import IcebergTarget
 from barnabas.spark.pipelines.sinks.table_schema import TableMismatch
 from barnabas.spark.tables import filling
 from barnabas.spark.tables.definition import OFFSET, PARTITION, TIMESTAMP, Definition, checked
@@ -118,6 +119,25 @@ def test_partition_of_a_delta_table_has_its_rows_once_whatever_its_numbers_are(t
     found = DeltaTable(str(tmp_path / "delta")).to_pyarrow_table().sort_by("id").to_pylist()
     assert [row["id"] for row in found] == list(range(len(parts)))
     assert str([row["part"] for row in found]) == str(parts)
+
+
+def test_rows_that_pyiceberg_would_write_twice_are_refused(tmp_path: Path) -> None:
+    schema = StructType([StructField("part", DoubleType()), StructField("id", LongType())])
+    catalog = {"type": "sql", "uri": f"sqlite:///{tmp_path}/catalog.db", "warehouse": f"file://{tmp_path}"}
+    target = IcebergTarget("a.b", schema, catalog, location=f"file://{tmp_path}/b", partition_by=["part"])
+    target.plan()
+
+    def write(*parts: float | None) -> None:
+        rows = [{"part": part, "id": number} for number, part in enumerate(parts)]
+        data = pa.RecordBatch.from_pylist(rows, schema=to_arrow_schema(schema, timezone="UTC"))
+        target.publish(target.stage(iter([data]), Task("q", 0, 0, 0)), None)
+
+    write(0.0, 1.5, None)
+    with pytest.raises(TableMismatch, match=r"pyiceberg makes 4 of 2 .* It cannot tell 0\.0 from -0\.0"):
+        write(0.0, -0.0)
+    table = target.existing()
+    assert table is not None
+    assert table.scan().count() == 3
 
 
 def test_delta_table_takes_times_that_python_has_no_name_for(tmp_path: Path) -> None:

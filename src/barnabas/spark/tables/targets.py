@@ -119,7 +119,7 @@ class IcebergUpserts(IcebergTarget):
                     has_changed = True
                 kept = changes.filter(pyarrow.compute.invert(changes.column(DELETED))).drop_columns([DELETED])
                 if kept.num_rows:
-                    transaction.append(kept)
+                    self._append(transaction, kept)
                     has_changed = True
             if not has_changed:
                 with transaction.update_snapshot().fast_append():

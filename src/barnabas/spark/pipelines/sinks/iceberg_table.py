@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import pyarrow
     import pyarrow.fs
     from pyiceberg.catalog import Catalog
-    from pyiceberg.table import Table
+    from pyiceberg.table import Table, Transaction
 
 _CATALOG = "catalog."
 #: Between attempts to commit, when others commit to the table at the same time.
@@ -223,7 +223,7 @@ class IcebergTarget:
             if divided:
                 filesystem, folder = self.folder()
                 for name in names:
-                    transaction.append(parquet.read_table(f"{folder}/{name}", filesystem=filesystem))
+                    self._append(transaction, parquet.read_table(f"{folder}/{name}", filesystem=filesystem))
             elif names:
                 # Nobody else knows these names, so the files of the table need not be read to find them there.
                 transaction.add_files([f"{self._uri()}/{name}" for name in names], check_duplicate_files=False)
@@ -235,6 +235,17 @@ class IcebergTarget:
                 transaction.set_properties(marks)
         if divided:
             self.discard(items)
+
+    def _append(self, transaction: "Transaction", rows: "pyarrow.Table") -> None:
+        """Rows that pyiceberg divides. It finds those of a partition by value, and 0.0 equals -0.0, which is another one."""
+        transaction.append(rows)
+        made = transaction.table_metadata.current_snapshot()
+        added = 0 if made is None or made.summary is None else int(made.summary.get("added-records") or 0)
+        if added != rows.num_rows:
+            raise TableMismatch(
+                f"{self.what} does not take these rows: pyiceberg makes {added} of {rows.num_rows} when it divides them into "
+                "partitions. It cannot tell 0.0 from -0.0"
+            )
 
     def discard(self, items: Sequence[dict[str, object]]) -> None:
         filesystem, folder = self.folder()
