@@ -27,10 +27,11 @@ from barnabas.spark.pipelines.sinks.delta_table import DeltaTarget
 from barnabas.spark.pipelines.sinks.exactly_once import NOWHERE, Overtaken, Span, Task
 from barnabas.spark.pipelines.sinks.iceberg_table import IcebergTarget
 from barnabas.spark.pipelines.sinks.table_schema import TableMismatch
-from barnabas.spark.tables import filling
+from barnabas.spark.tables import filling, rows
 from barnabas.spark.tables.definition import OFFSET, PARTITION, TIMESTAMP, Definition, checked
 from barnabas.spark.tables.direct import Direct, DirectReader
 from barnabas.spark.tables.places import place_of
+from barnabas.spark.tables.reading import STAGED
 from barnabas.spark.tables.targets import Target, target_of
 
 CHANGES = StructType(
@@ -189,3 +190,32 @@ def test_table_is_rebuilt_again_after_its_definition_was_removed_and_added(tmp_p
             filling._rebuild(rebuilt, Topic())  # type: ignore[arg-type]
         assert (place_of(table).facts().rows, place_of(table).known(PART)) == (0, NOWHERE)
     assert rebuilt.rebuilt("", now_ms=5).generation == 2_001, "clocks go back"
+
+
+@pytest.mark.parametrize("kind", ["delta", "iceberg"])
+def test_record_that_fitted_before_a_run_died_and_does_not_now_is_an_error(tmp_path: Path, kind: str) -> None:
+    """The errors of a batch were published, its rows were not: the next run has another schema, and more errors."""
+    table = checked(Definition(name="orders", topic="orders", url=str(tmp_path / "orders"), format=kind, schema="raw"))
+    place = TopicPartition("orders", 0)
+    more = [(rows.REASON, StringType()), (rows.RAW, BinaryType()), (STAGED, StringType())]
+    types = StructType([*rows.ERROR_COLUMNS.fields, *(StructField(*each) for each in more)])
+
+    def bad(*offsets: int) -> pa.RecordBatch:
+        given = [{"reason": "why", PARTITION: 0, OFFSET: at, rows.REASON: f"{at}", rows.RAW: b""} for at in offsets]
+        return pa.RecordBatch.from_pylist(given, schema=to_arrow_schema(types, timezone="UTC"))
+
+    def next_batch(*, start: int) -> tuple[filling._Batch, filling._Split]:
+        planned = filling.Plan({place: start - 1}, {place: start}, {place: 9}, {place: 9})
+        batch = filling._Batch(
+            table, planned, target_of(table, rows.row_columns(table, rows.value_of(table, StructType())))
+        )
+        return batch, filling._Split(iter([bad(1, 3, 6)]), lambda _: [], batch._known_bad)
+
+    errors = target_of(table.errors(), rows.ERROR_COLUMNS)
+    before = bad(1).select(rows.ERROR_COLUMNS.names)
+    errors.publish(errors.stage(iter([before]), Task("q", 0, 0, 0)), Span({PART: NOWHERE}, {PART: 5}))
+    _, split = next_batch(start=0)
+    assert [batch.num_rows for batch in split.good()] == [0]
+    assert (split.errors, split.first_error) == (2, "3"), "3 is told, and 6; 1 was told before"
+    batch, _ = next_batch(start=5)
+    assert batch._known_bad == {}, "the table has come as far: nothing need be looked up"

@@ -248,14 +248,22 @@ class _Batch:
         self._main = main
         self._errors: Target | None = None
         self._error_marks: Positions = {}
+        self._known_bad: dict[int, set[int]] = {}
         if table.on_error == "keep":
             place = place_of(table.errors())
             self._error_marks = {each: _or_nowhere(place.known(table.mark(each.partition))) for each in planned.ends}
+            starts, marks = planned.starts, self._error_marks
+            if ahead := [each for each in planned.ends if marks[each] > starts[each]]:
+                # Somebody died between the two. A record that did fit then may not fit any more: schemas change.
+                found = place.offsets()
+                self._known_bad = {
+                    each.partition: {at for at in found.get(each.partition, ()) if starts[each] <= at < marks[each]}
+                    for each in ahead
+                }
             self._errors = target_of(table.errors(), rows.ERROR_COLUMNS)
 
     def stage(self, frame: DataFrame) -> Staged:
-        known = {each.partition: mark for each, mark in self._error_marks.items()}
-        work = StageTask(self._table.name, self._main, self._errors, known)
+        work = StageTask(self._table.name, self._main, self._errors, self._known_bad)
         found = [json.loads(row[0]) for row in frame.mapInArrow(work, "staged string").collect()]
         return Staged(
             main=[item for each in found for item in each["main"]],
@@ -305,13 +313,13 @@ class StageTask:
     job: str
     main: Target
     errors: Target | None
-    #: How far the table of errors is, by partition: what is below is in it.
-    error_marks: Mapping[int, int]
+    #: Offsets, by partition, that the table of errors has already.
+    known_bad: Mapping[int, Collection[int]]
 
     def __call__(self, batches: "Iterator[pyarrow.RecordBatch]") -> "Iterator[pyarrow.RecordBatch]":
         context = cast(TaskContext, TaskContext.get())
         task = Task(self.job, 0, context.partitionId(), context.taskAttemptId())
-        split = _Split(batches, self._stage_errors(task), self.error_marks)
+        split = _Split(batches, self._stage_errors(task), self.known_bad)
         main = self.main.stage(split.good(), task)
         split.flush()
         found = {
@@ -337,11 +345,11 @@ class _Split:
         self,
         batches: "Iterator[pyarrow.RecordBatch]",
         stage: "Callable[[pyarrow.RecordBatch], list[dict[str, object]]]",
-        marks: Mapping[int, int],
+        known_bad: Mapping[int, Collection[int]],
     ) -> None:
         self._batches = batches
         self._stage = stage
-        self._marks = marks
+        self._known_bad = known_bad
         self._held: list[pyarrow.RecordBatch] = []
         #: What was put aside where the records were read.
         self.before: list[dict[str, object]] = []
@@ -370,7 +378,7 @@ class _Split:
 
     def _take(self, bad: "pyarrow.RecordBatch") -> None:
         places = zip(bad.column(PARTITION).to_pylist(), bad.column(OFFSET).to_pylist(), strict=True)
-        new = [offset >= self._marks.get(partition, NOWHERE) for partition, offset in places]
+        new = [offset not in self._known_bad.get(partition, ()) for partition, offset in places]
         bad = bad.filter(pyarrow.array(new, pyarrow.bool_()))
         if not bad.num_rows:
             return

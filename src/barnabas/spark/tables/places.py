@@ -10,10 +10,11 @@ from pyspark.sql.types import StructType
 
 from barnabas.spark.pipelines.sinks.delta_table import DeltaTarget
 from barnabas.spark.pipelines.sinks.iceberg_table import MARK, IcebergTarget, mark_of
-from barnabas.spark.tables.definition import Definition
+from barnabas.spark.tables.definition import OFFSET, PARTITION, Definition
 from barnabas.spark.tables.storing import catalog_settings, delta_storage
 
 if TYPE_CHECKING:
+    import pyarrow
     from deltalake import DeltaTable
     from pyiceberg.table import Table
 
@@ -42,6 +43,10 @@ class Place(Protocol):
 
     def facts(self) -> Facts: ...
 
+    def offsets(self) -> dict[int, set[int]]:
+        """Of every record that has a row, by partition."""
+        ...
+
     def empty(self, columns: StructType, marks: Mapping[str, int]) -> None:
         """No rows, no columns but these, in one commit that remembers `marks`."""
         ...
@@ -69,6 +74,9 @@ class DeltaPlace:
         sizes = sizes_of(self.table)
         [last] = self.table.history(1)
         return Facts(self.table.count(), len(sizes), sum(sizes), str(self.table.version()), last.get("timestamp"))
+
+    def offsets(self) -> dict[int, set[int]]:
+        return {} if self.table is None else _by_partition(self.table.to_pyarrow_table(columns=[PARTITION, OFFSET]))
 
     def empty(self, columns: StructType, marks: Mapping[str, int]) -> None:
         from deltalake import CommitProperties, Transaction, write_deltalake
@@ -104,6 +112,10 @@ class IcebergPlace:
         rows, files, size_bytes = (int(snapshot.summary.get(name) or 0) for name in totals)
         return Facts(rows, files, size_bytes, str(snapshot.snapshot_id), snapshot.timestamp_ms)
 
+    def offsets(self) -> dict[int, set[int]]:
+        wanted = (PARTITION, OFFSET)
+        return {} if self.table is None else _by_partition(self.table.scan(selected_fields=wanted).to_arrow())
+
     def rename(self, names: Mapping[str, str], properties: dict[str, str]) -> None:
         """Columns, by id: files keep what they have. With these properties, in one commit."""
         assert self.table is not None
@@ -128,6 +140,13 @@ class IcebergPlace:
             with transaction.update_snapshot().fast_append():
                 pass
             transaction.set_properties({MARK + name: str(position) for name, position in marks.items()})
+
+
+def _by_partition(rows: "pyarrow.Table") -> dict[int, set[int]]:
+    found: dict[int, set[int]] = {}
+    for partition, offset in zip(rows.column(PARTITION).to_pylist(), rows.column(OFFSET).to_pylist(), strict=True):
+        found.setdefault(partition, set()).add(offset)
+    return found
 
 
 def sizes_of(table: "DeltaTable") -> list[int]:
