@@ -99,3 +99,17 @@ def test_branch_is_known_where_the_writer_had_fewer_and_where_a_field_has_but_on
         "colour": None,
         "again": "RED",
     }
+
+
+def test_branch_that_one_version_defines_and_another_refers_to_is_read() -> None:
+    old = record("Event", ("what", ["null", COLOUR, "long"]))
+    new = record("Event", ("what", ["null", "Colour", "long"]), ("more", "int"))
+    new["fields"][1]["default"] = 0
+    new["fields"].insert(0, {"name": "first", "type": COLOUR, "default": "RED"})
+    read = avro._Reader(json.dumps(new), (), Registry(old))  # type: ignore[arg-type]
+    assert read(wire.frame(1, written(old, {"what": ("Colour", "RED")}))) == {
+        "first": "RED",
+        "what": {"member0": "RED"},
+        "more": 0,
+    }
+    assert read(wire.frame(1, written(old, {"what": 5})))["what"] == {"member1": 5}  # type: ignore[index]

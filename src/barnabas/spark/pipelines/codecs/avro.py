@@ -118,12 +118,20 @@ class _Reader(ConvertsBatches):
             schema_id, payload = wire.unframe(data)
             writer = self._written_with(self._registry, schema_id)
         source = io.BytesIO(payload)
-        same = writer is self._reader
-        read_as = None if same else self._reader.schema
-        value = fastavro.schemaless_reader(source, writer.schema, read_as, return_named_type=self._names)
+        value = self._read(source, writer)
         if left := len(payload) - source.tell():
             raise ValueError(f"{left} bytes are left over after the record")
         return value if self._fix is None or value is None else self._fix(value)
+
+    def _read(self, source: io.BytesIO, writer: avro_types.Parsed) -> Any:
+        read_as = None if writer is self._reader else self._reader.schema
+        if self._names:
+            try:
+                return fastavro.schemaless_reader(source, writer.schema, read_as, return_named_type=True)
+            except TypeError:
+                # fastavro 1.13 finds no name where one schema defines a type in a union and the other refers to it.
+                source.seek(0)
+        return fastavro.schemaless_reader(source, writer.schema, read_as)
 
     def _written_with(self, registry: SchemaRegistry, schema_id: int) -> avro_types.Parsed:
         if (reason := self._unknown.get(schema_id)) is not None:
