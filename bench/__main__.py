@@ -7,7 +7,8 @@ from pathlib import Path
 NAMES = sorted(
     path.stem
     for path in Path(__file__).parent.glob("*.py")
-    if path.stem not in ("__init__", "__main__", "kafka", "limits", "memory", "report", "slow_store", "slow_workers")
+    if path.stem
+    not in ("__init__", "__main__", "kafka", "limits", "memory", "report", "slow_store", "slow_workers", "summary")
 )
 
 
