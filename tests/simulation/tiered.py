@@ -176,8 +176,12 @@ class TieredCluster(SimCluster):
             if unfinished:
                 return f"{tp}: {unfinished[0]} is left"
             # A transaction that lost its coordinator to power cuts stays open: what is above it is not copied.
-            rolled = max(each.base_offset for each in log.segments if each.base_offset <= log.last_stable_offset)
-            if log.highest_copied_offset < rolled - 1:
+            stable = [each.base_offset for each in log.segments if each.base_offset <= log.last_stable_offset]
+            if not stable and tp not in self.oracle.excused:
+                return (
+                    f"{tp}: begins here at {log.local_log_start_offset}, above what is stable, {log.last_stable_offset}"
+                )
+            if stable and log.highest_copied_offset < (rolled := max(stable)) - 1:
                 return f"{tp}: copied up to {log.highest_copied_offset}, rolled at {rolled}"
             strangers = [each for each in view.all() if not touches(each, log.epochs, log.log_end_offset)]
             if strangers and len(strangers) < len(view):
