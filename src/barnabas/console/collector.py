@@ -63,10 +63,6 @@ class Collector:
         self._tasks = tasks
         self._feeds: dict[str, _Feed] = {}
 
-    @property
-    def is_watched(self) -> bool:
-        return bool(self._feeds)
-
     def watch(self, watcher: Watcher, key: str, ask: Ask, every_s: float) -> None:
         feed = self._feeds.get(key)
         if feed is None:

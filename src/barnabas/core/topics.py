@@ -45,11 +45,6 @@ def check_topic_name(name: str) -> None:
         )
 
 
-def collides(one: str, other: str) -> bool:
-    """Metric names turn '.' into '_': Kafka refuses a topic whose metrics would have the names of another's."""
-    return one.replace(".", "_") == other.replace(".", "_")
-
-
 class NewInternalTopic(NamedTuple):
     """What the topic looks like when it is made."""
 

@@ -41,7 +41,6 @@ class StorageParts:
             random=platform.random,
             make_pool=platform.make_pool,
             producer_id_expiration_ms=config.producer_id_expiration_ms,
-            max_transaction_timeout_ms=config.transaction_max_timeout_ms,
             transaction_verification=config.transaction_partition_verification_enable,
             is_tiering=config.remote_log_storage_system_enable,
         )

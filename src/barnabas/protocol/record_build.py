@@ -17,7 +17,6 @@ from barnabas.protocol.record_batch import (
     DELETE_HORIZON_FLAG,
     HEADER,
     HEADER_SIZE,
-    LOG_APPEND_TIME,
     LOG_OVERHEAD,
     MAGIC_V2,
     NO_SEQUENCE,
@@ -26,7 +25,7 @@ from barnabas.protocol.record_batch import (
     TRANSACTIONAL_FLAG,
     BatchHeader,
 )
-from barnabas.protocol.record_decode import Headers, Record
+from barnabas.protocol.record_decode import Headers
 from barnabas.protocol.varint import encode_varint
 
 _CRC: Final = Struct(">I")
@@ -139,9 +138,9 @@ def plain_batch(
 class BatchBuilder:
     """Collects records and makes a batch of them.
 
-    Offsets default to the next one; compaction passes its own and sets `last_offset`, so that the batch keeps the range
-    it had. With `delete_horizon_ms` the base timestamp is the horizon. With `log_append_time_ms` every record
-    reads as appended then.
+    Offsets default to the next one. With offsets of their own and a `last_offset`, records are those that compaction left of
+    a longer batch. With `delete_horizon_ms` the base timestamp is the horizon. With `log_append_time_ms` every record reads
+    as appended then.
     """
 
     def __init__(
@@ -180,30 +179,6 @@ class BatchBuilder:
             | (DELETE_HORIZON_FLAG if delete_horizon_ms is not None else 0)
         )
 
-    @classmethod
-    def like(
-        cls, header: BatchHeader, *, delete_horizon_ms: int | None = None, level: int | None = None
-    ) -> "BatchBuilder":
-        """For the records that compaction keeps of a batch: same offsets, producer, codec and flags.
-
-        A delete horizon that the batch has stays; `delete_horizon_ms` sets one where it has none yet (KIP-534).
-        """
-        known = header.delete_horizon_ms
-        return cls(
-            base_offset=header.base_offset,
-            codec=header.codec,
-            level=level,
-            leader_epoch=header.leader_epoch,
-            producer_id=header.producer_id,
-            producer_epoch=header.producer_epoch,
-            base_sequence=header.base_sequence,
-            transactional=header.is_transactional,
-            control=header.is_control,
-            log_append_time_ms=header.max_timestamp if header.timestamp_type == LOG_APPEND_TIME else None,
-            delete_horizon_ms=delete_horizon_ms if known is None else known,
-            last_offset=header.last_offset,
-        )
-
     def __len__(self) -> int:
         return self._count
 
@@ -238,10 +213,6 @@ class BatchBuilder:
         self._next_offset = at + 1
         self._count += 1
         return Offset(at)
-
-    def append_record(self, record: Record) -> None:
-        """Add a decoded record with its own offset, timestamp and headers."""
-        self.append(record.key, record.value, timestamp=record.timestamp, headers=record.headers, offset=record.offset)
 
     def build(self) -> bytes:
         """The batch; without records, an empty one as the cleaner leaves them."""

@@ -62,9 +62,6 @@ class Api:
     def response_class(self) -> type[ApiMessage]:
         return cast(type[ApiMessage], getattr(import_module(self._module), f"{self.name}Response"))
 
-    def serves(self, version: int) -> bool:
-        return self.min_version <= version <= self.max_version
-
     def request_header_version(self, version: int) -> int:
         """0 has no client id, 1 has one, 2 has tagged fields as well."""
         if self.key == CONTROLLED_SHUTDOWN and version == 0:

@@ -7,7 +7,7 @@ what is not well formed. A writer appends to a bytearray. "Compact" lengths are 
 from struct import Struct
 
 from barnabas.core.errors import Malformed
-from barnabas.protocol.varint import Buffer, append_uvarint, read_uvarint
+from barnabas.protocol.varint import Buffer, read_uvarint
 
 _INT16 = Struct(">h")
 
@@ -22,14 +22,6 @@ def append_string(out: bytearray, value: str | None) -> None:
     raw = value.encode()
     out += _INT16.pack(len(raw))
     out += raw
-
-
-def append_compact_bytes(out: bytearray, value: Buffer | None) -> None:
-    if value is None:
-        out.append(0)
-        return
-    append_uvarint(out, len(value) + 1)
-    out += value
 
 
 # Tagged fields ------------------------------------------------------------------------------------------------------

@@ -191,7 +191,6 @@ class FetchSessionCache:
         self._random_id = random_id  #: a positive int32 by chance, so that sessions of a former life are not met again
         self._sessions: dict[int, FetchSession] = {}
         self._clients_partitions = 0  #: in sessions of those who are not followers
-        self.evictions = 0
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -274,7 +273,6 @@ class FetchSessionCache:
 
     def _evict(self, session: FetchSession) -> bool:
         self._drop(session.id)
-        self.evictions += 1
         return True
 
     def _drop(self, session_id: int) -> None:

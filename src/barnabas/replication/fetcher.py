@@ -129,7 +129,6 @@ class ReplicaFetcher:
         self._connecting: asyncio.Task[None] | None = None
         #: True from the moment at which the task will do nothing more: give its partitions to another one.
         self.ended = False
-        self.fetch_count = 0
         self.fetched_bytes = 0
 
     # --- partitions come and go ------------------------------------------------------------------------------------
@@ -270,7 +269,6 @@ class ReplicaFetcher:
         self._append_waiting()
         if was_interrupted or self._stopping:
             return None  # the logs of a broker that stops are gone already, also for whoever only looks
-        self.fetch_count += 1
         self.fetched_bytes += answer.size
         effects = self._machine.fetched(
             step.plan,

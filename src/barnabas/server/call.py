@@ -48,8 +48,6 @@ class Channel(Protocol):
     peer_host: str
     #: The client id of the last request; kept only where faults are injected.
     client_id: str
-    #: (name, version) of the client's library, when its ApiVersions request told.
-    client_software: tuple[str, str]
 
     def answered(self, call: "Call") -> None:
         """The call has its answer; send what is ready, in order."""

@@ -109,7 +109,6 @@ class Connection(asyncio.BufferedProtocol):
         self.principal = principal
         self.gate = gate
         self._frame_bytes_max = pipeline.request_bytes_max if gate is None else gate.frame_bytes_max
-        self.client_software = ("unknown", "unknown")
         self.client_id = ""
         self.peer_host = ""
         self.peer_port = 0

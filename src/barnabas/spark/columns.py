@@ -43,7 +43,6 @@ TYPES: Final[dict[str, pa.DataType]] = {
     "headers": _HEADERS,
 }
 COLUMNS: Final = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
-COLUMNS_WITH_HEADERS: Final = (*COLUMNS, "headers")
 
 #: Large enough that Spark's cost per Arrow batch does not show, small enough for caches and for a task's memory.
 MAX_ROWS: Final = 32 * 1024

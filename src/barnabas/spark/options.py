@@ -163,7 +163,6 @@ class SourceOptions:
     starting: Limit
     ending: Limit
     fail_on_data_loss: bool = True
-    include_headers: bool = False
     min_partitions: int | None = None
     max_records_per_partition: int | None = None
     driver_read_max_records: int = DEFAULT_DRIVER_RECORDS
@@ -222,7 +221,6 @@ def source_options(options: Mapping[str, str], *, streaming: bool) -> SourceOpti
         tier_url=given.get("tierurl"),
         store=store_settings(given),
         fail_on_data_loss=read.flag("failOnDataLoss", default=True),
-        include_headers=read.flag("includeHeaders", default=False),
         min_partitions=read.positive("minPartitions"),
         max_records_per_partition=read.positive("maxRecordsPerPartition"),
         driver_read_max_records=read.whole("driverReadMaxRecords", default=DEFAULT_DRIVER_RECORDS),

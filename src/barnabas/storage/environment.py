@@ -140,8 +140,6 @@ class LogEnvironment:
     on_log_start: Callable[[TopicPartition], None] = _ignore_log_start
     #: `remote.log.storage.system.enable`
     is_tiering: bool = False
-    #: `transaction.max.timeout.ms`: a transaction that is open for longer is late.
-    max_transaction_timeout_ms: int = 15 * 60 * 1000
 
     def is_tiered(self, config: LogConfig, topic: str) -> bool:
         """Whether a log may begin in the tier: `remote.storage.enable`, of a broker and of a topic that can have it."""

@@ -125,19 +125,10 @@ def partition_dir(partition: TopicPartition) -> str:
     return f"{partition.topic}-{partition.partition}"
 
 
-def _suffixed(partition: TopicPartition, suffix: str, unique: str | None) -> str:
-    tail = f"-{partition.partition}.{unique or uuid4().hex}{suffix}"
-    return partition.topic[: _NAME_LENGTH_MAX - len(tail)] + tail
-
-
 def delete_dir(partition: TopicPartition, unique: str | None = None) -> str:
     """A name for a partition that is to be deleted. The topic is cut where the name would grow too long."""
-    return _suffixed(partition, DELETE_DIR_SUFFIX, unique)
-
-
-def stray_dir(partition: TopicPartition, unique: str | None = None) -> str:
-    """A name for a partition that no longer belongs on this broker."""
-    return _suffixed(partition, STRAY_DIR_SUFFIX, unique)
+    tail = f"-{partition.partition}.{unique or uuid4().hex}{DELETE_DIR_SUFFIX}"
+    return partition.topic[: _NAME_LENGTH_MAX - len(tail)] + tail
 
 
 def future_dir(partition: TopicPartition, unique: str | None = None) -> str:

@@ -8,7 +8,6 @@ Follows Kafka's ProducerStateManager and ProducerAppendInfo. Owner: the log.
 """
 
 from collections.abc import Iterable
-from typing import Final
 
 from barnabas.core.errors import BrokenInvariant, ErrorCode, Refused
 from barnabas.core.ids import NO_PRODUCER_ID, Offset, TopicPartition
@@ -16,9 +15,6 @@ from barnabas.protocol.record_batch import BatchHeader
 from barnabas.protocol.records import EndTxnMarker as EndTxnMarker
 from barnabas.storage.producer_append import AppendOrigin, AppendPlan, ProducerAppend, repeats_ended_transaction
 from barnabas.storage.producer_entry import CompletedTxn, ProducerEntry, VerificationEntry
-
-#: A transaction is late when it has outlived the largest allowed time-out by this much.
-LATE_TRANSACTION_BUFFER_MS: Final = 5 * 60 * 1000
 
 
 class ProducerStateManager:
@@ -32,12 +28,10 @@ class ProducerStateManager:
         partition: TopicPartition,
         *,
         producer_id_expiration_ms: int = 86_400_000,
-        max_transaction_timeout_ms: int = 900_000,
         transaction_verification: bool = False,
     ) -> None:
         self.partition = partition
         self.producer_id_expiration_ms = producer_id_expiration_ms
-        self.max_transaction_timeout_ms = max_transaction_timeout_ms
         #: `transaction.partition.verification.enable`
         self.transaction_verification = transaction_verification
         self._producers: dict[int, ProducerEntry] = {}
@@ -80,16 +74,6 @@ class ProducerStateManager:
         """
         entry = self._producers.get(producer_id)
         return entry is not None and entry.txn_first_offset is not None and entry.producer_epoch == producer_epoch
-
-    def has_late_transaction(self, now_ms: int) -> bool:
-        """Whether the oldest open transaction should have been ended by its coordinator long ago."""
-        first = next(iter(self._ongoing), None)
-        if first is None:
-            return False
-        entry = self._producers.get(self._ongoing[first])
-        if entry is None or entry.last_timestamp <= 0:
-            return False
-        return now_ms - entry.last_timestamp > self.max_transaction_timeout_ms + LATE_TRANSACTION_BUFFER_MS
 
     # -- append: check, then change
 
@@ -274,7 +258,6 @@ class ProducerStateManager:
         return ProducerStateManager(
             self.partition,
             producer_id_expiration_ms=self.producer_id_expiration_ms,
-            max_transaction_timeout_ms=self.max_transaction_timeout_ms,
             transaction_verification=self.transaction_verification,
         )
 

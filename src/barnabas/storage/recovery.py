@@ -107,7 +107,6 @@ class _Loader:
         return ProducerStateManager(
             self._partition,
             producer_id_expiration_ms=self._env.producer_id_expiration_ms,
-            max_transaction_timeout_ms=self._env.max_transaction_timeout_ms,
             transaction_verification=self._env.transaction_verification,
         )
 

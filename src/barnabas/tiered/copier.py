@@ -94,7 +94,6 @@ class Copier:
             try:
                 candidate = self.next_candidate(lead)
                 if candidate is None:
-                    lead.copy_trouble = None
                     return
                 await self._wait_for_quota(candidate.size_bytes)
                 await self._copy(lead, candidate)
@@ -103,7 +102,6 @@ class Copier:
                 return
             except (MetadataUnavailable, Refused) as error:
                 failures += 1
-                lead.copy_trouble = str(error)
                 log.warning("%s: cannot copy to the tier, trying again: %s", lead.of.tp, error)
                 await asyncio.sleep(self._settings().pause_s(failures, self._chance))
             else:
@@ -212,7 +210,6 @@ class Copier:
                 # An OSError is of our own files, which may have gone meanwhile: the next look tells.
                 failures += 1
                 counters.copy_errors.add()
-                lead.copy_trouble = str(error)
                 if isinstance(error, StoreFault):
                     self._health.failed(f"copying {lead.of.tp}", error)
                 await asyncio.sleep(self._settings().pause_s(failures - 1, self._chance))

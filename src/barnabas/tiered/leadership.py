@@ -45,9 +45,6 @@ class Leadership:
         self.being_copied: set[RemoteSegmentId] = set()
         self.copying: asyncio.Task[None] | None = None
         self.expiring: asyncio.Task[None] | None = None
-        #: Of the last attempt, with what stands in the way; None: nothing does.
-        self.copy_trouble: str | None = None
-        self.removal_trouble: str | None = None
         #: What is to go from the tier, and has not gone yet.
         self.to_remove: list[RemoteSegment] = []
         #: None: nobody has looked yet, or there was more to do.

@@ -134,8 +134,6 @@ class LocalCopies:
         self.chunks_bytes = 0
         self.indexes_bytes = 0
         self.fetched_bytes = 0
-        self.hits = 0
-        self.misses = 0
 
     async def prepare(self) -> None:
         """An empty directory. Reads wait for it."""
@@ -230,11 +228,9 @@ class LocalCopies:
         under_way: list[asyncio.Future[None]] = []
         for number in range(start // size, -(-min(end, copy.source.size_bytes) // size)):
             if number in copy.present:
-                self.hits += 1
                 continue
             chunk = copy.fetching.get(number)
             if chunk is None:
-                self.misses += 1
                 name = f"chunk {number} of {copy.source.id}"
                 chunk = copy.fetching[number] = self._begin(self._fetch(copy, number), name)
             under_way.append(chunk)

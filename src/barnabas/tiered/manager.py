@@ -147,14 +147,12 @@ class TierManager:
             try:
                 await self.metadata.catch_up(lead.of)
             except MetadataUnavailable as error:
-                lead.copy_trouble = str(error)
                 log.warning("%s: what the tier has of it is not known yet: %s", lead.of.tp, error)
                 await asyncio.sleep(_PAUSE_S)
             else:
                 lead.is_ready = not lead.is_over
         if lead.is_over:
             return
-        lead.copy_trouble = None
         self.refresh(lead.of)
         try:
             self._settle_log_start(lead)
@@ -240,7 +238,6 @@ class TierManager:
         if not made.removals:
             until_bytes = None if made.idle_bytes is None else local.size_bytes + made.idle_bytes
             lead.look = Look(view.version, local.log_start_offset, local.config, made.idle_until_ms, until_bytes)
-            lead.removal_trouble = None
             return
         lead.look = None
         if made.log_start is not None:
@@ -252,12 +249,9 @@ class TierManager:
                 await self._remover.remove(removal, leader_epoch=lead.epoch, check=lead.check)
                 lead.to_remove.remove(removal.segment)
         except (StoreFault, MetadataUnavailable) as error:
-            lead.removal_trouble = str(error)
             log.debug("%s: cannot remove from the tier, trying again: %s", lead.of.tp, error)
         except LeadershipLost:
             return
-        else:
-            lead.removal_trouble = None
 
     # -- time ---------------------------------------------------------------------------------------------------------
 

@@ -7,7 +7,6 @@ whatever their order in the topic. In Kafka a copy that an old leader finishes l
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 
-from barnabas.core.ids import Offset
 from barnabas.tiered.segment_metadata import (
     TRANSITIONS,
     Event,
@@ -27,19 +26,16 @@ class _Epoch:
     reaches furthest. A segment within another is in `covered`, and comes back should the other go.
     """
 
-    __slots__ = ("covered", "ends", "highest", "ids", "starts")
+    __slots__ = ("covered", "ends", "ids", "starts")
 
     def __init__(self) -> None:
         self.starts: list[int] = []
         self.ends: list[int] = []
         self.ids: list[RemoteSegmentId] = []
         self.covered: dict[RemoteSegmentId, tuple[int, int]] = {}
-        #: Of any segment that was ever finished, as Kafka counts: it does not go back when segments are deleted.
-        self.highest: int | None = None
 
     def add(self, segment_id: RemoteSegmentId, start: int, end: int) -> None:
         """An equal range replaces the older one."""
-        self.highest = end if self.highest is None else max(end, self.highest)
         self.covered.pop(segment_id, None)
         at = bisect_right(self.starts, start)
         if at and self.ends[at - 1] >= end and (self.starts[at - 1], self.ends[at - 1]) != (start, end):
@@ -139,18 +135,6 @@ class MetadataCache:
         of_epoch = self._epochs.get(epoch)
         found = None if of_epoch is None else of_epoch.floor(offset)
         return None if found is None else self._segments[found]
-
-    def next_with_txn_index(self, epoch: int, offset: int) -> RemoteSegment | None:
-        """The first finished segment of the epoch, from the one that has `offset` on, with aborted transactions."""
-        for segment in self.finished_of_epoch(epoch):
-            if segment.epoch_end(epoch) >= offset and not segment.txn_index_empty:
-                return segment
-        return None
-
-    def highest_offset(self, epoch: int) -> Offset | None:
-        """The highest that was ever copied in the epoch, be it deleted since."""
-        of_epoch = self._epochs.get(epoch)
-        return None if of_epoch is None or of_epoch.highest is None else Offset(of_epoch.highest)
 
     def all(self) -> list[RemoteSegment]:
         """Whatever their state, by offset."""

@@ -22,7 +22,6 @@ class TransactionSettings:
     transactional_id_expiration_ms: int = 7 * 24 * 3600 * 1000
     expired_cleanup_interval_ms: int = 3600 * 1000
     two_phase_commit_enable: bool = False
-    partition_verification_enable: bool = True
     request_timeout_ms: int = 30_000
     topic_partitions: int = 50
     topic_replication_factor: int = 3
@@ -36,7 +35,6 @@ class TransactionSettings:
             transactional_id_expiration_ms=config.transactional_id_expiration_ms,
             expired_cleanup_interval_ms=config.transaction_remove_expired_transaction_cleanup_interval_ms,
             two_phase_commit_enable=config.transaction_two_phase_commit_enable,
-            partition_verification_enable=config.transaction_partition_verification_enable,
             request_timeout_ms=config.request_timeout_ms,
             topic_partitions=config.transaction_state_log_num_partitions,
             topic_replication_factor=config.transaction_state_log_replication_factor,

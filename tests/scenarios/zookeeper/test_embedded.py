@@ -14,6 +14,7 @@ from zk_raw import RawClient, create, watched
 from barnabas.coordination.embedded.config import ZooKeeperConfig
 from barnabas.coordination.embedded.listener import Connection
 from barnabas.coordination.embedded.server import EmbeddedZooKeeper
+from barnabas.coordination.embedded.tree import CONTAINER_OWNER
 from barnabas.coordination.embedded.wire import Op
 from barnabas.core.clock import ManualClock, SystemClock
 from barnabas.core.errors import BrokenInvariant
@@ -170,7 +171,7 @@ def test_containers_and_ttl_nodes_are_cleaned_up(data: Path) -> None:
         again = EmbeddedZooKeeper(data, config=config)
         await again.start()
         assert "/c" not in again.service.machine.tree.nodes
-        assert again.service.machine.tree.nodes["/never-used"].is_container
+        assert again.service.machine.tree.nodes["/never-used"].owner == CONTAINER_OWNER
         await again.stop()
 
     asyncio.run(story())

@@ -63,7 +63,6 @@ class FakeChannel:
     principal = ANONYMOUS
     listener_name = "PLAINTEXT"
     peer_host = "127.0.0.1"
-    client_software = ("", "")
 
     def __init__(self) -> None:
         self.answer: asyncio.Future[Call] = asyncio.get_running_loop().create_future()

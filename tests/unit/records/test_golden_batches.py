@@ -41,9 +41,20 @@ def test_every_batch_is_valid_and_built_again_to_the_same_bytes(path: Path):
 
 
 def rebuild(records: list[rc.Record], header: rb.BatchHeader) -> bytes:
-    builder = rc.BatchBuilder.like(header)
+    builder = rc.BatchBuilder(
+        base_offset=header.base_offset,
+        codec=header.codec,
+        leader_epoch=header.leader_epoch,
+        producer_id=header.producer_id,
+        producer_epoch=header.producer_epoch,
+        base_sequence=header.base_sequence,
+        transactional=header.is_transactional,
+        control=header.is_control,
+    )
     for record in records:
-        builder.append_record(record)
+        builder.append(
+            record.key, record.value, timestamp=record.timestamp, headers=record.headers, offset=record.offset
+        )
     return builder.build()
 
 

@@ -116,27 +116,6 @@ def test_emptied_batch_keeps_offsets_producer_and_flags():
     assert list(rc.iter_records(empty)) == []
 
 
-def test_what_compaction_keeps_of_a_batch_keeps_its_range_and_gets_a_horizon_once():
-    builder = rc.BatchBuilder(
-        base_offset=7, codec=Codec.LZ4, producer_id=3, producer_epoch=1, base_sequence=20, log_append_time_ms=99
-    )
-    for number in range(4):
-        builder.append(b"%d" % number, None, timestamp=50 + number)
-    original = builder.build()
-    header = rb.read_header(original)
-    kept = rc.BatchBuilder.like(header, delete_horizon_ms=5_000)
-    for record in list(rc.iter_records(original))[1:3]:
-        kept.append_record(record)
-    batch = kept.build()
-    first = rb.read_header(batch)
-    assert (first.base_offset, first.last_offset, first.last_sequence, first.codec) == (7, 10, 23, Codec.LZ4)
-    assert (first.max_timestamp, first.timestamp_type) == (99, rb.LOG_APPEND_TIME)
-    assert [(record.offset, record.sequence) for record in rc.iter_records(batch)] == [(8, 21), (9, 22)]
-    assert first.delete_horizon_ms == 5_000
-    again = rb.read_header(rc.BatchBuilder.like(first, delete_horizon_ms=6_000).build())
-    assert again.delete_horizon_ms == 5_000
-
-
 @pytest.mark.parametrize("commit", [True, False])
 def test_transaction_marker_round_trips(commit: bool):
     batch = rc.end_txn_marker(

@@ -19,7 +19,7 @@ from barnabas.protocol.compression import Codec, compress
 from barnabas.protocol.record_batch import CONTROL_FLAG, iter_batches
 from barnabas.protocol.records import BatchBuilder, Headers, assemble, encode_record, end_txn_marker, iter_records
 from barnabas.spark import compiled
-from barnabas.spark.columns import COLUMNS, COLUMNS_WITH_HEADERS, BatchDecoder
+from barnabas.spark.columns import COLUMNS, TYPES, BatchDecoder
 
 PARTITION = TopicPartition("orders", 7)
 FOREVER = 1 << 60
@@ -37,9 +37,7 @@ class Row(NamedTuple):
     headers: Headers = ()
 
 
-def decoder(
-    start: int = 0, end: int = FOREVER, columns: Sequence[str] = COLUMNS_WITH_HEADERS, **how: object
-) -> BatchDecoder:
+def decoder(start: int = 0, end: int = FOREVER, columns: Sequence[str] = tuple(TYPES), **how: object) -> BatchDecoder:
     return BatchDecoder(PARTITION, from_offset=start, to_offset=end, columns=columns, **how)  # type: ignore[arg-type]
 
 
@@ -114,7 +112,7 @@ def test_columns_hold_what_the_record_codec_reads(
 @given(
     rows=ROWS,
     codec=st.sampled_from(list(Codec)),
-    columns=st.permutations(COLUMNS_WITH_HEADERS),
+    columns=st.permutations(list(TYPES)),
     count=st.integers(1, 8),
 )
 @settings(deadline=None, max_examples=40)

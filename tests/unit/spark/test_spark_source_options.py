@@ -46,7 +46,6 @@ def test_defaults_are_those_of_the_official_source():
     assert (batch.starting, batch.ending) == (Everywhere(EARLIEST), Everywhere(LATEST))
     assert stream.starting == Everywhere(LATEST)
     assert batch.fail_on_data_loss
-    assert not batch.include_headers
     assert (batch.fetch_offset_retries, batch.fetch_offset_retry_interval_ms) == (3, 1000)
     assert batch.max_trigger_delay_ms == 900_000
     assert batch.min_partitions is batch.max_records_per_partition is batch.max_offsets_per_trigger is None
@@ -57,7 +56,6 @@ def test_every_option_is_read_whatever_its_case():
     made = options(
         {
             "FAILONDATALOSS": "FALSE",
-            "includeheaders": "true",
             "minPartitions": "4",
             "maxRecordsPerPartition": "100",
             "maxOffsetsPerTrigger": "10",
@@ -74,7 +72,7 @@ def test_every_option_is_read_whatever_its_case():
         },
         streaming=True,
     )
-    assert (made.fail_on_data_loss, made.include_headers, made.filter_pushdown) == (False, True, True)
+    assert (made.fail_on_data_loss, made.filter_pushdown) == (False, True)
     assert (made.min_partitions, made.max_records_per_partition) == (4, 100)
     assert (made.max_offsets_per_trigger, made.min_offsets_per_trigger, made.max_trigger_delay_ms) == (10, 5, 120_000)
     assert (made.group_id_prefix, made.fetch_offset_retries) == ("mine", 7)

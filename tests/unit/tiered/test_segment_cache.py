@@ -26,10 +26,8 @@ def test_a_segment_is_found_once_its_copy_is_finished() -> None:
     one = segment(1, 0, 99)
     assert cache.apply(one)
     assert found(cache, 0, 50) is None
-    assert cache.highest_offset(0) is None
     assert cache.apply(update(one, SegmentState.COPY_FINISHED))
     assert [found(cache, 0, offset) for offset in (0, 99, 100)] == [1, 1, None]
-    assert cache.highest_offset(0) == 99
     assert cache.size_bytes == one.size_bytes
 
 
@@ -39,7 +37,6 @@ def test_a_segment_is_found_by_the_epoch_that_wrote_the_record() -> None:
     assert [found(cache, 0, offset) for offset in (0, 39, 40)] == [1, 1, None]
     assert [found(cache, 2, offset) for offset in (39, 40, 99)] == [None, 1, 1]
     assert found(cache, 1, 40) is None
-    assert (cache.highest_offset(0), cache.highest_offset(2)) == (39, 99)
 
 
 def test_deletion_takes_a_segment_from_reads_before_its_objects_go() -> None:
@@ -52,7 +49,6 @@ def test_deletion_takes_a_segment_from_reads_before_its_objects_go() -> None:
     assert cache.apply(update(one, SegmentState.DELETE_FINISHED))
     assert cache.all() == []
     assert cache.size_bytes == 0
-    assert cache.highest_offset(0) == 99
 
 
 def test_events_that_do_not_follow_on_what_is_known_are_dropped() -> None:
@@ -108,21 +104,6 @@ def test_a_late_shorter_copy_does_not_hide_a_longer_one() -> None:
     # And counts again should the longer one go.
     assert cache.apply(update(segment(2, 0, 200), SegmentState.DELETE_STARTED))
     assert [found(cache, 0, offset) for offset in (50, 150)] == [1, None]
-
-
-def test_next_segment_with_aborted_transactions_passes_over_those_without() -> None:
-    cache = MetadataCache()
-    finished(
-        cache,
-        segment(1, 0, 99, txn_index_empty=False),
-        segment(2, 100, 199, txn_index_empty=True),
-        segment(3, 200, 299, txn_index_empty=False),
-    )
-    for offset, expected in ((0, 1), (99, 1), (100, 3), (250, 3)):
-        answer = cache.next_with_txn_index(0, offset)
-        assert answer is not None
-        assert int.from_bytes(answer.id.uuid, "big") == expected
-    assert cache.next_with_txn_index(0, 300) is None
 
 
 _EVENTS = st.lists(

@@ -83,7 +83,6 @@ class GroupCommit:
         self._on_failure = on_failure
         self._records: list[bytes] = []
         self._first_zxid = 0
-        self._record_bytes = 0
         self._appended_zxid = 0
         self._flushing_zxid = 0
         self.synced_zxid = 0
@@ -104,10 +103,6 @@ class GroupCommit:
         self._appended_zxid = self._flushing_zxid = self.synced_zxid = last_zxid
         self._thread.start()
 
-    @property
-    def is_clean(self) -> bool:
-        return self._flushing is None and not self._records
-
     # ---- in -----------------------------------------------------------------------------------------------------------
 
     def append(self, zxid: int, record: bytes) -> None:
@@ -117,7 +112,6 @@ class GroupCommit:
         self._records.append(record)
         self._appended_zxid = zxid
         self.held_bytes += len(record)
-        self._record_bytes += len(record)
         if self._flushing is None and not self._kicked:
             self._kicked = True
             self._loop.call_soon(self._flush)

@@ -73,10 +73,6 @@ class Node:
         return len(self.children) if self.children else 0
 
     @property
-    def is_container(self) -> bool:
-        return self.owner == CONTAINER_OWNER
-
-    @property
     def ttl_ms(self) -> int | None:
         return self.owner & TTL_MS_MAX if TTL_OWNER_BITS <= self.owner < 0 else None
 

@@ -288,10 +288,6 @@ class LogConfig:
         return self.retention_bytes if self.local_retention_bytes == AS_RETENTION else self.local_retention_bytes
 
     @property
-    def checks_schemas(self) -> bool:
-        return self.barnabas_key_schema_validation or self.barnabas_value_schema_validation
-
-    @property
     def stamps_append_time(self) -> bool:
         return self.message_timestamp_type == LOG_APPEND_TIME
 

@@ -84,7 +84,6 @@ class Cleaner:
         self._max_overdue_ms = 0
         self._last_run_ms = env.clock.now_ms()
         self._dead_workers = 0
-        self._totals = [0, 0, 0]
 
     # -- beginning and end
 
@@ -337,9 +336,6 @@ class Cleaner:
         self._deaths.pop(log.partition, None)
         self._dead_workers = 0
         self._last_stats[id(running.worker)] = stats
-        self._totals = [
-            total + more for total, more in zip(self._totals, (1, stats.bytes_read, stats.bytes_written), strict=True)
-        ]
         logger.info(
             "cleaned %s up to %d in %.1f s (%.1f s for the keys): %d records, %d bytes became %d records, %d bytes; "
             "the map of keys was %.1f%% full%s",
@@ -428,7 +424,4 @@ class Cleaner:
             dead_worker_count=self._dead_workers,
             uncleanable_partitions_count=counts,
             uncleanable_bytes=sizes,
-            logs_cleaned_total=self._totals[0],
-            bytes_read_total=self._totals[1],
-            bytes_written_total=self._totals[2],
         )

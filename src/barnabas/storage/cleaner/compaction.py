@@ -56,7 +56,6 @@ class _Cleaning:
         dirty_aborted = [txn for txn in self._aborted if txn.last_offset >= job.first_dirty_offset]
         dirty_map = DirtyMap(job.dedupe_buffer_bytes, TransactionTracker(dirty_aborted))
         next_dirty = self._build(dirty_map)
-        stats.map_records_read = len(dirty_map.flags)
         stats.buffer_utilization = dirty_map.utilization
         dirty_map.close()
         stats.map_s = clock_s() - began_s
@@ -94,9 +93,7 @@ class _Cleaning:
                 if segment.base_offset < job.first_dirty_offset:
                     start = reader.position_of(job.first_dirty_offset)
                 self._dirty_from[segment.base_offset] = start
-                stop = reader.feed(dirty_map.index, start)
-                self._mapped_to[segment.base_offset] = stop
-                self._stats.map_bytes_read += stop - start
+                self._mapped_to[segment.base_offset] = reader.feed(dirty_map.index, start)
             if dirty_map.is_full:
                 return max(dirty_map.latest_offset + 1, segment.base_offset, job.first_dirty_offset)
         return job.end_offset

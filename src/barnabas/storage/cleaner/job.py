@@ -69,8 +69,6 @@ class CleanStats:
     records_written: int = 0
     #: Records without a key, which a compacted topic cannot keep.
     invalid_records: int = 0
-    map_bytes_read: int = 0
-    map_records_read: int = 0
     map_s: float = 0.0
     total_s: float = 0.0
     #: 0 … 1: how full the map of keys was.

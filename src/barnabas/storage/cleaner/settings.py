@@ -50,7 +50,3 @@ class CleanerMetrics:
     #: By log directory.
     uncleanable_partitions_count: dict[str, int] = field(default_factory=dict)
     uncleanable_bytes: dict[str, int] = field(default_factory=dict)
-    #: Since the start; not Kafka's.
-    logs_cleaned_total: int = 0
-    bytes_read_total: int = 0
-    bytes_written_total: int = 0

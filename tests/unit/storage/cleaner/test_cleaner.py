@@ -102,7 +102,6 @@ def test_a_dirty_log_is_cleaned_swapped_and_checkpointed(rig: Rig, tmp_path: Pat
     assert rig.checkpoint(tmp_path) == {tp("t"): 12}
     assert rig.leftovers(log) == []
     metrics = rig.cleaner.metrics
-    assert metrics.logs_cleaned_total == 1
     assert 20 < metrics.cleaner_recopy_percent < 30
     assert metrics.uncleanable_partitions_count == {str(tmp_path): 0}
 

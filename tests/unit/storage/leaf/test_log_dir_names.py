@@ -65,13 +65,12 @@ def test_partition_directories_round_trip(topic: str, partition: int):
     future = names.parse_partition_dir(names.future_dir(wanted))
     assert future.partition == wanted
     assert future.is_future
-    for make, flag in ((names.delete_dir, "is_delete"), (names.stray_dir, "is_stray")):
-        name = make(wanted)
-        assert len(name) <= 255
-        parsed = names.parse_partition_dir(name)
-        assert getattr(parsed, flag)
-        assert wanted.topic.startswith(parsed.partition.topic)
-        assert parsed.partition.partition == partition
+    name = names.delete_dir(wanted)
+    assert len(name) <= 255
+    parsed = names.parse_partition_dir(name)
+    assert parsed.is_delete
+    assert wanted.topic.startswith(parsed.partition.topic)
+    assert parsed.partition.partition == partition
 
 
 def test_unique_part_can_be_given():

@@ -308,15 +308,6 @@ def test_silent_producers_expire_but_not_inside_a_transaction():
     log.produce(55, pid=1)
 
 
-def test_late_transaction_is_noticed():
-    log = Log(max_transaction_timeout_ms=1_000)
-    assert not log.state.has_late_transaction(10**9)
-    log.produce(0, txn=True, at_ms=5_000)
-    limit = 5_000 + 1_000 + 5 * 60 * 1_000
-    assert not log.state.has_late_transaction(limit)
-    assert log.state.has_late_transaction(limit + 1)
-
-
 def test_snapshot_state_is_loaded_with_its_open_transactions_in_order(log: Log):
     entries = [
         ProducerEntry(1, producer_epoch=0, last_timestamp=500, txn_first_offset=40),
