@@ -19,7 +19,7 @@ from barnabas.core.config.catalog import BROKER_SETTINGS, TOPIC_SETTINGS
 from barnabas.core.config.describe import ConfigEntry, describe_broker, describe_cluster_default, describe_topic
 from barnabas.core.config.topic import check_not_by_hand, keep_link, validate_topic_config
 from barnabas.core.errors import ConfigError, ErrorCode, Refused
-from barnabas.core.topics import InvalidTopicName, check_topic_name
+from barnabas.core.topics import check_topic_name
 from barnabas.core.words import AclOperation, AclResourceType, ConfigSource
 from barnabas.protocol.messages import alter_configs as full
 from barnabas.protocol.messages import incremental_alter_configs as incremental
@@ -214,10 +214,7 @@ class ConfigsApi:
             raise Refused(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "Cluster authorization failed.")
 
     def _check_topic(self, name: str) -> None:
-        try:
-            check_topic_name(name)
-        except InvalidTopicName as error:
-            raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, str(error)) from error
+        check_topic_name(name)
         if self._context.metadata.topic(name) is None:
             raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
 

@@ -4,12 +4,11 @@ The coordinator is the leader of the partition of an internal topic to which the
 created; unlike Kafka, the answer waits a little for its leaders, so that the first client need not ask again.
 """
 
-import asyncio
 from collections.abc import Mapping
 from enum import IntEnum
 
 from barnabas.coordination.internal_topic import InternalTopic
-from barnabas.coordination.metadata_cache import MetadataChange
+from barnabas.coordination.metadata_waits import wait_until_shown
 from barnabas.core.errors import ErrorCode, Refused
 from barnabas.core.ids import BrokerId, TopicPartition
 from barnabas.core.words import AclOperation, AclResourceType
@@ -55,29 +54,17 @@ class FindCoordinatorApi:
         self, call: Call, request: FindCoordinatorRequest, internal: InternalTopic
     ) -> ApiMessage:
         keys = _keys(call, request)
+        metadata = self._context.metadata
+
+        def has_leader(key: str) -> bool:
+            # The number of partitions is known with the topic only, and with it where the key belongs.
+            return metadata.has_all_leaders(internal.name, [internal.partition_for(key)])
+
         is_allowed = any(self._is_allowed(call, request, key) is ErrorCode.NONE for key in keys)
         if is_allowed and await internal.ensure():
-            await self._wait_for_leaders(internal, keys)
+            # Of a leader that comes late the client is told COORDINATOR_NOT_AVAILABLE, and asks again.
+            await wait_until_shown(metadata, keys, has_leader, timeout_s=CREATION_WAIT_S)
         return self._answer(call, request, internal)
-
-    async def _wait_for_leaders(self, internal: InternalTopic, keys: list[str]) -> None:
-        metadata = self._context.metadata
-        ready = asyncio.Event()
-
-        def look(change: MetadataChange | None = None) -> None:
-            # The number of partitions is known with the topic only, and with it where the keys belong.
-            if metadata.has_all_leaders(internal.name, {internal.partition_for(key) for key in keys}):
-                ready.set()
-
-        unsubscribe = metadata.subscribe(look)
-        look()
-        try:
-            async with asyncio.timeout(CREATION_WAIT_S):
-                await ready.wait()
-        except TimeoutError:
-            return  # the client is told COORDINATOR_NOT_AVAILABLE, and asks again
-        finally:
-            unsubscribe()
 
     def _is_allowed(self, call: Call, request: FindCoordinatorRequest, key: str) -> ErrorCode:
         resource, error = _DESCRIBED[KeyType(request.key_type)]

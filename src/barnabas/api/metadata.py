@@ -5,15 +5,14 @@ Kafka, the answer waits for the new topic's leaders, up to `AUTO_CREATION_WAIT_S
 Eligible leader replicas are KRaft's and always null here.
 """
 
-import asyncio
 from bisect import bisect_left
-from collections.abc import Iterable
 
 from barnabas.api.metadata_encoding import encoded_partitions
-from barnabas.coordination.metadata_cache import MetadataChange, PartitionMetadata, TopicImage
+from barnabas.coordination.metadata_cache import PartitionMetadata, TopicImage
+from barnabas.coordination.metadata_waits import wait_until_shown
 from barnabas.core.errors import ErrorCode, Refused
 from barnabas.core.ids import ZERO_TOPIC_ID, BrokerId, TopicId
-from barnabas.core.topics import InvalidTopicName, check_topic_name, is_internal
+from barnabas.core.topics import check_topic_name, is_internal
 from barnabas.core.words import AclOperation, AclResourceType
 from barnabas.protocol.messages.base import ApiMessage
 from barnabas.protocol.messages.describe_cluster import (
@@ -113,35 +112,16 @@ class MetadataApi:
                 continue
             try:
                 check_topic_name(name)
-            except InvalidTopicName:
-                errors[name] = ErrorCode.INVALID_TOPIC_EXCEPTION
+            except Refused as refused:
+                errors[name] = refused.code
             else:
                 valid.append(name)
         if valid:
             errors.update(await self._context.auto_create(valid))
-            await self._wait_for_leaders(name for name in valid if errors.get(name, ErrorCode.NONE) is ErrorCode.NONE)
+            created = [name for name in valid if errors.get(name, ErrorCode.NONE) is ErrorCode.NONE]
+            # Of what comes late the client sees LEADER_NOT_AVAILABLE or UNKNOWN_TOPIC_OR_PARTITION, and asks again.
+            await wait_until_shown(self._context.metadata, created, self._is_ready, timeout_s=AUTO_CREATION_WAIT_S)
         return self._answer(call, request, errors)
-
-    async def _wait_for_leaders(self, names: Iterable[str]) -> None:
-        metadata = self._context.metadata
-        waiting = {name for name in names if not self._is_ready(name)}
-        if not waiting:
-            return
-        ready = asyncio.Event()
-
-        def changed(change: MetadataChange) -> None:
-            waiting.difference_update([name for name in waiting if self._is_ready(name)])
-            if not waiting:
-                ready.set()
-
-        unsubscribe = metadata.subscribe(changed)
-        try:
-            async with asyncio.timeout(AUTO_CREATION_WAIT_S):
-                await ready.wait()
-        except TimeoutError:
-            return  # the client sees LEADER_NOT_AVAILABLE or UNKNOWN_TOPIC_OR_PARTITION, and asks again
-        finally:
-            unsubscribe()
 
     def _is_ready(self, name: str) -> bool:
         image = self._context.metadata.topic(name)
@@ -203,8 +183,8 @@ class MetadataApi:
             error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             try:
                 check_topic_name(name)
-            except InvalidTopicName:
-                error = ErrorCode.INVALID_TOPIC_EXCEPTION
+            except Refused as refused:
+                error = refused.code
         topic = MetadataResponseTopic(error_code=error, name=name, is_internal=is_internal(name))
         if with_operations and error is not ErrorCode.TOPIC_AUTHORIZATION_FAILED:
             topic.topic_authorized_operations = self._context.authorized_operations(call, AclResourceType.TOPIC, name)

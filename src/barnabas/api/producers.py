@@ -2,7 +2,7 @@
 
 from barnabas.core.errors import ErrorCode, Refused
 from barnabas.core.ids import TopicPartition
-from barnabas.core.topics import InvalidTopicName, check_topic_name
+from barnabas.core.topics import check_topic_name
 from barnabas.core.words import AclOperation
 from barnabas.protocol.messages.base import ApiMessage
 from barnabas.protocol.messages.describe_producers import (
@@ -38,8 +38,8 @@ class ProducersApi:
     def _topic_error(self, call: Call, name: str) -> tuple[ErrorCode, str | None]:
         try:
             check_topic_name(name)
-        except InvalidTopicName as error:
-            return ErrorCode.INVALID_TOPIC_EXCEPTION, str(error)
+        except Refused as refused:
+            return refused.code, refused.message
         if not self._context.allows_topic(call, AclOperation.READ, name):
             return ErrorCode.TOPIC_AUTHORIZATION_FAILED, None
         if self._context.metadata.topic(name) is None:

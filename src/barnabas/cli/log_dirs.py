@@ -8,7 +8,7 @@ import typer
 from barnabas.cli._tool import Bootstrap, CommandConfig, Json, UsageError, options, parse_number, run, say
 from barnabas.client.admin.partitions import describe_log_dirs
 from barnabas.client.asynchronous import AsyncClient
-from barnabas.client.errors import error_code
+from barnabas.core.errors import ErrorCode
 
 
 def command(
@@ -53,7 +53,7 @@ async def _describe(cluster: AsyncClient, wanted: list[int], topics: set[str], j
                     if not topics or topic.name in topics
                     for part in topic.partitions
                 ],
-                "error": error_code(result.error_code).name if result.error_code else None,
+                "error": ErrorCode(result.error_code).name if result.error_code else None,
                 "logDir": result.log_dir,
             }
             for result in await describe_log_dirs(cluster, broker)

@@ -20,7 +20,6 @@ from barnabas.client.errors import (
     RequestTimedOut,
     UnsupportedVersion,
     check,
-    error_code,
 )
 from barnabas.client.exchange import Link, api_name, sayable
 from barnabas.client.image import Broker, ClusterImage, LeaderEpochs, TopicInfo, image_of
@@ -390,7 +389,7 @@ class ClientCore:
             except ClientError:
                 self._coordinators.pop((kind, key), None)
                 raise
-            code = error_code(error_of(response))
+            code = ErrorCode(error_of(response))
             if code in _STALE_COORDINATOR:
                 self._coordinators.pop((kind, key), None)
             if code in again:

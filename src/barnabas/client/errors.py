@@ -55,21 +55,13 @@ class BrokerRefused(ClientError):
     """The broker answered with one of Kafka's error codes."""
 
     def __init__(self, code: int, message: str | None = None) -> None:
-        self.code = error_code(code)
+        self.code = ErrorCode(code)
         #: The broker's own words, where the API has room for them.
         self.message = message
         self.retriable = self.code in RETRIABLE
         words = f"{self.code.name}: {message}" if message else self.code.name
         advice = _ADVICE.get(self.code)
         super().__init__(f"{words} ({advice})" if advice else words)
-
-
-def error_code(code: int) -> ErrorCode:
-    """The code by name; one from a newer broker that we have no name for is an unknown server error."""
-    try:
-        return ErrorCode(code)
-    except ValueError:
-        return ErrorCode.UNKNOWN_SERVER_ERROR
 
 
 def check(code: int, message: str | None = None) -> None:

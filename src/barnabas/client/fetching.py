@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from barnabas.client.core import DATA, ClientCore
-from barnabas.client.errors import BrokerRefused, ClientError, check, error_code
+from barnabas.client.errors import BrokerRefused, ClientError, check
 from barnabas.client.image import NO_TOPIC_ID, ClusterImage
 from barnabas.core.errors import ErrorCode
 from barnabas.core.ids import TopicPartition
@@ -149,7 +149,7 @@ def fetched_of(
         for part in topic.partitions:
             partition = TopicPartition(topic.topic or names.get(topic.topic_id, ""), part.partition_index)
             if partition in positions:
-                yield error_code(part.error_code), _fetched(partition, positions[partition], part, response)
+                yield ErrorCode(part.error_code), _fetched(partition, positions[partition], part, response)
 
 
 def _fetched(partition: TopicPartition, position: int, part: PartitionData, response: FetchResponse) -> Fetched:

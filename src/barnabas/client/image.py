@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from barnabas.client.errors import error_code
 from barnabas.core.errors import ErrorCode
 from barnabas.core.ids import TopicPartition
 from barnabas.protocol.messages.metadata import MetadataResponse, MetadataResponseTopic
@@ -142,5 +141,5 @@ def _topic(name: str, topic: MetadataResponseTopic) -> TopicInfo:
             )
             for p in partitions
         ),
-        error=error_code(topic.error_code),
+        error=ErrorCode(topic.error_code),
     )

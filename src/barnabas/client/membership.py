@@ -11,7 +11,7 @@ from typing import Protocol
 
 from barnabas.client.admin.groups import CommittedOffset, commit_offsets
 from barnabas.client.asynchronous import AsyncClient
-from barnabas.client.errors import BrokerRefused, ClientError, check, error_code
+from barnabas.client.errors import BrokerRefused, ClientError, check
 from barnabas.core.errors import ErrorCode
 from barnabas.core.ids import TopicPartition
 from barnabas.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
@@ -113,7 +113,7 @@ class GroupMember:
                 # The answer comes when all members have joined.
                 timeout_ms=config.rebalance_timeout_ms + 5_000,
             )
-            code = error_code(response.error_code)
+            code = ErrorCode(response.error_code)
             if code is ErrorCode.MEMBER_ID_REQUIRED:
                 self.member_id = response.member_id
             elif code in REJOIN:
@@ -175,7 +175,7 @@ class GroupMember:
             HeartbeatResponse,
             error_of=lambda answer: answer.error_code,
         )
-        code = error_code(response.error_code)
+        code = ErrorCode(response.error_code)
         if code is not ErrorCode.NONE:
             self._forget(code)
         return code

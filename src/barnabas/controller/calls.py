@@ -1,6 +1,5 @@
 """What API handlers ask of the controller's machine: each becomes an event, and waits for the reply. Owner: the event loop."""
 
-import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
@@ -26,7 +25,8 @@ from barnabas.controller.events import (
     ProposedIsr,
     RenewLeaderEpoch,
 )
-from barnabas.coordination.metadata_cache import MetadataCache, MetadataChange
+from barnabas.coordination.metadata_cache import MetadataCache
+from barnabas.coordination.metadata_waits import wait_until_shown
 from barnabas.coordination.znodes import ProducerIdBlock, ReplicaAssignment
 from barnabas.core.errors import ErrorCode
 from barnabas.core.ids import TopicId, TopicPartition
@@ -82,27 +82,15 @@ class ControllerCalls:
 
     async def _until_led(self, leaders: Mapping[TopicPartition, int], timeout_ms: int) -> set[TopicPartition]:
         """Waits for the metadata; answers with the partitions for which it did not come in time."""
-        missing = dict(leaders)
-        done = asyncio.Event()
 
-        def look(_: MetadataChange | None = None) -> None:
-            for partition, leader in list(missing.items()):
-                state = self._metadata.partition(partition)
-                if state is not None and state.leader == leader:
-                    del missing[partition]
-            if not missing:
-                done.set()
+        def is_led(partition: TopicPartition) -> bool:
+            state = self._metadata.partition(partition)
+            return state is not None and state.leader == leaders[partition]
 
-        look()
-        leave = self._metadata.subscribe(look)
-        try:
-            async with asyncio.timeout(max(0, timeout_ms) / 1000):
-                await done.wait()
-        except TimeoutError:
+        missing = await wait_until_shown(self._metadata, leaders, is_led, timeout_s=timeout_ms / 1000)
+        if missing:
             _log.info("the metadata of %d elected partitions did not come within %d ms", len(missing), timeout_ms)
-        finally:
-            leave()
-        return set(missing)
+        return missing
 
     async def alter_reassignments(
         self, targets: Mapping[TopicPartition, tuple[int, ...] | None]

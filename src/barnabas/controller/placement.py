@@ -5,17 +5,14 @@ one broker have their other replicas spread over all others. With racks, the rou
 partition uses every rack before it uses one twice. Chance is injected as where the round starts.
 """
 
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from barnabas.coordination.znodes import ReplicaAssignment
 from barnabas.core.errors import ErrorCode, Refused
 
-TOPIC_NAME_LENGTH_MAX = 249
 #: Of one topic. Its assignment is one znode, which has room for about as many. A request for 2^31 partitions is refused early.
 PARTITIONS_MAX = 50_000
-_LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]+")
 
 #: Partition -> its replicas, the preferred leader first.
 Assignment = dict[int, tuple[int, ...]]
@@ -122,20 +119,6 @@ def _follower(first: int, shift: int, step: int, size: int) -> int:
 
 
 # --- which topics may be made -----------------------------------------------------------------------------------------
-
-
-def validate_topic_name(name: str) -> None:
-    reason = None
-    if not name:
-        reason = "the empty string is not allowed"
-    elif name in (".", ".."):
-        reason = f"'{name}' is not allowed"
-    elif len(name) > TOPIC_NAME_LENGTH_MAX:
-        reason = f"the length of '{name}' is longer than the max allowed length {TOPIC_NAME_LENGTH_MAX}"
-    elif not _LEGAL_NAME.fullmatch(name):
-        reason = f"'{name}' contains one or more characters other than ASCII alphanumerics, '.', '_' and '-'"
-    if reason is not None:
-        raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic name is invalid: {reason}")
 
 
 def validate_no_collision(name: str, topics: Iterable[str]) -> None:

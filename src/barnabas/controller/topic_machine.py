@@ -12,9 +12,9 @@ from barnabas.controller.replica_state_machine import ReplicaStateMachine
 from barnabas.coordination import paths
 from barnabas.coordination.operations import Get, GetChildren, SetData
 from barnabas.coordination.znodes import TopicAssignment
-from barnabas.core.errors import Malformed
+from barnabas.core.errors import Malformed, Refused
 from barnabas.core.ids import TopicPartition
-from barnabas.core.topics import InvalidTopicName, check_topic_name
+from barnabas.core.topics import check_topic_name
 
 _log = logging.getLogger(__name__)
 
@@ -113,7 +113,7 @@ class TopicMachine:
         try:
             check_topic_name(topic)
             return TopicAssignment.decode(topic, data or b"")
-        except (InvalidTopicName, Malformed) as error:
+        except (Refused, Malformed) as error:
             # One topic that cannot be read must not keep the others from having leaders.
             _log.error("%s", error)
             return None

@@ -4,7 +4,6 @@ Owner: the event loop of the controller's broker. The controller's own watches d
 is seen by the machine, as one that a tool wrote would be.
 """
 
-import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,15 +19,16 @@ from barnabas.controller.placement import (
     grow,
     validate_manual_assignment,
     validate_no_collision,
-    validate_topic_name,
 )
 from barnabas.coordination import paths
-from barnabas.coordination.metadata_cache import MetadataCache, MetadataChange
+from barnabas.coordination.metadata_cache import MetadataCache
+from barnabas.coordination.metadata_waits import wait_until_shown
 from barnabas.coordination.operations import Create, Exists, Get, Guard, Operation, Result, SetData, ZkCode
 from barnabas.coordination.session import ZooKeeperSession
 from barnabas.coordination.znodes import ReplicaAssignment, TopicAssignment, encode_config
 from barnabas.core.errors import ConfigError, ErrorCode, Malformed, Refused
 from barnabas.core.ids import TopicId
+from barnabas.core.topics import check_topic_name
 from barnabas.runtime.turns import in_turns
 
 _log = logging.getLogger(__name__)
@@ -144,7 +144,7 @@ class TopicAdmin:
                 "Both numPartitions or replicationFactor and replicasAssignments were set. "
                 "Both cannot be used at the same time.",
             )
-        validate_topic_name(topic.name)
+        check_topic_name(topic.name)
         validate_no_collision(topic.name, (*context.topics, *planned))
         if topic.assignment:
             assignment = validate_manual_assignment(topic.assignment)
@@ -295,27 +295,9 @@ class TopicAdmin:
 
     async def _until(self, names: Iterable[str], is_so: Callable[[str], bool], *, timeout_ms: int) -> list[str]:
         """Waits until the metadata says so for each; answers with those for which it did not in time."""
-        missing = {name for name in names if not is_so(name)}
-        if not missing:
-            return []
-        if timeout_ms <= 0:
-            return sorted(missing)
-        done = asyncio.Event()
-
-        def look(_: MetadataChange) -> None:
-            for name in [name for name in missing if is_so(name)]:
-                missing.discard(name)
-            if not missing:
-                done.set()
-
-        leave = self._metadata.subscribe(look)
-        try:
-            async with asyncio.timeout(timeout_ms / 1000):
-                await done.wait()
-        except TimeoutError:
+        missing = await wait_until_shown(self._metadata, names, is_so, timeout_s=timeout_ms / 1000)
+        if missing and timeout_ms > 0:
             _log.info("not done within %d ms: %s", timeout_ms, ", ".join(sorted(missing)))
-        finally:
-            leave()
         return sorted(missing)
 
 

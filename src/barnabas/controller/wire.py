@@ -43,14 +43,6 @@ UPDATE_METADATA_VERSION = 8
 STOP_REPLICA_VERSION = 4
 
 
-def error_code(code: int) -> ErrorCode:
-    """A code that we have no name for is an unknown error."""
-    try:
-        return ErrorCode(code)
-    except ValueError:
-        return ErrorCode.UNKNOWN_SERVER_ERROR
-
-
 def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[TopicPartition]]:
     topics: dict[str, list[TopicPartition]] = {}
     for partition in partitions:
@@ -93,9 +85,9 @@ def leader_and_isr_answer(effect: SendLeaderAndIsr, response: LeaderAndIsrRespon
     names: dict[bytes, str] = {topic_id: topic for topic, topic_id in effect.topic_ids.items()}
     return LeaderAndIsrAnswered(
         broker_id=effect.broker_id,
-        error=error_code(response.error_code),
+        error=ErrorCode(response.error_code),
         partition_errors={
-            TopicPartition(names[topic.topic_id], each.partition_index): error_code(each.error_code)
+            TopicPartition(names[topic.topic_id], each.partition_index): ErrorCode(each.error_code)
             for topic in response.topics
             if topic.topic_id in names
             for each in topic.partition_errors
@@ -147,7 +139,7 @@ def _live_broker(broker: BrokerRegistration) -> UpdateMetadataBroker:
 
 
 def update_metadata_answer(broker_id: int, response: UpdateMetadataResponse) -> UpdateMetadataAnswered:
-    return UpdateMetadataAnswered(broker_id, error_code(response.error_code))
+    return UpdateMetadataAnswered(broker_id, ErrorCode(response.error_code))
 
 
 # --- StopReplica ------------------------------------------------------------------------------------------------------
@@ -178,10 +170,10 @@ def stop_replica_request(effect: SendStopReplica, *, controller_id: int) -> Stop
 def stop_replica_answer(effect: SendStopReplica, response: StopReplicaResponse) -> StopReplicaAnswered:
     """Only what was asked to delete its data: the rest needs no answer."""
     answered: Mapping[TopicPartition, ErrorCode] = {
-        TopicPartition(each.topic_name, each.partition_index): error_code(each.error_code)
+        TopicPartition(each.topic_name, each.partition_index): ErrorCode(each.error_code)
         for each in response.partition_errors
     }
-    error = error_code(response.error_code)
+    error = ErrorCode(response.error_code)
     return StopReplicaAnswered(
         broker_id=effect.broker_id,
         error=error,

@@ -149,6 +149,10 @@ class ErrorCode(IntEnum):
     STREAMS_TOPOLOGY_FENCED = 132
     SHARE_SESSION_LIMIT_REACHED = 133
 
+    @classmethod
+    def _missing_(cls, value: object) -> "ErrorCode":
+        return cls.UNKNOWN_SERVER_ERROR  # of a newer broker, which has names for more
+
 
 #: Codes after which a client may simply try again.
 RETRIABLE = frozenset(

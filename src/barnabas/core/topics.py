@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from barnabas.core.errors import BarnabasError
+from barnabas.core.errors import ErrorCode, Refused
 
 GROUP_METADATA_TOPIC: Final = "__consumer_offsets"
 TRANSACTION_STATE_TOPIC: Final = "__transaction_state"
@@ -21,28 +21,23 @@ NAME_LENGTH_MAX: Final = 249
 _LEGAL = re.compile(r"[a-zA-Z0-9._-]+")
 
 
-class InvalidTopicName(BarnabasError):
-    """The message says what is wrong with the name."""
-
-
 def is_internal(topic: str) -> bool:
     return topic in INTERNAL_TOPICS
 
 
 def check_topic_name(name: str) -> None:
+    """:raises Refused: INVALID_TOPIC_EXCEPTION, for a name that no topic can have."""
     if not name:
-        raise InvalidTopicName("Topic name is invalid: the empty string is not allowed")
-    if name in (".", ".."):
-        raise InvalidTopicName(f"Topic name is invalid: '{name}' is not allowed")
-    if len(name) > NAME_LENGTH_MAX:
-        raise InvalidTopicName(
-            f"Topic name is invalid: the length of '{name}' is longer than the max allowed length {NAME_LENGTH_MAX}"
-        )
-    if not _LEGAL.fullmatch(name):
-        raise InvalidTopicName(
-            f"Topic name is invalid: '{name}' contains one or more characters other than "
-            "ASCII alphanumerics, '.', '_' and '-'"
-        )
+        wrong = "the empty string is not allowed"
+    elif name in (".", ".."):
+        wrong = f"'{name}' is not allowed"
+    elif len(name) > NAME_LENGTH_MAX:
+        wrong = f"the length of '{name}' is longer than the max allowed length {NAME_LENGTH_MAX}"
+    elif not _LEGAL.fullmatch(name):
+        wrong = f"'{name}' contains one or more characters other than ASCII alphanumerics, '.', '_' and '-'"
+    else:
+        return
+    raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic name is invalid: {wrong}")
 
 
 class NewInternalTopic(NamedTuple):

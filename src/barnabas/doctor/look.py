@@ -16,7 +16,7 @@ from barnabas.client.admin.partitions import describe_log_dirs, list_offsets
 from barnabas.client.admin.tokens import describe_tokens
 from barnabas.client.admin.transactions import describe_transaction, list_transactions
 from barnabas.client.asynchronous import AsyncClient
-from barnabas.client.errors import BrokerRefused, ClientError, RequestTimedOut, error_code
+from barnabas.client.errors import BrokerRefused, ClientError, RequestTimedOut
 from barnabas.client.image import ClusterImage
 from barnabas.core.errors import ErrorCode
 from barnabas.core.ids import TopicPartition
@@ -172,7 +172,7 @@ class Looker:
         return tuple(
             DirView(
                 path=each.log_dir,
-                error=error_code(each.error_code).name if each.error_code else "",
+                error=ErrorCode(each.error_code).name if each.error_code else "",
                 total_bytes=each.total_bytes,
                 usable_bytes=each.usable_bytes,
             )

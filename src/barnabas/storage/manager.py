@@ -17,7 +17,7 @@ from typing import Final
 from barnabas.core.config.log_config import LogConfig
 from barnabas.core.errors import BarnabasError, BrokenInvariant, ConfigError, ErrorCode, LogDirFault, Refused
 from barnabas.core.ids import TopicId, TopicPartition
-from barnabas.core.topics import InvalidTopicName, check_topic_name
+from barnabas.core.topics import check_topic_name
 from barnabas.runtime import descriptors
 from barnabas.storage import meta_properties, names
 from barnabas.storage.environment import Done, LogEnvironment
@@ -278,11 +278,8 @@ class LogManager:
         return sorted(self.live_dirs, key=lambda log_dir: (log_dir.path != preferred, self._counts[log_dir.path]))
 
     def _create(self, partition: TopicPartition, name: str, candidates: list[LogDir]) -> Log:
-        try:
-            check_topic_name(partition.topic)
-        except InvalidTopicName as error:
-            # A name that no file can have would look like a disk that fails, one after the other.
-            raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, str(error)) from error
+        # A name that no file can have would look like a disk that fails, one after the other.
+        check_topic_name(partition.topic)
         config = self._config_of(partition.topic)
         for log_dir in candidates:
             try:

@@ -12,7 +12,6 @@ from barnabas.controller.placement import (
     rack_alternated,
     validate_manual_assignment,
     validate_no_collision,
-    validate_topic_name,
 )
 from barnabas.coordination.znodes import ReplicaAssignment
 from barnabas.core.errors import ErrorCode, Refused
@@ -97,18 +96,6 @@ def test_one_broker_holds_the_only_replica() -> None:
 def test_brokers_with_and_without_racks_do_not_mix() -> None:
     with pytest.raises(Refused, match="rack information"):
         assign_replicas([BrokerPlace(1, "a"), BrokerPlace(2)], partitions=1, replication_factor=1, start=Start(0, 0))
-
-
-@pytest.mark.parametrize("name", ["", ".", "..", "a b", "a/b", "ü", "x" * 250])
-def test_name_that_no_topic_can_have_is_refused(name: str) -> None:
-    with pytest.raises(Refused, match="Topic name is invalid") as refused:
-        validate_topic_name(name)
-    assert refused.value.code is ErrorCode.INVALID_TOPIC_EXCEPTION
-
-
-@pytest.mark.parametrize("name", ["a", "A.b_c-9", "x" * 249, "..."])
-def test_name_that_a_topic_can_have_is_taken(name: str) -> None:
-    validate_topic_name(name)
 
 
 def test_names_that_collide_in_metrics_are_refused() -> None:

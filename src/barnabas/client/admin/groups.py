@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from barnabas.client.admin.partitions import by_topic
 from barnabas.client.core import ClientCore
-from barnabas.client.errors import BrokerRefused, ClientError, UnsupportedVersion, check, error_code
+from barnabas.client.errors import BrokerRefused, ClientError, UnsupportedVersion, check
 from barnabas.client.image import NO_TOPIC_ID
 from barnabas.core.errors import RETRIABLE, ErrorCode
 from barnabas.core.ids import TopicPartition
@@ -343,12 +343,12 @@ async def commit_offsets(
 
     def first_error(response: OffsetCommitResponse) -> int:
         codes = [part.error_code for topic in response.topics for part in topic.partitions]
-        return next((code for code in codes if code and error_code(code) in RETRIABLE), 0)
+        return next((code for code in codes if code and ErrorCode(code) in RETRIABLE), 0)
 
     response = await cluster.ask_coordinator(group_id, request, OffsetCommitResponse, error_of=first_error)
     names = _names(request.topics)
     outcome = {
-        TopicPartition(topic.name or names[topic.topic_id], part.partition_index): error_code(part.error_code)
+        TopicPartition(topic.name or names[topic.topic_id], part.partition_index): ErrorCode(part.error_code)
         for topic in response.topics
         for part in topic.partitions
     }
@@ -373,8 +373,8 @@ async def delete_offsets(
     response = await cluster.ask_coordinator(
         group_id, request, OffsetDeleteResponse, error_of=lambda answer: answer.error_code
     )
-    return error_code(response.error_code), {
-        TopicPartition(topic.name, part.partition_index): error_code(part.error_code)
+    return ErrorCode(response.error_code), {
+        TopicPartition(topic.name, part.partition_index): ErrorCode(part.error_code)
         for topic in response.topics
         for part in topic.partitions
     }
@@ -387,4 +387,4 @@ async def delete_group(cluster: ClientCore, group_id: str) -> ErrorCode:
         DeleteGroupsResponse,
         error_of=lambda answer: answer.results[0].error_code,
     )
-    return error_code(response.results[0].error_code)
+    return ErrorCode(response.results[0].error_code)

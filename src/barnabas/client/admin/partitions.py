@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from barnabas.client.core import ClientCore
-from barnabas.client.errors import BrokerRefused, check, error_code
+from barnabas.client.errors import BrokerRefused, check
 from barnabas.core.errors import RETRIABLE, ErrorCode
 from barnabas.core.ids import TopicPartition
 from barnabas.core.words import READ_UNCOMMITTED
@@ -76,7 +76,7 @@ async def list_offsets(
             )
             for topic in response.topics:
                 for part in topic.partitions:
-                    code = error_code(part.error_code)
+                    code = ErrorCode(part.error_code)
                     key = TopicPartition(topic.name, part.partition_index)
                     if code in RETRIABLE:
                         again = BrokerRefused(code, str(key))
@@ -138,7 +138,7 @@ async def delete_records(
             response = await cluster.ask(leader, request, DeleteRecordsResponse)
             for topic in response.topics:
                 for part in topic.partitions:
-                    outcome = (part.low_watermark, error_code(part.error_code))
+                    outcome = (part.low_watermark, ErrorCode(part.error_code))
                     results[TopicPartition(topic.name, part.partition_index)] = outcome
 
     await cluster.retrying("DeleteRecords", once)
@@ -163,7 +163,7 @@ async def elect_leaders(
     response = await cluster.ask_controller(request, ElectLeadersResponse, first_error=lambda r: r.error_code)
     check(response.error_code)
     return {
-        TopicPartition(topic.topic, part.partition_id): (error_code(part.error_code), part.error_message)
+        TopicPartition(topic.topic, part.partition_id): (ErrorCode(part.error_code), part.error_message)
         for topic in response.replica_election_results
         for part in topic.partition_result
     }
@@ -226,7 +226,7 @@ async def alter_reassignments(
     )
     check(response.error_code, response.error_message)
     return {
-        TopicPartition(topic.name, part.partition_index): (error_code(part.error_code), part.error_message)
+        TopicPartition(topic.name, part.partition_index): (ErrorCode(part.error_code), part.error_message)
         for topic in response.responses
         for part in topic.partitions
     }
@@ -269,7 +269,7 @@ async def alter_replica_log_dirs(
     )
     response = await cluster.ask(broker_id, request, AlterReplicaLogDirsResponse)
     return {
-        TopicPartition(topic.topic_name, part.partition_index): error_code(part.error_code)
+        TopicPartition(topic.topic_name, part.partition_index): ErrorCode(part.error_code)
         for topic in response.results
         for part in topic.partitions
     }

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from barnabas.client.core import ClientCore
-from barnabas.client.errors import BrokerRefused, error_code
+from barnabas.client.errors import BrokerRefused
 from barnabas.core.errors import ErrorCode
 from barnabas.protocol.messages.create_partitions import (
     CreatePartitionsAssignment,
@@ -102,4 +102,4 @@ async def delete_topics(cluster: ClientCore, names: Sequence[str]) -> dict[str, 
         return next((result.error_code for result in response.responses if result.error_code), 0)
 
     response = await cluster.ask_controller(request, DeleteTopicsResponse, first_error=first_error)
-    return {result.name or "": error_code(result.error_code) for result in response.responses}
+    return {result.name or "": ErrorCode(result.error_code) for result in response.responses}

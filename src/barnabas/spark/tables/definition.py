@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final, Self
 
 from barnabas.client.names import nearest
-from barnabas.core.errors import BarnabasError
+from barnabas.core.errors import BarnabasError, Refused
 from barnabas.core.topics import check_topic_name
 
 FORMATS: Final = ("delta", "iceberg")
@@ -112,7 +112,10 @@ class Definition:
 
 def checked(given: Definition) -> Definition:
     """The same with what can be derived filled in. Raises `BadDefinition`."""
-    check_topic_name(given.topic)
+    try:
+        check_topic_name(given.topic)
+    except Refused as refused:
+        raise BadDefinition(str(refused.message)) from None
     if not _NAME.fullmatch(given.name):
         raise BadDefinition(f"--name {given.name!r}: letters, digits, '.', '_' and '-'")
     for option, value, known in (
