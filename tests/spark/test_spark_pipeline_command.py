@@ -13,7 +13,7 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 from typer.testing import CliRunner
 
-from barnabas.cli import pipeline
+from barnabas.cli import _needs
 from barnabas.cli.main import app
 from barnabas.testing import Kafka
 
@@ -113,5 +113,5 @@ def test_command_says_what_is_missing(tmp_path: Path, monkeypatch: pytest.Monkey
     old.write_text("#!/bin/sh\necho 'openjdk version \"11.0.2\"' >&2\n")
     old.chmod(0o755)
     assert '"11.0.2". Spark needs Java 17' in invoke("validate", tmp_path)[1]
-    monkeypatch.setattr(pipeline.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(_needs.importlib.util, "find_spec", lambda name: None)
     assert "pip install 'barnabas[spark]'" in invoke("run", tmp_path)[1]

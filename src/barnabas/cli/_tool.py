@@ -28,6 +28,7 @@ __all__ = [
     "CommandConfig",
     "Json",
     "UsageError",
+    "check_action",
     "exactly_one",
     "matches",
     "options",
@@ -182,15 +183,20 @@ def say_json(document: object) -> None:
     say(json.dumps(document, indent=2, ensure_ascii=False))
 
 
-def table(headers: Sequence[str], rows: Iterable[Sequence[str]], plain: Callable[[], None]) -> None:
+def table(headers: Sequence[str], rows: Iterable[Sequence[str]], plain: Callable[[], None] | None = None) -> None:
     """On a terminal a table that fits its width: with a frame if there is room, else without one, and folded between columns.
-    Elsewhere `plain()`, as scripts know it. No cell is ever cut."""
+    Elsewhere `plain()`, as scripts know it, or columns as wide as their widest cell. No cell is ever cut."""
+    rows = [tuple(row) for row in rows]
     if not sys.stdout.isatty():
-        plain()
+        if plain is not None:
+            plain()
+            return
+        widths = [max(map(len, column)) for column in zip(headers, *rows, strict=True)]
+        for row in (tuple(headers), *rows):
+            say(" ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
         return
     from rich.cells import cell_len
 
-    rows = [tuple(row) for row in rows]
     columns = shutil.get_terminal_size().columns
     widths = [max(map(cell_len, column)) for column in zip(headers, *rows, strict=True)]
     # Each column with a blank on both sides and a line; one more line at the end.
@@ -225,6 +231,11 @@ def _folded(cells: Sequence[str], widths: Sequence[int], columns: int) -> list[s
         lines[-1] += cell
         used += width
     return [line.rstrip() for line in lines]
+
+
+def check_action(action: str, known: Collection[str]) -> None:
+    if action not in known:
+        raise UsageError(f"{action!r} is not an action{names.nearest(action, known)}; use one of {', '.join(known)}")
 
 
 def exactly_one(what: str, **given: bool) -> str:

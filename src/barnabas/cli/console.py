@@ -1,14 +1,12 @@
 """`barnabas console`: the cluster in a browser, in the foreground."""
 
-import logging
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from barnabas.cli._needs import need
 from barnabas.cli._tool import Bootstrap, CommandConfig, options
-from barnabas.core.errors import ConfigError
 
 
 def command(
@@ -49,15 +47,12 @@ def command(
 
     Prints `ready console=URL` when browsers can connect. SIGTERM or Ctrl-C stops it.
     """
-    needs_console()
+    need("console", "starlette", "uvicorn")
+    from barnabas.cli import _service
     from barnabas.console import server
     from barnabas.console.settings import Settings
-    from barnabas.core.log_format import log_to
-    from barnabas.runtime.parent import die_with_parent
 
-    die_with_parent()
-    log_to(sys.stderr, level=logging.INFO)
-    logging.getLogger("httpx").setLevel(logging.WARNING)
+    _service.begin()
     settings = Settings(
         client=options(bootstrap_server, command_config),
         host=host,
@@ -70,19 +65,5 @@ def command(
         schema_registry=schema_registry,
         inside=inside,
     )
-    if code := server.run(settings, _announce):
+    if code := server.run(settings, lambda url: _service.announce("console", url)):
         raise typer.Exit(code)
-
-
-def _announce(url: str) -> None:
-    sys.stdout.write(f"ready console={url}\n")
-    sys.stdout.flush()
-
-
-def needs_console() -> None:
-    """Before anything of `barnabas.console` is imported: what is missing, and how to get it."""
-    try:
-        import starlette  # noqa: F401
-        import uvicorn  # noqa: F401
-    except ImportError as error:
-        raise ConfigError(f"{error.name} is missing: pip install 'barnabas[console]'") from None

@@ -12,6 +12,7 @@ from barnabas.cli._tool import (
     CommandConfig,
     Json,
     UsageError,
+    check_action,
     options,
     run,
     say,
@@ -19,7 +20,6 @@ from barnabas.cli._tool import (
     say_json,
     table,
 )
-from barnabas.client import names
 from barnabas.client.admin import links as admin
 from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.config import load_properties
@@ -88,10 +88,7 @@ def command(
     barnabas link describe old --bootstrap-server localhost:9092
     barnabas link promote old --bootstrap-server localhost:9092
     """
-    if action not in _ACTIONS:
-        raise UsageError(
-            f"{action!r} is not an action{names.nearest(action, _ACTIONS)}; use one of {', '.join(_ACTIONS)}"
-        )
+    check_action(action, _ACTIONS)
     if action == "check":
         from barnabas.cli.link_check import check
 
@@ -180,7 +177,7 @@ async def _promote(cluster: AsyncClient, name: str, topic: str | None, *, now: b
         say_json(as_document(link))
         return behind
     say(f"Promoted {topic or f'link {name}'}: writers may move over.")
-    _print(
+    table(
         ("TOPIC", "PARTITION", "STATE", "FINAL-OFFSET", "SOURCE", "LAG", "LAG-SECONDS"),
         [(each.name, *_end(partition)) for each in link.topics for partition in each.partitions],
     )
@@ -233,7 +230,7 @@ async def _show(cluster: AsyncClient, name: str | None, topic: str | None, *, js
     if not detailed:
         rows = [_summary(link) for link in links]
         headers = ("LINK", "STATE", "TOPICS", "PARTITIONS", "LAG", "SOURCE", "ERROR")
-        _print(headers, rows)
+        table(headers, rows)
         return
     for link in links:
         _describe(link)
@@ -326,7 +323,7 @@ def _describe(link: DescribedLink) -> None:
     headers = (
         "TOPIC", "PARTITION", "STATE", "LOG-END", "SOURCE", "LAG", "LAG-SECONDS", "BYTES/S", "OPEN-TXNS", "ERROR",
     )  # fmt: skip
-    _print(headers, rows)
+    table(headers, rows)
 
 
 def _row(state: str, partition: DescribedMirrorPartition) -> tuple[str, ...]:
@@ -341,12 +338,3 @@ def _row(state: str, partition: DescribedMirrorPartition) -> tuple[str, ...]:
         str(partition.open_transactions),
         partition.error or "-",
     )
-
-
-def _print(headers: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
-    def plain() -> None:
-        widths = [max(len(cell) for cell in column) for column in zip(headers, *rows, strict=True)]
-        for row in (headers, *rows):
-            say(" ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
-
-    table(headers, rows, plain)

@@ -1,11 +1,6 @@
 """`barnabas pipeline`: Kafka Connect's and Kafka Streams' work, done on Spark."""
 
 import importlib
-import importlib.util
-import os
-import re
-import shutil
-import subprocess
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,10 +9,8 @@ import typer
 
 from barnabas.cli import _pipeline_replay as replaying
 from barnabas.cli._command import UsageError
+from barnabas.cli._needs import need, need_java
 from barnabas.cli._tool import CommandConfig
-
-#: Spark's own need: its classes are compiled for it.
-_JAVA_MIN = 17
 
 
 class Action(StrEnum):
@@ -137,21 +130,7 @@ def command(
 
 def _commands(*, java: bool = False) -> Any:
     """The module that does the work; a line on what to install where it cannot."""
-    for module in ("pyspark", "pyarrow", "yaml"):
-        if importlib.util.find_spec(module) is None:
-            raise UsageError(f"{module} is missing: pip install 'barnabas[spark]'")
+    need("spark", "pyspark", "pyarrow", "yaml")
     if java:
-        check_java()
+        need_java()
     return importlib.import_module("barnabas.spark.pipelines.command")
-
-
-def check_java() -> None:
-    home = os.environ.get("JAVA_HOME")
-    program = str(Path(home, "bin", "java")) if home else shutil.which("java")
-    advice = f"Spark needs Java {_JAVA_MIN} or newer; on Debian or Ubuntu: apt-get install openjdk-17-jre-headless"
-    if program is None or not Path(program).exists():
-        raise UsageError(f"there is no {program or 'java'}. {advice}")
-    told = subprocess.run([program, "-version"], capture_output=True, text=True, check=False).stderr
-    found = re.search(r'version "(\d+)', told)
-    if found is None or int(found[1]) < _JAVA_MIN:
-        raise UsageError(f"{program} is {told.strip().splitlines()[0] if told.strip() else 'silent'}. {advice}")

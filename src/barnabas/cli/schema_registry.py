@@ -1,14 +1,12 @@
 """`barnabas schema-registry`: one instance of a schema registry in the foreground."""
 
-import logging
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from barnabas.cli._needs import need
 from barnabas.cli._tool import Bootstrap, CommandConfig, UsageError, options, say
-from barnabas.core.errors import ConfigError
 
 
 def command(
@@ -53,7 +51,8 @@ def command(
 
     Prints `ready schema-registry=URL` when clients can connect. SIGTERM or Ctrl-C stops it cleanly.
     """
-    needs_registry()
+    need("registry", "httpx", "uvicorn")
+    from barnabas.cli import _service
     from barnabas.registry import access as access_file
     from barnabas.registry import server
     from barnabas.registry.settings import LEVELS
@@ -65,12 +64,7 @@ def command(
         raise UsageError(f"--compatibility {compatibility}: it must be one of {', '.join(LEVELS)}")
     if ssl_key is not None and ssl_certificate is None:
         raise UsageError("--ssl-key needs --ssl-certificate")
-    from barnabas.core.log_format import log_to
-    from barnabas.runtime.parent import die_with_parent
-
-    die_with_parent()
-    log_to(sys.stderr, level=logging.INFO)
-    logging.getLogger("httpx").setLevel(logging.WARNING)
+    _service.begin()
     config = server.ServerConfig(
         client=options(bootstrap_server, command_config),
         host=host,
@@ -88,19 +82,5 @@ def command(
         session_timeout_ms=session_timeout_ms,
         heartbeat_interval_ms=max(session_timeout_ms // 4, 1),
     )
-    if code := server.run(config, _announce):
+    if code := server.run(config, lambda url: _service.announce("schema-registry", url)):
         raise typer.Exit(code)
-
-
-def _announce(server: object) -> None:
-    sys.stdout.write(f"ready schema-registry={server.url}\n")  # type: ignore[attr-defined]
-    sys.stdout.flush()
-
-
-def needs_registry() -> None:
-    """Before anything of `barnabas.registry` is imported: what is missing, and how to get it."""
-    try:
-        import httpx  # noqa: F401
-        import uvicorn  # noqa: F401
-    except ImportError as error:
-        raise ConfigError(f"{error.name} is missing: pip install 'barnabas[registry]'") from None

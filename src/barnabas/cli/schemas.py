@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from barnabas.cli._tool import UsageError, say, say_json
-from barnabas.cli.schema_registry import needs_registry
-from barnabas.client import names
+from barnabas.cli._needs import need
+from barnabas.cli._tool import UsageError, check_action, say, say_json
 
 if TYPE_CHECKING:
     from barnabas.registry.client import RegistryClient
@@ -81,13 +80,10 @@ def command(
 
     The exit status of check is 1 where the schema is not compatible; it prints the reasons.
     """
-    needs_registry()
+    need("registry", "httpx", "uvicorn")
     from barnabas.registry.client import RegistryClient
 
-    if action not in _ACTIONS:
-        raise UsageError(
-            f"{action!r} is not an action{names.nearest(action, _ACTIONS)}; use one of {', '.join(_ACTIONS)}"
-        )
+    check_action(action, _ACTIONS)
     options = _Options(
         words=words or [],
         type=schema_type.upper() if schema_type else None,

@@ -1,7 +1,5 @@
 """`barnabas tables`: topics as Delta and Iceberg tables, kept by Spark."""
 
-import importlib
-import importlib.util
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
@@ -9,9 +7,19 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from barnabas.cli._tool import Bootstrap, CommandConfig, Json, UsageError, options, pairs, say, say_json, table
-from barnabas.cli.pipeline import check_java
-from barnabas.client import names
+from barnabas.cli._needs import need, need_java
+from barnabas.cli._tool import (
+    Bootstrap,
+    CommandConfig,
+    Json,
+    UsageError,
+    check_action,
+    options,
+    pairs,
+    say,
+    say_json,
+    table,
+)
 
 if TYPE_CHECKING:
     from barnabas.client.config import ClientConfig
@@ -114,10 +122,7 @@ def command(
     barnabas tables run --bootstrap-server localhost:9092
     barnabas tables describe orders --bootstrap-server localhost:9092
     """
-    if action not in _ACTIONS:
-        raise UsageError(
-            f"{action!r} is not an action{names.nearest(action, _ACTIONS)}; use one of {', '.join(_ACTIONS)}"
-        )
+    check_action(action, _ACTIONS)
     check_installed(java=action == "run")
     client = options(bootstrap_server, command_config)
     if action == "run":
@@ -169,11 +174,9 @@ def command(
 
 
 def check_installed(*, java: bool = False) -> None:
-    for module in ("pyspark", "pyarrow", "deltalake"):
-        if importlib.util.find_spec(module) is None:
-            raise UsageError(f"{module} is missing: pip install 'barnabas[spark]'")
+    need("spark", "pyspark", "pyarrow", "deltalake")
     if java:
-        check_java()
+        need_java()
 
 
 def _listed(text: str, separator: str) -> tuple[str, ...]:
@@ -273,7 +276,7 @@ def _list(known: "Known", *, json: bool) -> None:
         for each in found
     ]
     rows += [(name, "unreadable", "-", "-", "-", "-", why) for name, why in sorted(known.unreadable.items())]
-    _print(("TABLE", "STATE", "TOPIC", "FORMAT", "MODE", "SCHEMA", "URL"), rows)
+    table(("TABLE", "STATE", "TOPIC", "FORMAT", "MODE", "SCHEMA", "URL"), rows)
 
 
 # -- describe -------------------------------------------------------------------------------------------------------------
@@ -355,12 +358,3 @@ def lines_of(document: Mapping[str, Any]) -> list[str]:
     if report and report["state"] == "filling" and time.time() * 1000 - report["at_ms"] < _STALE_MS:
         lines.append(f"  last batch {report['batch_rows']:,} rows in {report['batch_ms'] / 1000:.1f} s")
     return lines
-
-
-def _print(headers: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
-    def plain() -> None:
-        widths = [max(len(cell) for cell in column) for column in zip(headers, *rows, strict=True)]
-        for row in (headers, *rows):
-            say(" ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
-
-    table(headers, rows, plain)

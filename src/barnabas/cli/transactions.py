@@ -6,7 +6,18 @@ from typing import Annotated, Final
 
 import typer
 
-from barnabas.cli._tool import Bootstrap, CommandConfig, Json, UsageError, options, run, say, say_json, table
+from barnabas.cli._tool import (
+    Bootstrap,
+    CommandConfig,
+    Json,
+    UsageError,
+    check_action,
+    options,
+    run,
+    say,
+    say_json,
+    table,
+)
 from barnabas.client.admin import transactions as admin
 from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.errors import BrokerRefused
@@ -42,8 +53,7 @@ def command(
     json: Json = False,
 ) -> None:
     """List, describe and abort transactions; find those that hang."""
-    if action not in _ACTIONS:
-        raise UsageError(f"{action!r} is not an action; use one of {', '.join(_ACTIONS)}")
+    check_action(action, _ACTIONS)
     config = options(bootstrap_server, command_config)
     if action == "list":
         run(config, lambda cluster: _list(cluster, duration_filter, json))

@@ -132,6 +132,6 @@ def _forward_tls(config: ServerConfig) -> ssl.SSLContext | None:
         raise ConfigError(f"{config.ca}: {error}") from None
 
 
-def run(config: ServerConfig, announce: Callable[[RegistryServer], None]) -> int:
+def run(config: ServerConfig, announce: Callable[[str], None]) -> int:
     """As this process, until SIGTERM or SIGINT. Returns the exit code."""
-    return run_until_signal(lambda: RegistryServer(config), announce)
+    return run_until_signal(lambda: RegistryServer(config), lambda server: announce(server.url))

@@ -1,0 +1,32 @@
+"""What some commands need beyond the broker, asked for before anything of it is imported: packages of an extra, and Java."""
+
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+from barnabas.cli._command import UsageError
+
+#: Spark's own need: its classes are compiled for it.
+_JAVA_MIN = 17
+
+
+def need(extra: str, *modules: str) -> None:
+    """:raises UsageError: with what is missing, and how to get it."""
+    for module in modules:
+        if importlib.util.find_spec(module) is None:
+            raise UsageError(f"{module} is missing: pip install 'barnabas[{extra}]'")
+
+
+def need_java() -> None:
+    home = os.environ.get("JAVA_HOME")
+    program = str(Path(home, "bin", "java")) if home else shutil.which("java")
+    advice = f"Spark needs Java {_JAVA_MIN} or newer; on Debian or Ubuntu: apt-get install openjdk-17-jre-headless"
+    if program is None or not Path(program).exists():
+        raise UsageError(f"there is no {program or 'java'}. {advice}")
+    told = subprocess.run([program, "-version"], capture_output=True, text=True, check=False).stderr
+    found = re.search(r'version "(\d+)', told)
+    if found is None or int(found[1]) < _JAVA_MIN:
+        raise UsageError(f"{program} is {told.strip().splitlines()[0] if told.strip() else 'silent'}. {advice}")

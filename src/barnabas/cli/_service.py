@@ -1,0 +1,19 @@
+"""What commands share that serve HTTP in the foreground: they end with their parent, log to stderr, and say when they serve."""
+
+import logging
+import sys
+
+from barnabas.core.log_format import log_to
+from barnabas.runtime.parent import die_with_parent
+
+
+def begin() -> None:
+    die_with_parent()
+    log_to(sys.stderr, level=logging.INFO)
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+
+
+def announce(what: str, url: str) -> None:
+    """Who started the command waits for this line."""
+    sys.stdout.write(f"ready {what}={url}\n")
+    sys.stdout.flush()
