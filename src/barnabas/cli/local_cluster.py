@@ -9,15 +9,15 @@ import contextlib
 import os
 import shutil
 import signal
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Final, Self, TypeAlias
+from typing import TYPE_CHECKING, ClassVar, Final, Self
 
 from barnabas.cli.fork_server import ForkServer, Member, fork_server
+from barnabas.cli.local_settings import SettingValue, setting_texts, suiting_settings, warn_of_unknown
 from barnabas.core.config.properties import format_properties
 from barnabas.core.errors import BarnabasError
 
@@ -27,32 +27,16 @@ if TYPE_CHECKING:
 #: Of one process. A machine that is busy with much else may take most of it.
 READY_TIMEOUT_S: Final = 90.0
 STOP_TIMEOUT_S: Final = 30.0
-COORDINATOR: Final = "zookeeper"
+BROKER: Final = "broker"
+ZOOKEEPER: Final = "zookeeper"
 REGISTRY: Final = "schema-registry"
 CONSOLE: Final = "console"
 TABLES: Final = "tables"
 _REGISTRY_SETTING: Final = "barnabas.schema.registry.url"
 
 
-#: A setting's value as a test may write it; True is `true`.
-SettingValue: TypeAlias = str | int | float | Path
-
-
 class ClusterFailed(BarnabasError):
     """A process did not start, or ended by itself; the message holds the end of its log."""
-
-
-def setting_texts(settings: Mapping[str, SettingValue]) -> dict[str, str]:
-    """As a properties file has them. :raises TypeError: for a value that cannot be written so."""
-    texts: dict[str, str] = {}
-    for name, value in settings.items():
-        if isinstance(value, bool):
-            texts[name] = "true" if value else "false"
-        elif isinstance(value, str | int | float | Path):
-            texts[name] = str(value)
-        else:
-            raise TypeError(f"{name} is {value!r}: give a string, a number, True or False")
-    return texts
 
 
 @dataclass(kw_only=True)
@@ -104,16 +88,10 @@ class LocalCluster:
         self._own_config = {
             self._checked_id(broker_id): setting_texts(own) for broker_id, own in self.broker_config.items()
         }
-        self._check_names()
+        self._check_names([*self.config, *(name for own in self.broker_config.values() for name in own)])
 
-    def _check_names(self) -> None:
-        """Names of settings that nobody knows are most likely mistakes."""
-        given = dict.fromkeys([*self.config, *(name for own in self.broker_config.values() for name in own)])
-        if given:
-            from barnabas.core.config.usage import broker_notices  # the whole catalogue: only where settings are given
-
-            for notice in broker_notices(given):
-                sys.stderr.write(f"warning: {notice}\n")
+    def _check_names(self, settings: list[str]) -> None:
+        warn_of_unknown(settings)
 
     def __enter__(self) -> Self:
         try:
@@ -171,7 +149,7 @@ class LocalCluster:
         """
         if self._launcher is None:
             return
-        for kind in (TABLES, CONSOLE, REGISTRY, "broker", "zookeeper"):
+        for kind in (TABLES, CONSOLE, REGISTRY, BROKER, ZOOKEEPER):
             self._end([member for member in self._members.values() if member.kind == kind])
         if self._temporary is not None:
             shutil.rmtree(self._temporary, ignore_errors=True)
@@ -266,7 +244,7 @@ class LocalCluster:
     def zookeeper_connect(self) -> str:
         if self.zookeeper is not None:
             return self.zookeeper
-        line = self._members[COORDINATOR].ready_line or ""
+        line = self._members[ZOOKEEPER].ready_line or ""
         return line.removeprefix("ready zookeeper=")
 
     def log_dir(self, broker_id: int) -> Path:
@@ -341,48 +319,48 @@ class LocalCluster:
         self._start_zookeeper(port)
 
     def stop_zookeeper(self, *, kill: bool = False) -> None:
-        member = self._members[COORDINATOR]
+        member = self._members[ZOOKEEPER]
         self._signal(member, signal.SIGKILL if kill else signal.SIGTERM)
         if not self._wait_exit(member, STOP_TIMEOUT_S):
             raise ClusterFailed(f"ZooKeeper did not stop\n{_tail(member.log)}")
 
     def pause_zookeeper(self) -> None:
-        self._signal(self._members[COORDINATOR], signal.SIGSTOP)
+        self._signal(self._members[ZOOKEEPER], signal.SIGSTOP)
 
     def resume_zookeeper(self) -> None:
-        self._signal(self._members[COORDINATOR], signal.SIGCONT)
+        self._signal(self._members[ZOOKEEPER], signal.SIGCONT)
 
     # -- processes ----------------------------------------------------------------------------------------------------
 
-    def _start_zookeeper(self, port: str = "0") -> None:
+    def _launch(self, name: str, kind: str, arguments: list[str]) -> Member:
         assert self._launcher is not None
-        data = self.folder / COORDINATOR
+        member = self._members[name] = Member(name, kind, arguments, self.folder / f"{name}.log")
+        self._launcher.start(member)
+        return member
+
+    def _start_zookeeper(self, port: str = "0") -> None:
         # Whatever the brokers' host is: nobody but them, on this machine, has business with it.
-        arguments = ["--host", "127.0.0.1", "--data", str(data), "--max-client-cnxns", "1000"]
+        arguments = ["--host", "127.0.0.1", "--data", str(self.folder / ZOOKEEPER), "--max-client-cnxns", "1000"]
         if self._temporary is not None:
             arguments.append("--no-force-sync")  # a power cut takes the folder with it
         if self._security is None:
             arguments += ["--port", port]
         else:
             arguments.insert(0, str(self._security.write_zookeeper_files(port)))
-        member = Member(COORDINATOR, "zookeeper", [*arguments, *self.zookeeper_options], self.folder / "zookeeper.log")
-        self._members[COORDINATOR] = member
-        self._launcher.start(member)
-        self._wait_member_ready(member)
+        self._wait_member_ready(self._launch(ZOOKEEPER, ZOOKEEPER, [*arguments, *self.zookeeper_options]))
+
+    def _as_client(self, user: str = "client") -> list[str]:
+        """Arguments of a command that runs beside the brokers, as a client of them."""
+        file = self.command_config(user)
+        return ["--bootstrap-server", self.bootstrap, *([] if file is None else ["--command-config", str(file)])]
 
     def _start_schema_registry(self) -> None:
-        assert self._launcher is not None
         former = self._members.get(REGISTRY)
         port = self.schema_registry_port if former is None else self.schema_registry_url.rpartition(":")[2]
-        arguments = ["--bootstrap-server", self.bootstrap, "--host", self.host, "--port", str(port)]
+        arguments = [*self._as_client(), "--host", self.host, "--port", str(port)]
         if self.advertised_host is not None:
             arguments += ["--advertised-host", self.advertised_host]
-        if (file := self.command_config()) is not None:
-            arguments += ["--command-config", str(file)]
-        member = Member(REGISTRY, REGISTRY, arguments, self.folder / f"{REGISTRY}.log")
-        self._members[REGISTRY] = member
-        self._launcher.start(member)
-        self._wait_member_ready(member)
+        self._wait_member_ready(self._launch(REGISTRY, REGISTRY, arguments))
         if former is None and _REGISTRY_SETTING not in self._config:
             self._tell_brokers(self.schema_registry_url)
 
@@ -407,46 +385,30 @@ class LocalCluster:
 
     def _start_console(self) -> None:
         """On loopback, whatever the brokers' host is. Where there are users they sign in, and their rights decide."""
-        assert self._launcher is not None
-        arguments = ["--bootstrap-server", self.bootstrap, "--port", str(self.console_port), "--read-write"]
+        arguments = [*self._as_client(), "--port", str(self.console_port), "--read-write"]
         if self.secure:
             arguments.append("--sign-in")
         arguments += ["--inside", ",".join(self.inside_url(broker_id) for broker_id in self.broker_ids)]
         if self.schema_registry:
             arguments += ["--schema-registry", self.schema_registry_url]
-        if (file := self.command_config()) is not None:
-            arguments += ["--command-config", str(file)]
-        member = Member(CONSOLE, CONSOLE, arguments, self.folder / f"{CONSOLE}.log")
-        self._members[CONSOLE] = member
-        self._launcher.start(member)
-        self._wait_member_ready(member)
+        self._wait_member_ready(self._launch(CONSOLE, CONSOLE, arguments))
 
     def _start_tables(self) -> None:
         """Nobody waits for it: Spark takes its time, and tables catch up."""
-        assert self._launcher is not None
-        arguments = ["run", "--bootstrap-server", self.bootstrap]
-        if (file := self.command_config("admin")) is not None:
-            arguments += ["--command-config", str(file)]
-        member = Member(TABLES, TABLES, arguments, self.folder / f"{TABLES}.log")
-        self._members[TABLES] = member
-        self._launcher.start(member)
+        self._launch(TABLES, TABLES, ["run", *self._as_client("admin")])
 
     def _launch_broker(self, broker_id: int, config: Mapping[str, SettingValue] | None = None) -> None:
-        assert self._launcher is not None
         file = self.folder / f"broker-{broker_id}.properties"
         settings = format_properties({**self._properties(broker_id), **setting_texts(config or {})})
         if self._security is None:
             file.write_text(settings)
         else:
             self._security.write_secret(file, settings)  # it holds what the brokers share with ZooKeeper
-        name = f"broker-{broker_id}"
         arguments = [str(file)]
         if self.with_control:
             self.control_path(broker_id).unlink(missing_ok=True)
             arguments += ["--control", str(self.control_path(broker_id))]
-        member = Member(name, "broker", arguments, self.folder / f"{name}.log")
-        self._members[name] = member
-        self._launcher.start(member)
+        self._launch(f"broker-{broker_id}", BROKER, arguments)
 
     @property
     def min_insync_replicas(self) -> int:
@@ -456,37 +418,18 @@ class LocalCluster:
     def _properties(self, broker_id: int) -> dict[str, str]:
         """Settings that suit a cluster of this size on one machine; the user's win."""
         port = self._ports.get(broker_id) or (self.port + broker_id - 1 if self.port else 0)
-        replicas = min(3, self.brokers)
-        min_isr = str(self.min_insync_replicas)
         return {
+            **suiting_settings(self.brokers, min_insync_replicas=self.min_insync_replicas),
             "broker.id": str(broker_id),
             "listeners": f"PLAINTEXT://{self.host}:{port}",
             "zookeeper.connect": self.zookeeper_connect,
-            "zookeeper.session.timeout.ms": "6000",
             "log.dirs": str(self.log_dir(broker_id)),
-            "offsets.topic.replication.factor": str(replicas),
-            "transaction.state.log.replication.factor": str(replicas),
-            "transaction.state.log.min.isr": min_isr,
-            "rlmm.config.remote.log.metadata.topic.replication.factor": str(replicas),
-            "default.replication.factor": str(replicas),
-            "min.insync.replicas": min_isr,
-            "group.initial.rebalance.delay.ms": "0",
-            # KIP-939: what the Spark sink has decided to write does not expire while its driver is away.
-            "transaction.two.phase.commit.enable": "true",
-            # When all brokers stop at once, no broker can take over: ask again soon, not after Kafka's five seconds.
-            "controlled.shutdown.retry.backoff.ms": "200",
-            **self._tier_properties(replicas),
             **self._inside_properties(broker_id),
             **self._security_properties(port),
             **self._advertised(port),
             **self._config,
             **self._own_config.get(broker_id, {}),
         }
-
-    def _tier_properties(self, replicas: int) -> dict[str, str]:
-        if self._config.get("remote.log.storage.system.enable") != "true":
-            return {}
-        return {"rlmm.config.remote.log.metadata.topic.replication.factor": str(replicas)}
 
     def _inside_properties(self, broker_id: int) -> dict[str, str]:
         if not (self.inside or self.console):

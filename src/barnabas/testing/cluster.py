@@ -5,7 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Self
 
-from barnabas.cli.local_cluster import SettingValue, setting_texts, wait_until
+from barnabas.cli.local_cluster import wait_until
+from barnabas.cli.local_settings import SettingValue, setting_texts
 from barnabas.client.admin import topics as topic_admin
 from barnabas.client.asynchronous import AsyncClient
 from barnabas.testing.faults import FaultyCluster

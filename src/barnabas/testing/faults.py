@@ -13,14 +13,14 @@ from pathlib import Path
 from barnabas.cli.fork_server import Member
 from barnabas.cli.local_cluster import (
     CONSOLE,
-    COORDINATOR,
     REGISTRY,
     STOP_TIMEOUT_S,
+    ZOOKEEPER,
     ClusterFailed,
     LocalCluster,
-    SettingValue,
     wait_until,
 )
+from barnabas.cli.local_settings import SettingValue
 from barnabas.client.admin.configs import alter_configs, alter_quotas
 from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.config import client_config
@@ -57,9 +57,9 @@ class FaultyCluster(LocalCluster):
         self._throttled: dict[str | None, tuple[str, ...]] = {}
         self._expired: set[int] = set()
 
-    def _check_names(self) -> None:
-        check_broker_settings([*self.config, *(name for own in self.broker_config.values() for name in own)])
-        super()._check_names()
+    def _check_names(self, settings: list[str]) -> None:
+        check_broker_settings(settings)
+        super()._check_names(settings)
 
     @property
     def _stop_signal(self) -> signal.Signals:
@@ -325,7 +325,7 @@ class FaultyCluster(LocalCluster):
             raise ClusterFailed("sessions can be ended in the embedded ZooKeeper only, not in another one")
 
         config = self._session_config()
-        data = self.folder / COORDINATOR
+        data = self.folder / ZOOKEEPER
         try:
             end_session_of(paths.broker_id(broker_id), config.hosts, data=data, tls=config.tls)
         except NoSuchSession:
@@ -369,7 +369,7 @@ class FaultyCluster(LocalCluster):
                 self.resume(broker_id)
             if self.member(broker_id).running:
                 self.control(broker_id, do="clear")
-        if COORDINATOR in self._members:
+        if ZOOKEEPER in self._members:
             self.resume_zookeeper()
         while self._expired:
             broker_id = self._expired.pop()
@@ -381,7 +381,7 @@ class FaultyCluster(LocalCluster):
 
     def repair(self) -> None:
         """As it was at first: no fault, everything up, clocks right. Topics and records stay."""
-        if COORDINATOR in self._members and not self._members[COORDINATOR].running:
+        if ZOOKEEPER in self._members and not self._members[ZOOKEEPER].running:
             self._start_zookeeper(self.zookeeper_connect.rpartition(":")[2])
         dead = [each for each in self.broker_ids if not self.member(each).running]
         for broker_id in sorted(self._marred - set(dead)):

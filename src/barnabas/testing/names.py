@@ -4,7 +4,7 @@ fires makes a test pass that should not.
 
 from collections.abc import Iterable, Mapping
 
-from barnabas.cli.local_cluster import SettingValue
+from barnabas.cli.local_settings import SettingValue
 from barnabas.client.names import nearest
 from barnabas.core.config.catalog import BROKER_SETTINGS, DYNAMIC_ONLY_SETTINGS, TOPIC_SETTINGS, broker_setting
 from barnabas.core.config.properties import PROVIDERS

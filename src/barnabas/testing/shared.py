@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Self
 
-from barnabas.cli.local_cluster import SettingValue
+from barnabas.cli.local_settings import SettingValue
 from barnabas.client.admin.topics import delete_topics
 from barnabas.client.names import nearest
 from barnabas.testing.asking import Question, T

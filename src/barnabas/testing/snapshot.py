@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from barnabas.cli.fork_server import Member
-from barnabas.cli.local_cluster import COORDINATOR, ClusterFailed, wait_until
+from barnabas.cli.local_cluster import ZOOKEEPER, ClusterFailed, wait_until
 
 if TYPE_CHECKING:
     from barnabas.testing.cluster import Cluster
@@ -75,7 +75,7 @@ def _members(cluster: "Cluster") -> list[Member]:
 
 
 def _places(cluster: "Cluster") -> dict[str, Path]:
-    places = {COORDINATOR: cluster.folder / COORDINATOR}
+    places = {ZOOKEEPER: cluster.folder / ZOOKEEPER}
     for broker_id in cluster.broker_ids:
         for number, directory in enumerate(cluster.log_dirs(broker_id)):
             places[f"broker-{broker_id}-{number}"] = directory

@@ -43,7 +43,7 @@ def findings(config: str | ClientConfig, limits: Limits | None = None) -> dict[s
 class Careless(Cluster):
     """Lets misspelt settings pass."""
 
-    def _check_names(self) -> None:
+    def _check_names(self, settings: list[str]) -> None:
         return
 
 

@@ -1,0 +1,51 @@
+"""Settings of the brokers of a cluster on this machine: as a test or a user gives them, and those that suit its size."""
+
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TypeAlias
+
+#: A setting's value as a test may write it; True is `true`.
+SettingValue: TypeAlias = str | int | float | Path
+
+
+def setting_texts(settings: Mapping[str, SettingValue]) -> dict[str, str]:
+    """As a properties file has them. :raises TypeError: for a value that cannot be written so."""
+    texts: dict[str, str] = {}
+    for name, value in settings.items():
+        if isinstance(value, bool):
+            texts[name] = "true" if value else "false"
+        elif isinstance(value, str | int | float | Path):
+            texts[name] = str(value)
+        else:
+            raise TypeError(f"{name} is {value!r}: give a string, a number, True or False")
+    return texts
+
+
+def warn_of_unknown(names: Iterable[str]) -> None:
+    """Names of settings that nobody knows are most likely mistakes."""
+    given = dict.fromkeys(names)
+    if given:
+        from barnabas.core.config.usage import broker_notices  # the whole catalogue: only where settings are given
+
+        for notice in broker_notices(given):
+            sys.stderr.write(f"warning: {notice}\n")
+
+
+def suiting_settings(brokers: int, *, min_insync_replicas: int) -> dict[str, str]:
+    """For a cluster of so many brokers on one machine."""
+    replicas, min_isr = str(min(3, brokers)), str(min_insync_replicas)
+    return {
+        "zookeeper.session.timeout.ms": "6000",
+        "offsets.topic.replication.factor": replicas,
+        "transaction.state.log.replication.factor": replicas,
+        "transaction.state.log.min.isr": min_isr,
+        "rlmm.config.remote.log.metadata.topic.replication.factor": replicas,
+        "default.replication.factor": replicas,
+        "min.insync.replicas": min_isr,
+        "group.initial.rebalance.delay.ms": "0",
+        # KIP-939: what the Spark sink has decided to write does not expire while its driver is away.
+        "transaction.two.phase.commit.enable": "true",
+        # When all brokers stop at once, no broker can take over: ask again soon, not after Kafka's five seconds.
+        "controlled.shutdown.retry.backoff.ms": "200",
+    }
