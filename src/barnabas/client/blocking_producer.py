@@ -29,6 +29,7 @@ from barnabas.protocol.record_batch import (
     TRANSACTIONAL_FLAG,
     compute_crc,
 )
+from barnabas.protocol.record_build import BatchBuilder
 
 _CRC: Final = struct.Struct(">I")
 _ATTRIBUTES: Final = struct.Struct(">h")
@@ -45,6 +46,16 @@ class ReadyBatch(Outgoing):
     def __init__(self, partition: TopicPartition, record_count: int, data: memoryview) -> None:
         super().__init__(partition=partition, record_count=record_count, size_bytes=len(data))
         self.data = data
+
+    @classmethod
+    def of(
+        cls, partition: TopicPartition, records: Sequence[tuple[bytes | None, bytes | None]], *, timestamp_ms: int
+    ) -> Self:
+        """Of these keys and values."""
+        builder = BatchBuilder()
+        for key, value in records:
+            builder.append(key, value, timestamp=timestamp_ms)
+        return cls(partition, len(records), memoryview(bytearray(builder.build())))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

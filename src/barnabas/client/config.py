@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -42,6 +42,14 @@ class ClientConfig:
     def setup_timeout_ms(self) -> int:
         """For the first answer on a connection: a port that accepts and does not answer is not a broker's."""
         return min(self.request_timeout_ms, self.connect_timeout_ms)
+
+    def within(self, timeout_ms: int) -> "ClientConfig":
+        """The same for a client whose operations take no longer than this: of something that others must not wait for."""
+        return replace(
+            self,
+            api_timeout_ms=min(self.api_timeout_ms, timeout_ms),
+            request_timeout_ms=min(self.request_timeout_ms, timeout_ms),
+        )
 
     def __post_init__(self) -> None:
         if self.security_protocol not in SECURITY_PROTOCOLS:

@@ -1,5 +1,8 @@
 """What can go wrong for a client, told apart by what the caller may do next."""
 
+from collections.abc import Iterable
+from typing import Protocol
+
 from barnabas.core.errors import RETRIABLE, BarnabasError, ErrorCode
 
 
@@ -62,6 +65,17 @@ class BrokerRefused(ClientError):
         words = f"{self.code.name}: {message}" if message else self.code.name
         advice = _ADVICE.get(self.code)
         super().__init__(f"{words} ({advice})" if advice else words)
+
+
+class Outcome(Protocol):
+    """A part of a response that has a code of its own."""
+
+    error_code: int
+
+
+def first_error(outcomes: Iterable[Outcome]) -> int:
+    """The first code that is not success; 0 where all went well."""
+    return next((each.error_code for each in outcomes if each.error_code), 0)
 
 
 def check(code: int, message: str | None = None) -> None:

@@ -18,7 +18,7 @@ from typing import Final, Never
 
 from barnabas.client.admin.configs import describe_configs
 from barnabas.client.admin.partitions import list_offsets
-from barnabas.client.admin.topics import NewTopic, create_topics
+from barnabas.client.admin.topics import NewTopic, ensure_topic
 from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.consumer import Consumer
 from barnabas.client.core import PRODUCE
@@ -109,11 +109,7 @@ class SchemaLog:
                 replication_factor=min(_REPLICATION_FACTOR, brokers),
                 configs={"cleanup.policy": "compact"},
             )
-            try:
-                await create_topics(self._cluster, [wanted])
-            except BrokerRefused as refused:
-                if refused.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
-                    raise
+            await ensure_topic(self._cluster, wanted)
             known = await self._cluster.existing_topic(name)
         if len(known.partitions) != 1:
             raise ConfigError(f"the topic {name} has {len(known.partitions)} partitions; a registry needs exactly one")

@@ -9,21 +9,18 @@ import time
 from dataclasses import dataclass, field
 from typing import Final
 
-from barnabas.client.admin.topics import NewTopic, create_topics
 from barnabas.client.blocking import BlockingClient
 from barnabas.client.blocking_transactions import BlockingTransactions
 from barnabas.client.config import ClientConfig
-from barnabas.client.errors import BrokerRefused, DeadlineExceeded, check
-from barnabas.client.image import TopicInfo
+from barnabas.client.errors import BrokerRefused, DeadlineExceeded
 from barnabas.client.partitioner import partition_of_key
 from barnabas.core.errors import ErrorCode
 from barnabas.core.ids import TopicPartition
 from barnabas.core.words import EARLIEST, LATEST, READ_UNCOMMITTED
 from barnabas.protocol.record_batch import HEADER_SIZE, LOG_OVERHEAD, read_header
 from barnabas.spark.decision import DecisionLog
+from barnabas.spark.own_topic import find_topic, make_topic
 
-#: Replicas of the decision log, where there are as many brokers.
-_REPLICAS: Final = 3
 _FETCH_BYTES: Final = 4 * 1024 * 1024
 
 
@@ -53,7 +50,7 @@ class Link:
 
     def decisions(self, topic: str, query: str) -> tuple[TopicPartition, DecisionLog] | None:
         """The partition that holds the query's decisions, read up to its end; None where there is no such topic."""
-        info = self._topic(topic)
+        info = find_topic(self.client, topic)
         if info is None:
             return None
         partition = TopicPartition(topic, partition_of_key(query.encode(), len(info.partitions)))
@@ -69,16 +66,6 @@ class Link:
             read = self._read[partition] = _Read(info.topic_id)
             self._catch_up(partition, read)
         return partition, read.log
-
-    def _topic(self, topic: str) -> TopicInfo | None:
-        def once() -> TopicInfo | None:
-            info = self.client.refresh([topic]).topics.get(topic)
-            if info is None or info.error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-                return None
-            check(info.error, f"topic {topic}")
-            return info
-
-        return self.client.retrying(f"metadata of {topic}", once)
 
     def _catch_up(self, partition: TopicPartition, read: _Read) -> None:
         if read.position < 0:
@@ -103,31 +90,12 @@ class Link:
                 )
 
     def make_decisions_topic(self, topic: str) -> None:
-        """Compacted, replicated as well as the cluster can; somebody else may have made it."""
-        if self._topic(topic) is not None:
-            return
-        brokers = len(self.client.image.brokers)
-        replicas = min(_REPLICAS, brokers)
         configs = {
-            "cleanup.policy": "compact",
-            "min.insync.replicas": str(max(1, replicas - 1)),
             "segment.bytes": str(16 * 1024 * 1024),
             "min.cleanable.dirty.ratio": "0.1",
             "compression.type": "producer",
         }
-        wanted = NewTopic(name=topic, partitions=1, replication_factor=replicas, configs=configs)
-        try:
-            self.client.run(create_topics(self.client.core, [wanted]))
-        except BrokerRefused as refused:
-            if refused.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
-                raise
-
-        def led() -> None:
-            info = self._topic(topic)
-            if info is None or not info.partitions or info.partitions[0].leader < 0:
-                raise BrokerRefused(ErrorCode.LEADER_NOT_AVAILABLE, f"topic {topic}")
-
-        self.client.retrying(f"leader of {topic}", led)
+        make_topic(self.client, topic, configs)
 
 
 def _whole_batches(data: bytes | memoryview) -> memoryview:

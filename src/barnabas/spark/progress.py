@@ -15,7 +15,6 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Final
 
 from pyspark.sql.streaming.listener import (
@@ -67,13 +66,7 @@ class GroupProgress:
     """Commits offsets for a group without being a member. Owner: one thread."""
 
     def __init__(self, config: ClientConfig, group: str, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._client = BlockingClient(
-            replace(
-                config,
-                api_timeout_ms=min(config.api_timeout_ms, _PATIENCE_MS),
-                request_timeout_ms=min(config.request_timeout_ms, _PATIENCE_MS),
-            )
-        )
+        self._client = BlockingClient(config.within(_PATIENCE_MS))
         self._group = group
         self._committed: dict[TopicPartition, int] = {}
         self._clock = clock

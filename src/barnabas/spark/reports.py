@@ -9,10 +9,10 @@ import json
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import Any, Final
 
-from barnabas.client.admin.topics import NewTopic, create_topics
+from barnabas.client.admin.topics import NewTopic, ensure_topic
 from barnabas.client.blocking import BlockingClient
 from barnabas.client.blocking_producer import BlockingProducer, BlockingProducerConfig, ReadyBatch
 from barnabas.client.config import client_config
@@ -20,7 +20,6 @@ from barnabas.client.errors import BrokerRefused, ClientError
 from barnabas.core.errors import ErrorCode
 from barnabas.core.ids import TopicPartition
 from barnabas.core.topics import PIPELINES_TOPIC
-from barnabas.protocol.record_build import BatchBuilder
 from barnabas.spark.pipelines.events import Progress
 
 _log: Final = logging.getLogger("barnabas.spark")
@@ -105,13 +104,7 @@ class ReportWriter:
 
     def __init__(self, bootstrap: str, settings: Mapping[str, str] | None = None) -> None:
         config = client_config(bootstrap, settings, client_id="barnabas-pipeline-reports")
-        self._client = BlockingClient(
-            replace(
-                config,
-                api_timeout_ms=min(config.api_timeout_ms, _PATIENCE_MS),
-                request_timeout_ms=min(config.request_timeout_ms, _PATIENCE_MS),
-            )
-        )
+        self._client = BlockingClient(config.within(_PATIENCE_MS))
         self._producer: BlockingProducer | None = None
         self._not_before_s = float("-inf")
 
@@ -126,10 +119,7 @@ class ReportWriter:
             return
         try:
             producer = self._producer or self._open()
-            builder = BatchBuilder()
-            builder.append(key, value, timestamp=now_ms)
-            where = TopicPartition(PIPELINES_TOPIC, 0)
-            producer.send(ReadyBatch(where, 1, memoryview(bytearray(builder.build()))))
+            producer.send(ReadyBatch.of(TopicPartition(PIPELINES_TOPIC, 0), [(key, value)], timestamp_ms=now_ms))
             producer.flush()
         except ClientError as error:
             _log.warning("the progress of a query was not reported: %s", error)
@@ -146,10 +136,10 @@ class ReportWriter:
             configs={"cleanup.policy": "compact", "segment.bytes": str(16 * 1024 * 1024)},
         )
         try:
-            self._client.run(create_topics(self._client.core, [topic]))
+            self._client.run(ensure_topic(self._client.core, topic))
         except BrokerRefused as refused:
             # Somebody may not create topics, and need not where it exists.
-            if refused.code not in (ErrorCode.TOPIC_ALREADY_EXISTS, ErrorCode.TOPIC_AUTHORIZATION_FAILED):
+            if refused.code is not ErrorCode.TOPIC_AUTHORIZATION_FAILED:
                 raise
         config = BlockingProducerConfig(
             acks=1, request_timeout_ms=_PATIENCE_MS, delivery_timeout_ms=_PATIENCE_MS, max_block_ms=_PATIENCE_MS

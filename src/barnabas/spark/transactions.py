@@ -21,7 +21,6 @@ from barnabas.client.identity import NO_IDENTITY, ProducerIdentity
 from barnabas.client.transactions import NO_TIMEOUT_MS, Initialised
 from barnabas.core.errors import BarnabasError, ErrorCode
 from barnabas.core.ids import TopicPartition
-from barnabas.protocol.record_build import BatchBuilder
 from barnabas.spark import decision
 from barnabas.spark.decision import (
     BATCH,
@@ -451,7 +450,4 @@ def _is_kept(answer: Initialised | BrokerRefused, who: ProducerIdentity) -> bool
 
 
 def _ready(where: TopicPartition, records: list[tuple[Key, bytes | None]], now_ms: int) -> ReadyBatch:
-    builder = BatchBuilder()
-    for key, value in records:
-        builder.append(key.encode(), value, timestamp=now_ms)
-    return ReadyBatch(where, len(records), memoryview(bytearray(builder.build())))
+    return ReadyBatch.of(where, [(key.encode(), value) for key, value in records], timestamp_ms=now_ms)

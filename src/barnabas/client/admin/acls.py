@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from barnabas.client.core import ClientCore
-from barnabas.client.errors import check
+from barnabas.client.errors import check, first_error
 from barnabas.core.words import AclOperation, AclResourceType, PatternType, Permission
 from barnabas.protocol.messages.create_acls import AclCreation, CreateAclsRequest, CreateAclsResponse
 from barnabas.protocol.messages.delete_acls import DeleteAclsFilter, DeleteAclsRequest, DeleteAclsResponse
@@ -88,10 +88,7 @@ async def create_acls(cluster: ClientCore, pattern: ResourcePattern, entries: It
         ]
     )
 
-    def first_error(response: CreateAclsResponse) -> int:
-        return next((result.error_code for result in response.results if result.error_code), 0)
-
-    response = await cluster.ask_controller(request, CreateAclsResponse, first_error=first_error)
+    response = await cluster.ask_controller(request, CreateAclsResponse, first_error=lambda r: first_error(r.results))
     for result in response.results:
         check(result.error_code, result.error_message)
 
@@ -112,10 +109,9 @@ async def delete_acls(cluster: ClientCore, pattern: ResourcePattern, entries: Se
 
     request = DeleteAclsRequest(filters=[filter_of(entry) for entry in entries] or [filter_of(None)])
 
-    def first_error(response: DeleteAclsResponse) -> int:
-        return next((result.error_code for result in response.filter_results if result.error_code), 0)
-
-    response = await cluster.ask_controller(request, DeleteAclsResponse, first_error=first_error)
+    response = await cluster.ask_controller(
+        request, DeleteAclsResponse, first_error=lambda r: first_error(r.filter_results)
+    )
     for result in response.filter_results:
         check(result.error_code, result.error_message)
         for match in result.matching_acls:

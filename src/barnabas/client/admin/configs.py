@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from barnabas.auth.mechanisms.scram import ScramMechanism
 from barnabas.client.core import ClientCore
-from barnabas.client.errors import BrokerRefused, check
+from barnabas.client.errors import BrokerRefused, check, first_error
 from barnabas.core.words import AlterOperation, ConfigResourceType, ConfigSource
 from barnabas.protocol.messages.alter_client_quotas import (
     AlterClientQuotasRequest,
@@ -187,10 +187,9 @@ async def alter_quotas(cluster: ClientCore, entity: QuotaEntity, changes: Mappin
         ]
     )
 
-    def first_error(response: AlterClientQuotasResponse) -> int:
-        return next((entry.error_code for entry in response.entries if entry.error_code), 0)
-
-    response = await cluster.ask_controller(request, AlterClientQuotasResponse, first_error=first_error)
+    response = await cluster.ask_controller(
+        request, AlterClientQuotasResponse, first_error=lambda r: first_error(r.entries)
+    )
     for entry in response.entries:
         check(entry.error_code, entry.error_message)
 
@@ -246,10 +245,9 @@ async def alter_scram(
         upsertions=upsertions,
     )
 
-    def first_error(response: AlterUserScramCredentialsResponse) -> int:
-        return next((result.error_code for result in response.results if result.error_code), 0)
-
-    response = await cluster.ask_controller(request, AlterUserScramCredentialsResponse, first_error=first_error)
+    response = await cluster.ask_controller(
+        request, AlterUserScramCredentialsResponse, first_error=lambda r: first_error(r.results)
+    )
     for result in response.results:
         if result.error_code:
             raise BrokerRefused(result.error_code, result.error_message)

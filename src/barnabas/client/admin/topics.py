@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from barnabas.client.core import ClientCore
-from barnabas.client.errors import BrokerRefused
+from barnabas.client.errors import BrokerRefused, first_error
 from barnabas.core.errors import ErrorCode
 from barnabas.protocol.messages.create_partitions import (
     CreatePartitionsAssignment,
@@ -53,13 +53,19 @@ async def create_topics(cluster: ClientCore, topics: Sequence[NewTopic], *, vali
         validate_only=validate_only,
     )
 
-    def first_error(response: CreateTopicsResponse) -> int:
-        return next((result.error_code for result in response.topics if result.error_code), 0)
-
-    response = await cluster.ask_controller(request, CreateTopicsResponse, first_error=first_error)
+    response = await cluster.ask_controller(request, CreateTopicsResponse, first_error=lambda r: first_error(r.topics))
     for result in response.topics:
         if result.error_code:
             raise BrokerRefused(result.error_code, result.error_message or f"topic {result.name}")
+
+
+async def ensure_topic(cluster: ClientCore, topic: NewTopic) -> None:
+    """Create it, unless it is there already."""
+    try:
+        await create_topics(cluster, [topic])
+    except BrokerRefused as refused:
+        if refused.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
+            raise
 
 
 async def create_partitions(
@@ -81,10 +87,9 @@ async def create_partitions(
         timeout_ms=cluster.config.request_timeout_ms,
     )
 
-    def first_error(response: CreatePartitionsResponse) -> int:
-        return next((result.error_code for result in response.results if result.error_code), 0)
-
-    response = await cluster.ask_controller(request, CreatePartitionsResponse, first_error=first_error)
+    response = await cluster.ask_controller(
+        request, CreatePartitionsResponse, first_error=lambda r: first_error(r.results)
+    )
     for result in response.results:
         if result.error_code:
             raise BrokerRefused(result.error_code, result.error_message or f"topic {result.name}")
@@ -98,8 +103,7 @@ async def delete_topics(cluster: ClientCore, names: Sequence[str]) -> dict[str, 
         timeout_ms=cluster.config.request_timeout_ms,
     )
 
-    def first_error(response: DeleteTopicsResponse) -> int:
-        return next((result.error_code for result in response.responses if result.error_code), 0)
-
-    response = await cluster.ask_controller(request, DeleteTopicsResponse, first_error=first_error)
+    response = await cluster.ask_controller(
+        request, DeleteTopicsResponse, first_error=lambda r: first_error(r.responses)
+    )
     return {result.name or "": ErrorCode(result.error_code) for result in response.responses}

@@ -9,19 +9,17 @@ import time
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final, Self
 
-from barnabas.client.admin.topics import NewTopic, create_topics
 from barnabas.client.blocking import BlockingClient
 from barnabas.client.blocking_producer import BlockingProducer, BlockingProducerConfig, ReadyBatch
 from barnabas.client.config import ClientConfig
-from barnabas.client.errors import BrokerRefused, check
+from barnabas.client.errors import BrokerRefused
 from barnabas.core.errors import BarnabasError, ErrorCode
 from barnabas.core.ids import TopicPartition
 from barnabas.core.topics import TABLES_TOPIC
 from barnabas.core.words import EARLIEST, LATEST
-from barnabas.protocol.record_build import BatchBuilder
+from barnabas.spark.own_topic import find_topic, make_topic
 from barnabas.spark.tables.definition import BadDefinition, Definition
 
-_REPLICAS: Final = 3
 _WHERE: Final = TopicPartition(TABLES_TOPIC, 0)
 _TABLE, _REPORT = "table", "report"
 
@@ -105,7 +103,7 @@ class Catalogue:
 
     def read(self) -> Known:
         """All that has been written until now."""
-        if not self._is_there():
+        if find_topic(self._client, TABLES_TOPIC) is None:
             return self.known
         if self._position < 0:
             self._position = self._client.list_offsets({_WHERE: EARLIEST})[_WHERE]
@@ -132,13 +130,6 @@ class Catalogue:
         if self._position == before and fetched.high_watermark > before:
             self._position = fetched.high_watermark  # compaction has taken the last records
 
-    def _is_there(self) -> bool:
-        info = self._client.retrying("metadata", lambda: self._client.refresh([TABLES_TOPIC])).topics.get(TABLES_TOPIC)
-        if info is None or info.error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-            return False
-        check(info.error, f"topic {TABLES_TOPIC}")
-        return True
-
     # -- writing ----------------------------------------------------------------------------------------------------------
 
     def define(self, table: Definition) -> None:
@@ -153,39 +144,17 @@ class Catalogue:
 
     def _write(self, key: list[str], value: bytes | None) -> None:
         if self._producer is None:
-            self._make_topic()
+            make_topic(self._client, TABLES_TOPIC)
             self._producer = BlockingProducer(self._client, BlockingProducerConfig(acks=-1))
-        builder = BatchBuilder()
-        builder.append(json.dumps(key).encode(), value, timestamp=int(time.time() * 1000))
-        self._producer.send(ReadyBatch(_WHERE, 1, memoryview(bytearray(builder.build()))))
+        record = (json.dumps(key).encode(), value)
+        self._producer.send(ReadyBatch.of(_WHERE, [record], timestamp_ms=int(time.time() * 1000)))
         self._producer.flush()
-
-    def _make_topic(self) -> None:
-        if self._is_there():
-            return
-        replicas = min(_REPLICAS, len(self._client.image.brokers))
-        configs = {"cleanup.policy": "compact", "min.insync.replicas": str(max(1, replicas - 1))}
-        wanted = NewTopic(name=TABLES_TOPIC, partitions=1, replication_factor=replicas, configs=configs)
-        try:
-            self._client.run(create_topics(self._client.core, [wanted]))
-        except BrokerRefused as refused:
-            if refused.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
-                raise
-
-        def led() -> None:
-            image = self._client.refresh([TABLES_TOPIC])
-            info = image.topics.get(TABLES_TOPIC)
-            if info is None or not info.partitions or info.partitions[0].leader < 0:
-                raise BrokerRefused(ErrorCode.LEADER_NOT_AVAILABLE, f"topic {TABLES_TOPIC}")
-
-        self._client.retrying(f"leader of {TABLES_TOPIC}", led)
 
     # -- topics of tables ---------------------------------------------------------------------------------------------------
 
     def topic_id(self, topic: str) -> str:
         """In hexadecimal digits. Raises `BrokerRefused` for a topic that is not there."""
-        info = self._client.retrying("metadata", lambda: self._client.refresh([topic])).topics.get(topic)
+        info = find_topic(self._client, topic)
         if info is None:
             raise BrokerRefused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {topic}")
-        check(info.error, f"topic {topic}")
         return info.topic_id.hex() if any(info.topic_id) else ""

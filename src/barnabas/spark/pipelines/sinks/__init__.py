@@ -30,19 +30,17 @@ def topic(
         if name is None:
             raise ValueError("sinks.topic can only make a topic that it knows by name")
         kafka = {key.removeprefix("kafka."): value for key, value in given.items() if key.startswith("kafka.")}
-        make = partial(ensure_topic, name, kafka, partitions, replication_factor)
+        make = partial(_make_topic, name, kafka, partitions, replication_factor)
     return Sink("barnabas", given, register_topics, prepare=make)
 
 
-def ensure_topic(name: str, kafka: Mapping[str, str], partitions: int, replication_factor: int) -> None:
+def _make_topic(name: str, kafka: Mapping[str, str], partitions: int, replication_factor: int) -> None:
     """Make the topic unless it is there."""
     import asyncio
 
-    from barnabas.client.admin.topics import NewTopic, create_topics
+    from barnabas.client.admin.topics import NewTopic, ensure_topic
     from barnabas.client.asynchronous import AsyncClient
     from barnabas.client.config import client_config
-    from barnabas.client.errors import BrokerRefused
-    from barnabas.core.errors import ErrorCode
 
     async def create() -> None:
         settings = {key: value for key, value in kafka.items() if key != "bootstrap.servers"}
@@ -50,11 +48,7 @@ def ensure_topic(name: str, kafka: Mapping[str, str], partitions: int, replicati
             client_config(kafka["bootstrap.servers"], settings, client_id="barnabas-pipeline")
         ) as cluster:
             new = NewTopic(name=name, partitions=partitions, replication_factor=replication_factor)
-            try:
-                await create_topics(cluster, [new])
-            except BrokerRefused as refused:
-                if refused.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
-                    raise
+            await ensure_topic(cluster, new)
 
     asyncio.run(create())
 
