@@ -27,7 +27,7 @@ from barnabas.protocol.messages.fetch import (
 from barnabas.protocol.versions import api_named
 from barnabas.replication.fetch_session_cache import CachedPartition, FetchContext, FetchKey
 from barnabas.replication.fetches import WaitingFetch
-from barnabas.replication.partition import FetchParams, PartitionRead
+from barnabas.replication.reads import FetchParams, PartitionRead
 from barnabas.runtime.turns import SLICE_ELEMENTS
 from barnabas.security.authorizer import CLUSTER_NAME
 from barnabas.security.quotas import Quota

@@ -13,7 +13,8 @@ from barnabas.core.ids import NO_EPOCH, TopicPartition
 from barnabas.replication.delayed import DelayedFetch
 from barnabas.replication.fetch_session_cache import CachedPartition, FetchSession
 from barnabas.replication.hosted import HostedPartitions
-from barnabas.replication.partition import FetchParams, Partition, PartitionRead
+from barnabas.replication.partition import Partition
+from barnabas.replication.reads import FetchParams, PartitionRead
 from barnabas.replication.state import ProposeIsr
 from barnabas.runtime.purgatory import DelayedOperation, Purgatory
 

@@ -12,8 +12,9 @@ from typing import Any, Protocol
 from barnabas.core.clock import Clock
 from barnabas.core.errors import ErrorCode, LogDirFault, Malformed, Refused
 from barnabas.core.ids import TopicPartition
+from barnabas.replication.log_waits import cut, read_log
 from barnabas.replication.manager import ReplicaManager
-from barnabas.replication.partition import Partition, cut, read_log
+from barnabas.replication.partition import Partition
 from barnabas.replication.throttle import ReplicationThrottle
 from barnabas.runtime.tasks import Spawn
 from barnabas.storage import producer_snapshot

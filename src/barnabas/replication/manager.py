@@ -15,7 +15,8 @@ from barnabas.replication.delayed import DelayedDeleteRecords
 from barnabas.replication.fetcher_machine import never_throttled
 from barnabas.replication.fetches import Fetches
 from barnabas.replication.hosted import HostedPartitions
-from barnabas.replication.partition import FetchParams, Partition
+from barnabas.replication.partition import Partition
+from barnabas.replication.reads import FetchParams
 from barnabas.replication.state import IsrSettled, ProposeIsr
 from barnabas.runtime.timers import Timers
 

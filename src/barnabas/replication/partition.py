@@ -4,9 +4,8 @@ Owner: the event loop. Every method that moves the high watermark or the log end
 wait is the manager's work.
 """
 
-import asyncio
 from collections.abc import Callable
-from typing import Final, NamedTuple, Protocol, TypeVar
+from typing import NamedTuple
 
 from barnabas.core.clock import Clock
 from barnabas.core.errors import BrokenInvariant, ErrorCode, Refused
@@ -20,100 +19,14 @@ from barnabas.core.words import (
     READ_COMMITTED,
 )
 from barnabas.replication.fetch_session_cache import CachedPartition, FetchSession
+from barnabas.replication.log_waits import cut
 from barnabas.replication.machine import PartitionMachine
+from barnabas.replication.reads import DivergingEpoch, FetchParams, PartitionRead, TieredRead
 from barnabas.replication.state import FetchRecorded, PartitionLeadership, ProposeIsr, Role
 from barnabas.storage.epoch_cache import EpochEnd
-from barnabas.storage.file_handle import FileRange
 from barnabas.storage.log import Log
 from barnabas.storage.log_tier import TierStart
-from barnabas.storage.log_types import AppendInfo, Origin, ReadResult, TimestampedOffset
-from barnabas.storage.segment import IndexUnderRepair
-from barnabas.storage.txn_index import AbortedTxn
-
-Where = TypeVar("Where", contravariant=True)
-
-#: How often a read waits for an index that is being rebuilt: once is enough, unless the new one is damaged too.
-REPAIRS_AWAITED: Final = 3
-
-
-class FetchParams(NamedTuple):
-    """What one Fetch request says about all its partitions."""
-
-    replica_id: int  #: -1: a consumer
-    replica_epoch: int
-    max_wait_ms: int
-    min_bytes: int
-    max_bytes: int
-    isolation_level: int
-    client_rack: str
-    #: Consumers that tell their rack (v11 and later) may read from followers.
-    may_read_from_follower: bool
-
-    @property
-    def is_from_follower(self) -> bool:
-        return self.replica_id >= 0
-
-
-class DivergingEpoch(NamedTuple):
-    epoch: int
-    end_offset: int
-
-
-class PartitionRead:
-    """What a fetch of one partition found. Ranges are pinned: send or release them."""
-
-    __slots__ = (
-        "aborted_transactions",
-        "diverging_epoch",
-        "error",
-        "has_more_segments",
-        "high_watermark",
-        "last_stable_offset",
-        "log_start_offset",
-        "preferred_read_replica",
-        "ranges",
-        "readable_bytes",
-        "size_bytes",
-    )
-
-    def __init__(self, error: ErrorCode = ErrorCode.NONE) -> None:
-        self.error = error
-        self.high_watermark = -1
-        self.last_stable_offset = -1
-        self.log_start_offset = -1
-        self.ranges: list[FileRange] = []
-        self.size_bytes = 0
-        #: What counts for `min.bytes`: a limit counts whole, though only whole batches below it leave.
-        self.readable_bytes = 0
-        #: The read ended with its segment, and the next has more: waiting would bring nothing.
-        self.has_more_segments = False
-        self.aborted_transactions: list[AbortedTxn] | None = None
-        self.diverging_epoch: DivergingEpoch | None = None
-        self.preferred_read_replica = -1
-
-    def release(self) -> None:
-        for file_range in self.ranges:
-            file_range.release()
-        self.ranges = []
-        self.size_bytes = 0
-
-    def withhold(self) -> None:
-        """Leave the records out of the answer, as if there were none. The offsets of the log stay in it."""
-        self.release()
-        self.readable_bytes = 0
-        self.has_more_segments = False
-
-
-class TieredRead(PartitionRead):
-    """The offset is below the local start: `TierReads` fills in what the tier has."""
-
-    __slots__ = ("max_bytes", "min_one_batch")
-
-    def __init__(self, max_bytes: int, min_one_batch: bool) -> None:
-        super().__init__()
-        self.max_bytes = max_bytes
-        self.min_one_batch = min_one_batch
-        self.has_more_segments = True
+from barnabas.storage.log_types import AppendInfo, Origin, TimestampedOffset
 
 
 class Appended(NamedTuple):
@@ -490,39 +403,3 @@ class Partition:
             return False, None
         ticked = self.machine.tick(now_ms, self.log.log_end_offset)
         return ticked.hw_moved, ticked.propose
-
-
-async def read_log(log: Log, offset: int, *, max_bytes: int, max_offset: int) -> ReadResult:
-    """As `Log.read` with at least one batch; waits for the repair of an index if one is under way."""
-    for _ in range(REPAIRS_AWAITED):
-        try:
-            return log.read(offset, max_bytes=max_bytes, max_offset=max_offset)
-        except IndexUnderRepair as under_repair:
-            over = asyncio.Event()
-            under_repair.when_over(over.set)
-            await over.wait()
-    return log.read(offset, max_bytes=max_bytes, max_offset=max_offset)
-
-
-class Cut(Protocol[Where]):
-    """`Log.truncate_then`, `Log.restart_then` or `Log.start_from_tier_then`."""
-
-    def __call__(
-        self, where: Where, /, *, is_wanted: Callable[[], bool], then: Callable[[Exception | None], None]
-    ) -> None: ...
-
-
-async def cut(how: Cut[Where], where: Where, *, is_wanted: Callable[[], bool] = lambda: True) -> None:
-    """Cut a log, and wait for it. `is_wanted` is asked right before: nothing is cut if it says no by then."""
-    done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-    def then(error: Exception | None) -> None:
-        if done.done():
-            return  # who waited was cancelled
-        if error is None:
-            done.set_result(None)
-        else:
-            done.set_exception(error)
-
-    how(where, is_wanted=lambda: not done.done() and is_wanted(), then=then)
-    await done

@@ -11,7 +11,8 @@ from barnabas.core.ids import BrokerId
 from barnabas.replication.machine import PartitionMachine
 
 if TYPE_CHECKING:
-    from barnabas.replication.partition import FetchParams, Partition
+    from barnabas.replication.partition import Partition
+    from barnabas.replication.reads import FetchParams
 
 RACK_AWARE_SELECTOR: Final = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 

@@ -14,7 +14,8 @@ from barnabas.core.words import MAX_TIMESTAMP, READ_COMMITTED
 from barnabas.metrics.registry import Registry
 from barnabas.replication.fetch_session_cache import CachedPartition
 from barnabas.replication.hosted import HostedPartitions
-from barnabas.replication.partition import FetchParams, Partition, PartitionRead, TieredRead
+from barnabas.replication.partition import Partition
+from barnabas.replication.reads import FetchParams, PartitionRead, TieredRead
 from barnabas.runtime.purgatory import DelayedOperation, Purgatory
 from barnabas.runtime.tasks import Spawn
 from barnabas.runtime.timers import Timers

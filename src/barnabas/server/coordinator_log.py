@@ -15,8 +15,9 @@ from barnabas.protocol.compression import Codec
 from barnabas.protocol.record_batch import iter_batches
 from barnabas.protocol.records import BatchBuilder, iter_records, plain_batch, read_end_txn_marker
 from barnabas.replication.control_requests import LeadershipListener
+from barnabas.replication.log_waits import read_log
 from barnabas.replication.manager import ReplicaManager
-from barnabas.replication.partition import Partition, read_log
+from barnabas.replication.partition import Partition
 from barnabas.runtime.internal_log import Replay
 from barnabas.runtime.machine import NO_PRODUCER, KeyValue, Marker, Producer, ReplayedRecord
 from barnabas.storage.log import Log

@@ -25,7 +25,8 @@ from barnabas.tiered import layout, lineage
 from barnabas.tiered.health import StoreHealth
 from barnabas.tiered.leadership import Leadership
 from barnabas.tiered.metadata_cache import MetadataCache
-from barnabas.tiered.metadata_topic import MetadataUnavailable, RemoteMetadata
+from barnabas.tiered.metadata_reader import MetadataUnavailable
+from barnabas.tiered.metadata_topic import RemoteMetadata
 from barnabas.tiered.metrics import TierMetrics
 from barnabas.tiered.segment_metadata import Mark, RemoteSegment, RemoteSegmentId, SegmentState, SegmentUpdate
 from barnabas.tiered.settings import TierSettings

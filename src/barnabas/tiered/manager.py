@@ -22,7 +22,8 @@ from barnabas.tiered.expiry import LogFacts, Removal, plan
 from barnabas.tiered.health import StoreHealth
 from barnabas.tiered.leadership import Leadership, LeadershipLost, Look
 from barnabas.tiered.metadata_cache import MetadataCache
-from barnabas.tiered.metadata_topic import MetadataUnavailable, RemoteMetadata
+from barnabas.tiered.metadata_reader import MetadataUnavailable
+from barnabas.tiered.metadata_topic import RemoteMetadata
 from barnabas.tiered.metrics import TierMetrics
 from barnabas.tiered.remover import Remover
 from barnabas.tiered.segment_metadata import TierPartition

@@ -1,14 +1,13 @@
 """What the cluster knows of the tier: `__remote_log_metadata`, read to its end and written to.
 
 Owner: the event loop. A broker reads those partitions of the topic that its own replicas' segments are in, and those that it
-leads. It reads as a consumer does, over the inter-broker listener, with one long poll to each leader. What it writes it waits
-to read: after `publish` the view has the event, or a later one.
+leads, over the inter-broker listener (`tiered.metadata_reader`). What it writes it waits to read: after `publish` the view
+has the event, or a later one.
 """
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterator
-from functools import partial
 from typing import Final
 
 from barnabas.client.connection import Connection
@@ -16,21 +15,12 @@ from barnabas.client.errors import ClientError
 from barnabas.coordination.internal_topic import InternalTopic
 from barnabas.coordination.metadata_cache import MetadataCache as ClusterMetadata
 from barnabas.core.clock import Clock
-from barnabas.core.errors import BarnabasError, ErrorCode, Malformed
+from barnabas.core.errors import Malformed
 from barnabas.core.ids import NO_EPOCH, BrokerId, TopicPartition
 from barnabas.core.topics import REMOTE_LOG_METADATA_TOPIC
-from barnabas.core.words import EARLIEST, LATEST
+from barnabas.core.words import LATEST
 from barnabas.protocol.messages.fetch import (
     FetchPartition,
-    FetchRequest,
-    FetchResponse,
-    FetchTopic,
-)
-from barnabas.protocol.messages.list_offsets import (
-    ListOffsetsPartition,
-    ListOffsetsRequest,
-    ListOffsetsResponse,
-    ListOffsetsTopic,
 )
 from barnabas.protocol.messages.produce import (
     PartitionProduceData,
@@ -42,29 +32,25 @@ from barnabas.protocol.records import BatchBuilder
 from barnabas.runtime.tasks import Spawn
 from barnabas.runtime.threads import OnThread
 from barnabas.tiered.metadata_cache import MetadataCache
-from barnabas.tiered.metadata_records import Decoded, decode_records, encode_event, metadata_partition
+from barnabas.tiered.metadata_reader import (
+    BACKOFF_MAX_S,
+    BACKOFF_S,
+    REQUEST_MS,
+    MetadataReader,
+    MetadataUnavailable,
+    list_offsets,
+)
+from barnabas.tiered.metadata_records import Decoded, encode_event, metadata_partition
 from barnabas.tiered.segment_metadata import Event, TierPartition, partition_of_event
 
 log = logging.getLogger(__name__)
 
-#: The last versions that name topics, not ids: the topic may be made again, and then everything is read again.
-_FETCH_VERSION: Final = 12
+#: The last version that names topics, not ids.
 _PRODUCE_VERSION: Final = 9
-#: A long poll ends after so long even if there is nothing: a leader that is gone without a word is noticed by the time-out.
-_MAX_WAIT_MS: Final = 10_000
 #: A thread decodes what an answer brings; the loop applies it at once, a few thousand events.
 _PARTITION_BYTES: Final = 64 << 10
-_RESPONSE_BYTES: Final = 256 << 10
-_REQUEST_MS: Final = 30_000
-#: Between two tries of what failed, doubling.
-_BACKOFF_S: Final = 0.1
-_BACKOFF_MAX_S: Final = 5.0
 #: Kafka's `remote.log.metadata.consume.wait.ms`.
 _PUBLISH_S: Final = 120.0
-
-
-class MetadataUnavailable(BarnabasError):
-    """An event could not be written, or was not read back in time: it may be in the topic, or come to be."""
 
 
 class _Partition:
@@ -116,7 +102,7 @@ class RemoteMetadata:
         self._spawn = spawn
         self._assigned: set[TierPartition] = set()
         self._partitions: dict[int, _Partition] = {}
-        self._readers: dict[BrokerId, _Reader] = {}
+        self._readers: dict[BrokerId, MetadataReader] = {}
         self._creating: asyncio.Task[None] | None = None
         self.is_stopped = False
         #: Records that could not be decoded.
@@ -215,7 +201,7 @@ class RemoteMetadata:
         self, of: TierPartition, request: Callable[[Connection, int], Awaitable[int]]
     ) -> tuple[int, int]:
         """The partition of the topic, and what its leader answered."""
-        backoff_s = _BACKOFF_S
+        backoff_s = BACKOFF_S
         while True:
             if self.is_stopped:
                 raise MetadataUnavailable("the broker stops")
@@ -229,16 +215,16 @@ class RemoteMetadata:
             except (ClientError, MetadataUnavailable) as error:
                 log.debug("%s: trying again: %s", of, error)
             await asyncio.sleep(backoff_s)
-            backoff_s = min(2 * backoff_s, _BACKOFF_MAX_S)
+            backoff_s = min(2 * backoff_s, BACKOFF_MAX_S)
 
     async def _produce(self, connection: Connection, number: int, event: Event) -> int:
         builder = BatchBuilder()
         builder.append(None, encode_event(event), timestamp=self._clock.now_ms())
         data = PartitionProduceData(index=number, records=builder.build())
         topic = TopicProduceData(name=REMOTE_LOG_METADATA_TOPIC, partition_data=[data])
-        request = ProduceRequest(acks=-1, timeout_ms=_REQUEST_MS, topic_data=[topic])
+        request = ProduceRequest(acks=-1, timeout_ms=REQUEST_MS, topic_data=[topic])
         response = await connection.request(
-            request, ProduceResponse, version=_PRODUCE_VERSION, timeout_ms=_REQUEST_MS + 5_000
+            request, ProduceResponse, version=_PRODUCE_VERSION, timeout_ms=REQUEST_MS + 5_000
         )
         answer = response.responses[0].partition_responses[0]
         _check(answer.error_code, f"produce to {REMOTE_LOG_METADATA_TOPIC}-{number}")
@@ -295,18 +281,18 @@ class RemoteMetadata:
         for leader, numbers in by_leader.items():
             reader = self._readers.get(leader)
             if reader is None:
-                reader = self._readers[leader] = _Reader(self, leader, self._connect)
+                reader = self._readers[leader] = MetadataReader(self, leader, self._connect)
                 reader.read(numbers)
                 self._spawn(reader.run(), f"remote log metadata of broker {leader}")
             else:
                 reader.read(numbers)
 
     async def _create(self) -> None:
-        backoff_s = _BACKOFF_S
+        backoff_s = BACKOFF_S
         while not self.is_stopped and not self.partition_count and self._assigned:
             await self._topic.ensure()
             await asyncio.sleep(backoff_s)
-            backoff_s = min(2 * backoff_s, _BACKOFF_MAX_S)
+            backoff_s = min(2 * backoff_s, BACKOFF_MAX_S)
 
     # -- what was read ------------------------------------------------------------------------------------------------
 
@@ -381,139 +367,6 @@ class RemoteMetadata:
                 partition.waiters.append((offset, waiter))
             elif not waiter.done():
                 waiter.set_result(None)
-
-
-class _Reader:
-    """One long poll after the other to one leader."""
-
-    def __init__(
-        self, owner: RemoteMetadata, leader: BrokerId, connect: Callable[[BrokerId], Awaitable[Connection]]
-    ) -> None:
-        self._owner = owner
-        self._leader = leader
-        self._connect = connect
-        self._numbers: set[int] = set()
-        self._connection: Connection | None = None
-        #: Where the partitions ended that are not read yet. Not their high watermarks: a new leader's may be behind.
-        self._ends: dict[int, int] = {}
-        self._is_stopped = False
-        #: Set when the poll under way asks for something else than what is wanted now, and when a pause is over before time.
-        self._changed = asyncio.Event()
-
-    def read(self, numbers: set[int]) -> None:
-        if numbers != self._numbers:
-            self._numbers = numbers
-            self._interrupt()
-
-    def stop(self) -> None:
-        self._is_stopped = True
-        self._interrupt()
-
-    def _interrupt(self) -> None:
-        self._changed.set()
-        if self._connection is not None:
-            self._connection.close()
-
-    async def run(self) -> None:
-        backoff_s = _BACKOFF_S
-        try:
-            while not self._is_stopped:
-                self._changed.clear()
-                try:
-                    is_well = await self._poll()
-                except (ClientError, MetadataUnavailable) as error:
-                    is_well = False
-                    if not self._changed.is_set():
-                        log.debug("cannot read %s from broker %d: %s", REMOTE_LOG_METADATA_TOPIC, self._leader, error)
-                if is_well:
-                    backoff_s = _BACKOFF_S
-                elif not self._changed.is_set():
-                    await self._pause(backoff_s)
-                    backoff_s = min(2 * backoff_s, _BACKOFF_MAX_S)
-        finally:
-            if self._connection is not None:
-                self._connection.close()
-
-    async def _pause(self, seconds: float) -> None:
-        try:
-            async with asyncio.timeout(seconds):
-                await self._changed.wait()
-        except TimeoutError:
-            return
-
-    async def _poll(self) -> bool:
-        if self._connection is None or self._connection.closed:
-            self._ends.clear()
-            self._connection = await self._connect(self._leader)
-            if self._changed.is_set():
-                return True
-        unread = self._owner.unread(self._numbers)
-        self._ends = {number: end for number, end in self._ends.items() if number in unread}
-        if unread != self._ends.keys():
-            self._ends |= await list_offsets(self._connection, sorted(unread - self._ends.keys()), LATEST)
-        asked = self._owner.requested(self._numbers)
-        # A partition without records answers a long poll late, and only the answer tells that there are none.
-        request = FetchRequest(
-            max_wait_ms=0 if unread else _MAX_WAIT_MS,
-            min_bytes=1,
-            max_bytes=_RESPONSE_BYTES,
-            topics=[FetchTopic(topic=REMOTE_LOG_METADATA_TOPIC, partitions=asked)],
-        )
-        response = await self._connection.request(
-            request, FetchResponse, version=_FETCH_VERSION, timeout_ms=_MAX_WAIT_MS + _REQUEST_MS
-        )
-        if response.error_code != ErrorCode.NONE:
-            return False
-        fetch_offsets = {each.partition: each.fetch_offset for each in asked}
-        lost: list[int] = []
-        is_well = unread == self._ends.keys()
-        for answer in (each for topic in response.responses for each in topic.partitions):
-            number = answer.partition_index
-            if answer.error_code == ErrorCode.OFFSET_OUT_OF_RANGE or answer.diverging_epoch is not None:
-                lost.append(number)
-            elif answer.error_code != ErrorCode.NONE:
-                is_well = False
-            elif number in fetch_offsets:
-                try:
-                    found = await self._decoded(answer.records)
-                except Malformed as error:
-                    log.error("%s-%d of broker %d: %s", REMOTE_LOG_METADATA_TOPIC, number, self._leader, error)
-                    is_well = False
-                    continue
-                if self._is_stopped:
-                    return True
-                self._owner.fetched(number, fetch_offsets[number], found, self._ends.get(number))
-                if found is None and self._owner.unread({number}):
-                    self._ends.pop(number, None)  # the log has been cut since: where does it end now?
-                    is_well = False
-        if lost:
-            for number, start in (await list_offsets(self._connection, lost, EARLIEST)).items():
-                self._ends.pop(number, None)
-                self._owner.begin_again(number, start)
-        return is_well
-
-    async def _decoded(self, records: object) -> Decoded | None:
-        """None: there were none. :raises Malformed:"""
-        if not isinstance(records, bytes | memoryview) or not len(records):
-            return None
-        found = await self._owner.on_thread(partial(decode_records, bytes(records)))
-        if found is None:
-            raise Malformed(f"{len(records)} bytes have no whole batch")
-        return found
-
-
-async def list_offsets(connection: Connection, numbers: list[int], timestamp: int) -> dict[int, int]:
-    """Of those whose leader knows. :raises ClientError:"""
-    asked = [ListOffsetsPartition(partition_index=number, timestamp=timestamp) for number in numbers]
-    request = ListOffsetsRequest(
-        replica_id=-1, topics=[ListOffsetsTopic(name=REMOTE_LOG_METADATA_TOPIC, partitions=asked)]
-    )
-    response = await connection.request(request, ListOffsetsResponse, version=5, timeout_ms=_REQUEST_MS)
-    found: dict[int, int] = {}
-    for answer in (each for topic in response.topics for each in topic.partitions):
-        if answer.error_code == ErrorCode.NONE:
-            found[answer.partition_index] = answer.offset
-    return found
 
 
 def _check(code: int, what: str) -> None:

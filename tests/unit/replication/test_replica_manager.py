@@ -14,7 +14,8 @@ from barnabas.replication.appends import AppendEntry, AppendOutcome
 from barnabas.replication.fetch_session_cache import CachedPartition, FetchKey
 from barnabas.replication.machine import PartitionMachine
 from barnabas.replication.manager import ReplicaManager
-from barnabas.replication.partition import FetchParams, Partition, PartitionRead
+from barnabas.replication.partition import Partition
+from barnabas.replication.reads import FetchParams, PartitionRead
 from barnabas.replication.state import PartitionLeadership
 from barnabas.runtime.disk import Disk
 from barnabas.runtime.timers import ManualTimers

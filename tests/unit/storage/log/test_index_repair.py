@@ -7,7 +7,7 @@ import pytest
 from log_support import NOW_MS, Partition, contents
 
 from barnabas.core.errors import ErrorCode, Refused
-from barnabas.replication.partition import read_log
+from barnabas.replication.log_waits import read_log
 from barnabas.runtime.disk import TMP_SUFFIX
 from barnabas.storage.environment import ManualThreads
 from barnabas.storage.index_build import IndexBuilder
