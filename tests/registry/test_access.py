@@ -17,12 +17,12 @@ from barnabas.auth.mechanisms.oauthbearer import TokenRules
 from barnabas.auth.registry import KeySetSettings
 from barnabas.cli.local_cluster import wait_until
 from barnabas.client.config import client_config, load_properties
-from barnabas.core.clock import ManualClock
 from barnabas.core.errors import ConfigError
 from barnabas.registry import access as access_module
 from barnabas.registry.access import Access, SignedTokens, access_of, hash_password, hash_token, load
 from barnabas.registry.errors import Refusal
 from barnabas.testing import Cluster
+from tests.manual_time import ManualClock
 from tests.oauth_provider import AUDIENCE, ISSUER, Provider, SigningKey, key_set, serving
 from tests.pki import Authority
 from tests.registry.conftest import DEADLINE_S, Registry, config_for, running

@@ -12,13 +12,11 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any, NamedTuple
 
-from barnabas.core.clock import ManualClock
 from barnabas.core.config.log_config import CLEANUP_COMPACT, LogConfig
 from barnabas.core.errors import Refused
 from barnabas.core.ids import TopicPartition
 from barnabas.protocol.record_batch import BatchHeader, check_crc, iter_batches, read_header
 from barnabas.protocol.records import BatchBuilder, end_txn_marker, iter_records
-from barnabas.runtime.timers import ManualTimers
 from barnabas.storage.cleaner.cleaner import Cleaner
 from barnabas.storage.cleaner.settings import CleanerSettings
 from barnabas.storage.environment import Done, InlineThreads, LogEnvironment, Work
@@ -27,6 +25,7 @@ from barnabas.storage.log_types import Origin
 from barnabas.storage.manager import LogManager
 from barnabas.storage.manager_settings import ManagerSettings
 from barnabas.storage.record_check import read_marker
+from tests.manual_time import ManualClock, ManualTimers
 from tests.simulation.compaction import InProcessWorker
 from tests.simulation.disk import SimDisk
 

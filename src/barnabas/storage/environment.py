@@ -4,7 +4,6 @@ The log itself imports no asyncio and starts no thread. A broker gives it the ev
 a test gives it a manual clock and threads that run when told.
 """
 
-from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -41,28 +40,6 @@ class InlineThreads:
             done(error)
         else:
             done(None)
-
-
-class ManualThreads:
-    """Keeps the work until `run_pending`: for tests that look at what is between."""
-
-    def __init__(self) -> None:
-        self._pending: deque[tuple[Work, Done]] = deque()
-
-    def __len__(self) -> int:
-        return len(self._pending)
-
-    def run(self, work: Work, done: Done) -> None:
-        self._pending.append((work, done))
-
-    def run_one(self) -> None:
-        if self._pending:
-            InlineThreads().run(*self._pending.popleft())
-
-    def run_pending(self) -> None:
-        """Also what the work itself asks for."""
-        while self._pending:
-            self.run_one()
 
 
 class NoTimer:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import uvloop
+from tests.manual_time import ManualClock
 from zk_process import four_letter_word
 from zk_raw import RawClient, create, watched
 
@@ -16,7 +17,7 @@ from barnabas.coordination.embedded.listener import Connection
 from barnabas.coordination.embedded.server import EmbeddedZooKeeper
 from barnabas.coordination.embedded.tree import CONTAINER_OWNER
 from barnabas.coordination.embedded.wire import Op
-from barnabas.core.clock import ManualClock, SystemClock
+from barnabas.core.clock import SystemClock
 from barnabas.core.errors import BrokenInvariant
 from barnabas.runtime.disk import Disk
 

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 
 from model_cluster import ModelBroker, ModelCluster
+from tests.memory_zookeeper import Fired
 
 from barnabas.controller.effects import (
     CloseChannel,
@@ -35,7 +36,6 @@ from barnabas.controller.events import (
     ZkLost,
 )
 from barnabas.coordination import paths
-from barnabas.coordination.memory import Fired
 from barnabas.coordination.operations import Create, SetData
 from barnabas.coordination.znodes import LeaderAndIsr, ReplicaAssignment, TopicAssignment, encode_log_dir_event
 from barnabas.core.ids import TopicPartition

@@ -9,6 +9,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
+from tests.manual_time import ManualClock
+
 from barnabas.client.errors import ConnectionLost, ConnectionRefused
 from barnabas.controller.driver import Controller, ControllerConfig
 from barnabas.controller.settings import ControllerSettings
@@ -19,7 +21,7 @@ from barnabas.coordination.operations import Get, GetChildren
 from barnabas.coordination.registration import BrokerRegistrar, create_top_level_paths
 from barnabas.coordination.session import SessionConfig, ZooKeeperSession
 from barnabas.coordination.znodes import BrokerRegistration, Endpoint
-from barnabas.core.clock import ManualClock, SystemClock
+from barnabas.core.clock import SystemClock
 from barnabas.core.ids import TopicPartition
 from barnabas.protocol import codec
 from barnabas.protocol.messages.base import ApiMessage

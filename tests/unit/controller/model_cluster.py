@@ -8,6 +8,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
+from tests.memory_zookeeper import Fired, MemoryZooKeeper
+
 from barnabas.controller.effects import (
     AlterPartitionReply,
     CloseChannel,
@@ -42,7 +44,6 @@ from barnabas.controller.events import (
 from barnabas.controller.machine import ControllerMachine
 from barnabas.controller.settings import ControllerSettings
 from barnabas.coordination import paths
-from barnabas.coordination.memory import Fired, MemoryZooKeeper
 from barnabas.coordination.operations import Create, Delete, Operation, Result, SetData
 from barnabas.coordination.znodes import (
     BrokerRegistration,

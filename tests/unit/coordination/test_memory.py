@@ -3,9 +3,9 @@
 import random
 
 import pytest
+from tests.memory_zookeeper import Fired, MemoryZooKeeper
 from zookeeper_fixture import run, session, zookeeper
 
-from barnabas.coordination.memory import Fired, MemoryZooKeeper
 from barnabas.coordination.operations import (
     Check,
     Create,

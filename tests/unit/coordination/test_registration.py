@@ -7,6 +7,7 @@ from pathlib import Path
 from unittest.mock import patch
 
 import pytest
+from tests.manual_time import ManualClock
 from zookeeper_fixture import Ensemble, States, run, session, zookeeper
 
 from barnabas.coordination import paths
@@ -20,7 +21,7 @@ from barnabas.coordination.registration import (
 )
 from barnabas.coordination.session import SessionState, ZooKeeperSession
 from barnabas.coordination.znodes import BrokerRegistration, Endpoint
-from barnabas.core.clock import ManualClock, SystemClock
+from barnabas.core.clock import SystemClock
 from barnabas.runtime.disk import REAL_DISK
 
 GOLDEN = json.loads((Path(__file__).parents[2] / "golden/kafka-3.9.1/znodes.json").read_text())

@@ -6,10 +6,11 @@ from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
+from tests.manual_time import ManualClock
+
 from barnabas.coordination.embedded.config import ZooKeeperConfig
 from barnabas.coordination.embedded.server import EmbeddedZooKeeper
 from barnabas.coordination.session import SessionConfig, SessionState, ZooKeeperSession
-from barnabas.core.clock import ManualClock
 
 
 def run(story: Coroutine[None, None, None]) -> None:

@@ -4,13 +4,13 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar, cast
 
+from tests.manual_time import ManualClock, ManualTimers
 from tests.memory_log import MemoryLog
 
 from barnabas.api import find_coordinator
 from barnabas.api.find_coordinator import KeyType
 from barnabas.coordination.coordinator_context import CoordinatorContext
 from barnabas.coordination.metadata_cache import MetadataCache
-from barnabas.core.clock import ManualClock
 from barnabas.core.config.dynamic import DynamicConfig
 from barnabas.core.errors import ErrorCode, Refused
 from barnabas.core.ids import BrokerId
@@ -29,7 +29,6 @@ from barnabas.protocol.messages.update_metadata import (
     UpdateMetadataTopicState,
 )
 from barnabas.protocol.versions import api_of
-from barnabas.runtime.timers import ManualTimers
 from barnabas.security.principal import ANONYMOUS, Principal
 from barnabas.server.call import Call
 from barnabas.server.context import BrokerContext

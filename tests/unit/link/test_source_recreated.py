@@ -5,9 +5,9 @@ from random import Random
 from typing import Any
 
 import pytest
+from tests.manual_time import ManualClock
 
 from barnabas.client.image import ClusterImage, TopicInfo
-from barnabas.core.clock import ManualClock
 from barnabas.core.ids import BrokerId, LeaderEpoch, Offset, TopicId, TopicPartition
 from barnabas.link.settings import LinkSettings
 from barnabas.link.source import MirrorSource

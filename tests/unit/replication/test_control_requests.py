@@ -7,10 +7,10 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from tests.manual_time import ManualClock, ManualTimers
 from tests.unit.storage.manager import manager_support as storage
 
 from barnabas.core.chance import random_uuid
-from barnabas.core.clock import ManualClock
 from barnabas.core.config.log_config import LogConfig
 from barnabas.core.errors import ErrorCode, LogDirFault, Refused
 from barnabas.core.ids import (
@@ -31,7 +31,6 @@ from barnabas.replication.machine import PartitionMachine
 from barnabas.replication.manager import ReplicaManager
 from barnabas.replication.partition import Partition
 from barnabas.replication.state import PartitionLeadership
-from barnabas.runtime.timers import ManualTimers
 from barnabas.storage.environment import LogEnvironment
 from barnabas.storage.log import Log
 from barnabas.storage.log_types import Origin

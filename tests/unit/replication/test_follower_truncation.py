@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from test_replica_fetcher import ScriptedLeader, add, managed, turns_until
+from tests.manual_time import ManualThreads
 from tests.unit.storage.log import log_support
 
 from barnabas.core.ids import BrokerId, LeaderEpoch, TopicPartition
@@ -13,7 +14,6 @@ from barnabas.replication.fetchers import FetcherManager
 from barnabas.replication.machine import PartitionMachine
 from barnabas.replication.partition import Partition
 from barnabas.replication.state import PartitionLeadership
-from barnabas.storage.environment import ManualThreads
 from barnabas.storage.epoch_cache import EpochEnd
 
 ME, LEADER = BrokerId(1), BrokerId(2)

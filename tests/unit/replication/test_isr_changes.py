@@ -3,7 +3,8 @@
 import asyncio
 from types import SimpleNamespace
 
-from barnabas.core.clock import ManualClock
+from tests.manual_time import ManualClock
+
 from barnabas.core.errors import ErrorCode
 from barnabas.core.ids import TopicPartition
 from barnabas.metrics.registry import Registry

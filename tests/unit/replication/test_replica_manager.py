@@ -3,8 +3,8 @@
 from pathlib import Path
 
 import pytest
+from tests.manual_time import ManualClock, ManualThreads, ManualTimers
 
-from barnabas.core.clock import ManualClock
 from barnabas.core.config.log_config import LONG_MAX, LogConfig
 from barnabas.core.errors import ErrorCode, Refused
 from barnabas.core.ids import BrokerId, LeaderEpoch, TopicId, TopicPartition
@@ -18,8 +18,7 @@ from barnabas.replication.partition import Partition
 from barnabas.replication.reads import FetchParams, PartitionRead
 from barnabas.replication.state import PartitionLeadership
 from barnabas.runtime.disk import Disk
-from barnabas.runtime.timers import ManualTimers
-from barnabas.storage.environment import InlineThreads, LogEnvironment, ManualThreads, Threads
+from barnabas.storage.environment import InlineThreads, LogEnvironment, Threads
 from barnabas.storage.log_types import Origin
 from barnabas.storage.recovery import open_log
 

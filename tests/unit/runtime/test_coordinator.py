@@ -4,13 +4,12 @@ import asyncio
 from collections.abc import Hashable
 
 import pytest
+from tests.manual_time import ManualClock, ManualTimers
 from tests.memory_log import MemoryLog
 
-from barnabas.core.clock import ManualClock
 from barnabas.core.errors import BrokenInvariant, ErrorCode, NothingWritten, Refused
 from barnabas.runtime.coordinator import CoordinatorRuntime
 from barnabas.runtime.machine import KeyValue, Marker, ReplayedRecord, Respond, Result, SetTimer, Tell, Ticket
-from barnabas.runtime.timers import ManualTimers
 
 
 class Register:

@@ -4,10 +4,9 @@ from collections.abc import Callable
 
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.manual_time import ManualClock, ManualTimers
 
-from barnabas.core.clock import ManualClock
 from barnabas.runtime.purgatory import DelayedOperation, Purgatory
-from barnabas.runtime.timers import ManualTimers
 
 
 class Waiting(DelayedOperation):

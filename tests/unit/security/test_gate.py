@@ -15,7 +15,6 @@ import uvloop
 from barnabas.api import sasl
 from barnabas.auth.machine import Mechanism, NotAdmitted, RequestKind, SaslSession
 from barnabas.auth.mechanisms.plain import PlainServer
-from barnabas.core.clock import ManualClock
 from barnabas.core.errors import ErrorCode
 from barnabas.protocol.codec import decode
 from barnabas.protocol.messages.api_versions import ApiVersionsRequest
@@ -25,6 +24,7 @@ from barnabas.protocol.messages.sasl_handshake import SaslHandshakeRequest, Sasl
 from barnabas.server import listener
 from barnabas.server.connection import Connection
 from barnabas.server.listener import Endpoint
+from tests.manual_time import ManualClock
 from tests.unit.server.harness import Harness, RawClient, eventually, heartbeat
 
 GOOD, BAD = b"\0alice\0secret", b"\0alice\0wrong"

@@ -12,10 +12,10 @@ from barnabas.auth.mechanisms.plain import PlainServer
 from barnabas.client import security
 from barnabas.client.connection import Connection, authenticate, open_connection
 from barnabas.client.errors import AuthenticationFailed, ConnectionLost
-from barnabas.core.clock import ManualClock
 from barnabas.protocol.messages.heartbeat import HeartbeatResponse
 from barnabas.protocol.versions import VersionRange
 from barnabas.server.listener import Endpoint
+from tests.manual_time import ManualClock
 from tests.unit.server.harness import Harness, heartbeat
 
 SESSION_MS = 10_000

@@ -10,7 +10,6 @@ import pytest
 from barnabas.api.metadata import MetadataApi, refuse_metadata
 from barnabas.api.offsets import OffsetsApi
 from barnabas.api.produce import ProduceApi
-from barnabas.core.clock import ManualClock
 from barnabas.core.config.log_config import LogConfig
 from barnabas.core.errors import ErrorCode, Malformed, Refused
 from barnabas.core.ids import BrokerId, LeaderEpoch, TopicPartition
@@ -26,6 +25,7 @@ from barnabas.replication.partition import Partition
 from barnabas.replication.state import PartitionLeadership
 from barnabas.storage.environment import LogEnvironment
 from barnabas.storage.recovery import open_log
+from tests.manual_time import ManualClock
 
 TP = TopicPartition("t", 0)
 ME, OTHER = BrokerId(1), BrokerId(2)

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from google.protobuf import descriptor_pb2
 
-from barnabas.core.clock import ManualClock
 from barnabas.core.config.broker import BrokerConfig
 from barnabas.core.config.log_config import RECORD_NAME, TOPIC_NAME, TOPIC_RECORD_NAME, LogConfig
 from barnabas.core.errors import ErrorCode
@@ -22,6 +21,7 @@ from barnabas.server import schema_ids
 from barnabas.server.schema_checks import SchemaChecks
 from barnabas.server.schema_ids import KNOWN_S, LOOK_AGAIN_S, UNKNOWN_S, SchemaIds, Subjects, Unreachable
 from barnabas.server.schema_names import message_names, record_names
+from tests.manual_time import ManualClock
 
 DEADLINE_S = 60
 VALUES = Subjects("orders", False, TOPIC_NAME)

@@ -1,9 +1,9 @@
 """Which batches have traces, and that all brokers agree on it without a word."""
 
-from barnabas.core.clock import ManualClock
 from barnabas.core.config.properties import of_opentelemetry
 from barnabas.core.ids import TopicPartition
 from barnabas.server.tracing import Span, Tracing
+from tests.manual_time import ManualClock
 
 PARTITION = TopicPartition("orders", 3)
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from barnabas.core.clock import ManualClock
 from barnabas.core.errors import ErrorCode, Refused
 from barnabas.core.ids import BrokerId, LeaderEpoch, TopicPartition
 from barnabas.core.words import MAX_TIMESTAMP, READ_COMMITTED
@@ -22,8 +21,8 @@ from barnabas.replication.partition import Partition
 from barnabas.replication.reads import FetchParams, PartitionRead
 from barnabas.replication.state import PartitionLeadership
 from barnabas.replication.tier_reads import TierReads
-from barnabas.runtime.timers import ManualTimers
 from barnabas.tiered.metrics import TierMetrics
+from tests.manual_time import ManualClock, ManualTimers
 from tests.unit.storage.log.log_support import NOW_MS
 from tests.unit.tiered.tier_support import CONFIG, Tier
 

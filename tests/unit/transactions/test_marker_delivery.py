@@ -5,9 +5,9 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 import pytest
+from tests.manual_time import ManualClock, ManualTimers
 from txn_harness import A0, A1, B0
 
-from barnabas.core.clock import ManualClock
 from barnabas.core.errors import ErrorCode, Refused
 from barnabas.core.ids import BrokerId, TopicPartition
 from barnabas.protocol.messages.write_txn_markers import (
@@ -17,7 +17,6 @@ from barnabas.protocol.messages.write_txn_markers import (
     WriteTxnMarkersRequest,
     WriteTxnMarkersResponse,
 )
-from barnabas.runtime.timers import ManualTimers
 from barnabas.transactions import markers as markers_module
 from barnabas.transactions.machine import SendMarkers
 from barnabas.transactions.markers import MarkerSender

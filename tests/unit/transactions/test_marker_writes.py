@@ -7,11 +7,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tests.manual_time import ManualClock, ManualTimers
 from txn_harness import A0, A1
 
 from barnabas.api.producers import ProducersApi
 from barnabas.api.txn_markers import TxnMarkersApi, refuse
-from barnabas.core.clock import ManualClock
 from barnabas.core.config.log_config import LogConfig
 from barnabas.core.errors import ErrorCode, Refused
 from barnabas.core.ids import BrokerId, LeaderEpoch, TopicPartition
@@ -31,7 +31,6 @@ from barnabas.replication.machine import PartitionMachine
 from barnabas.replication.manager import ReplicaManager
 from barnabas.replication.partition import Partition
 from barnabas.replication.state import PartitionLeadership
-from barnabas.runtime.timers import ManualTimers
 from barnabas.storage.environment import LogEnvironment
 from barnabas.storage.log import Log
 from barnabas.storage.log_types import Origin

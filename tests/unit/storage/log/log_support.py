@@ -4,15 +4,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from barnabas.core.clock import ManualClock
+from tests.manual_time import ManualClock, ManualThreads, ManualTimers
+
 from barnabas.core.config.log_config import LogConfig
 from barnabas.core.errors import LogDirFault
 from barnabas.protocol.compression import Codec
 from barnabas.protocol.record_batch import check_crc, iter_batches
 from barnabas.protocol.records import BatchBuilder, end_txn_marker, iter_records
 from barnabas.runtime.disk import Disk
-from barnabas.runtime.timers import ManualTimers
-from barnabas.storage.environment import InlineThreads, LogEnvironment, ManualThreads
+from barnabas.storage.environment import InlineThreads, LogEnvironment
 from barnabas.storage.file_handle import SegmentPool
 from barnabas.storage.log import Log
 from barnabas.storage.log_types import Origin

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 from log_support import NOW_MS, Partition, contents
+from tests.manual_time import ManualThreads
 
 from barnabas.core.errors import ErrorCode, Refused
 from barnabas.replication.log_waits import read_log
 from barnabas.runtime.disk import TMP_SUFFIX
-from barnabas.storage.environment import ManualThreads
 from barnabas.storage.index_build import IndexBuilder
 from barnabas.storage.index_repair import IndexRepairs
 

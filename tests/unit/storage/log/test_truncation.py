@@ -7,12 +7,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from tests.manual_time import ManualThreads
 from tests.unit.storage.log.log_support import NOW_MS, Partition, QuickDisk, batch, contents
 
 from barnabas.core.config.log_config import LogConfig
 from barnabas.core.errors import ErrorCode, LogDirFault, Refused
 from barnabas.runtime.threads import LoopThreads
-from barnabas.storage.environment import ManualThreads
 
 PRODUCER = 7
 

@@ -5,12 +5,12 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from tests.manual_time import ManualThreads
 from tests.unit.storage.log.log_support import NOW_MS, Partition, batch, contents, replace_segments
 
 from barnabas.core.config.log_config import CLEANUP_COMPACT, LogConfig
 from barnabas.core.errors import BrokenInvariant, ErrorCode, LogDirFault, Refused
 from barnabas.runtime.disk import Disk
-from barnabas.storage.environment import ManualThreads
 from barnabas.storage.replacement import create_cleaned, finish_cleaned, open_cleaned
 from barnabas.storage.segment import ROLLED_AGE_MS_MIN
 

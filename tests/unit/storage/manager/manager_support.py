@@ -4,14 +4,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from barnabas.core.clock import ManualClock
+from tests.manual_time import ManualClock, ManualThreads, ManualTimers
+
 from barnabas.core.config.log_config import LogConfig
 from barnabas.core.ids import TopicPartition
 from barnabas.protocol.record_batch import check_crc, iter_batches
 from barnabas.protocol.records import BatchBuilder, iter_records
 from barnabas.runtime.disk import Disk
-from barnabas.runtime.timers import ManualTimers
-from barnabas.storage.environment import LogEnvironment, ManualThreads
+from barnabas.storage.environment import LogEnvironment
 from barnabas.storage.log import Log
 from barnabas.storage.manager import LogManager
 from barnabas.storage.manager_settings import ManagerSettings
