@@ -20,6 +20,7 @@ from barnabas.cli._tool import (
     say_json,
     table,
 )
+from barnabas.core.hosts import address
 
 if TYPE_CHECKING:
     from barnabas.client.config import ClientConfig
@@ -190,7 +191,7 @@ def _registry(url: str | None, more: Sequence[str] | None) -> dict[str, str]:
 
 def _settings(client: "ClientConfig") -> dict[str, str]:
     """What Spark's tasks connect with."""
-    servers = ",".join(f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in client.bootstrap)
+    servers = ",".join(address(host, port) for host, port in client.bootstrap)
     return {**client.properties, "bootstrap.servers": servers}
 
 

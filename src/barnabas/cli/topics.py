@@ -1,7 +1,5 @@
 """`barnabas topics`: kafka-topics.sh."""
 
-import base64
-import binascii
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated
@@ -33,7 +31,7 @@ from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.errors import BrokerRefused, UnsupportedVersion, check
 from barnabas.client.image import PartitionInfo, TopicInfo
 from barnabas.core.errors import ErrorCode
-from barnabas.core.ids import ZERO_TOPIC_ID, TopicPartition, format_uuid
+from barnabas.core.ids import ZERO_TOPIC_ID, TopicPartition, format_uuid, parse_uuid
 from barnabas.core.words import ConfigResourceType
 
 _COLLISION = (
@@ -149,7 +147,7 @@ def command(
         assert topic is not None
         run(client, lambda cluster: _delete(cluster, topic, exclude_internal, if_exists))
     else:
-        wanted_id = parse_uuid(topic_id) if topic_id else None
+        wanted_id = parse_topic_id(topic_id) if topic_id else None
         run(client, lambda cluster: _describe(cluster, topic, wanted_id, exclude_internal, if_exists, filters, json))
 
 
@@ -217,14 +215,11 @@ def parse_assignment(text: str) -> dict[int, list[int]]:
     return assignment
 
 
-def parse_uuid(text: str) -> bytes:
+def parse_topic_id(text: str) -> bytes:
     try:
-        raw = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
-    except (binascii.Error, ValueError):
-        raw = b""
-    if len(raw) != 16:
-        raise UsageError(f"--topic-id {text}: it is not a topic id, which has 22 characters of base64")
-    return raw
+        return parse_uuid(text)
+    except ValueError:
+        raise UsageError(f"--topic-id {text}: it is not a topic id, which has 22 characters of base64") from None
 
 
 # -- actions ------------------------------------------------------------------------------------------------------------

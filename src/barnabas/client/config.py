@@ -4,7 +4,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from barnabas.core.config import properties
 from barnabas.core.errors import ConfigError
@@ -57,6 +57,8 @@ class ClientConfig:
             raise ConfigError(f"security.protocol={self.security_protocol!r} is none of {known}")
 
 
+T = TypeVar("T")
+
 _INT_SETTINGS: Final = {
     "request.timeout.ms": "request_timeout_ms",
     "default.api.timeout.ms": "api_timeout_ms",
@@ -73,10 +75,11 @@ def client_config(
 ) -> ClientConfig:
     """Settings by Kafka's names. `bootstrap` and `client_id` given by the caller win over the file's."""
     props = properties.resolve_variables(settings or {}, os.environ)
-    values: dict[str, int] = {}
-    for name, attribute in _INT_SETTINGS.items():
-        if (text := props.get(name)) is not None:
-            values[attribute] = _positive(name, text)
+    values = {
+        attribute: value
+        for name, attribute in _INT_SETTINGS.items()
+        if (value := whole_number(props, name, None, at_least=0)) is not None
+    }
     servers = bootstrap if bootstrap is not None else props.get("bootstrap.servers", "")
     return ClientConfig(
         bootstrap=parse_bootstrap(servers) if servers else (),
@@ -88,13 +91,17 @@ def client_config(
     )
 
 
-def _positive(name: str, text: str) -> int:
+def whole_number(settings: Mapping[str, str], name: str, default: T, *, at_least: int | None = None) -> int | T:
+    """:raises ConfigError: for a text that is none, or less than it may be."""
+    text = settings.get(name)
+    if text is None:
+        return default
     try:
         value = int(text)
     except ValueError:
         raise ConfigError(f"{name}={text!r} is not a number") from None
-    if value < 0:
-        raise ConfigError(f"{name}={text} must not be negative")
+    if at_least is not None and value < at_least:
+        raise ConfigError(f"{name}={value} must be at least {at_least}")
     return value
 
 

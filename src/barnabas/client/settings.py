@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+from barnabas.client.config import whole_number
 from barnabas.client.fetching import ConsumerConfig
 from barnabas.client.membership import GroupConfig
 from barnabas.client.producer import ProducerConfig
@@ -26,17 +27,17 @@ def producer_config(properties: Mapping[str, str]) -> ProducerConfig:
     return ProducerConfig(
         acks=acks,
         codec=codec(properties.get("compression.type", "none")),
-        batch_bytes=_number(properties, "batch.size", default.batch_bytes),
-        linger_ms=_number(properties, "linger.ms", default.linger_ms),
-        buffer_memory_bytes=_number(properties, "buffer.memory", default.buffer_memory_bytes),
-        max_in_flight=_number(properties, "max.in.flight.requests.per.connection", default.max_in_flight),
-        request_timeout_ms=_number(properties, "request.timeout.ms", default.request_timeout_ms),
-        delivery_timeout_ms=_number(properties, "delivery.timeout.ms", default.delivery_timeout_ms),
-        retry_backoff_ms=_number(properties, "retry.backoff.ms", default.retry_backoff_ms),
+        batch_bytes=whole_number(properties, "batch.size", default.batch_bytes),
+        linger_ms=whole_number(properties, "linger.ms", default.linger_ms),
+        buffer_memory_bytes=whole_number(properties, "buffer.memory", default.buffer_memory_bytes),
+        max_in_flight=whole_number(properties, "max.in.flight.requests.per.connection", default.max_in_flight),
+        request_timeout_ms=whole_number(properties, "request.timeout.ms", default.request_timeout_ms),
+        delivery_timeout_ms=whole_number(properties, "delivery.timeout.ms", default.delivery_timeout_ms),
+        retry_backoff_ms=whole_number(properties, "retry.backoff.ms", default.retry_backoff_ms),
         idempotent=idempotent or transactional_id is not None,
         transactional_id=transactional_id,
-        transaction_timeout_ms=_number(properties, "transaction.timeout.ms", default.transaction_timeout_ms),
-        request_bytes=_number(properties, "max.request.size", default.request_bytes),
+        transaction_timeout_ms=whole_number(properties, "transaction.timeout.ms", default.transaction_timeout_ms),
+        request_bytes=whole_number(properties, "max.request.size", default.request_bytes),
         round_robin=_is_round_robin(properties.get("partitioner.class", "")),
         ignore_keys=_flag("partitioner.ignore.keys", properties.get("partitioner.ignore.keys", "false")),
     )
@@ -52,14 +53,14 @@ def consumer_config(properties: Mapping[str, str]) -> ConsumerConfig:
     default = ConsumerConfig()
     return ConsumerConfig(
         isolation_level=ISOLATION_LEVELS[isolation],
-        fetch_min_bytes=_number(properties, "fetch.min.bytes", default.fetch_min_bytes),
-        fetch_max_bytes=_number(properties, "fetch.max.bytes", default.fetch_max_bytes),
-        partition_max_bytes=_number(properties, "max.partition.fetch.bytes", default.partition_max_bytes),
-        fetch_max_wait_ms=_number(properties, "fetch.max.wait.ms", default.fetch_max_wait_ms),
+        fetch_min_bytes=whole_number(properties, "fetch.min.bytes", default.fetch_min_bytes),
+        fetch_max_bytes=whole_number(properties, "fetch.max.bytes", default.fetch_max_bytes),
+        partition_max_bytes=whole_number(properties, "max.partition.fetch.bytes", default.partition_max_bytes),
+        fetch_max_wait_ms=whole_number(properties, "fetch.max.wait.ms", default.fetch_max_wait_ms),
         auto_offset_reset=reset,
         check_crcs=_flag("check.crcs", properties.get("check.crcs", "true")),
         client_rack=properties.get("client.rack", ""),
-        retry_backoff_ms=_number(properties, "retry.backoff.ms", default.retry_backoff_ms),
+        retry_backoff_ms=whole_number(properties, "retry.backoff.ms", default.retry_backoff_ms),
     )
 
 
@@ -67,10 +68,10 @@ def group_config(group_id: str, properties: Mapping[str, str]) -> GroupConfig:
     default = GroupConfig(group_id=group_id)
     return GroupConfig(
         group_id=group_id,
-        session_timeout_ms=_number(properties, "session.timeout.ms", default.session_timeout_ms),
-        rebalance_timeout_ms=_number(properties, "max.poll.interval.ms", default.rebalance_timeout_ms),
-        heartbeat_interval_ms=_number(properties, "heartbeat.interval.ms", default.heartbeat_interval_ms),
-        auto_commit_interval_ms=_number(properties, "auto.commit.interval.ms", default.auto_commit_interval_ms),
+        session_timeout_ms=whole_number(properties, "session.timeout.ms", default.session_timeout_ms),
+        rebalance_timeout_ms=whole_number(properties, "max.poll.interval.ms", default.rebalance_timeout_ms),
+        heartbeat_interval_ms=whole_number(properties, "heartbeat.interval.ms", default.heartbeat_interval_ms),
+        auto_commit_interval_ms=whole_number(properties, "auto.commit.interval.ms", default.auto_commit_interval_ms),
         enable_auto_commit=_flag("enable.auto.commit", properties.get("enable.auto.commit", "true")),
         group_instance_id=properties.get("group.instance.id"),
     )
@@ -106,13 +107,3 @@ def _flag(name: str, text: str) -> bool:
     if text.lower() not in ("true", "false"):
         raise ConfigError(f"{name}={text!r} is neither true nor false")
     return text.lower() == "true"
-
-
-def _number(properties: Mapping[str, str], name: str, default: int) -> int:
-    text = properties.get(name)
-    if text is None:
-        return default
-    try:
-        return int(text)
-    except ValueError:
-        raise ConfigError(f"{name}={text!r} is not a number") from None

@@ -21,6 +21,7 @@ from barnabas.client.image import Broker
 from barnabas.console.cluster import ConsoleCluster
 from barnabas.console.errors import Refusal
 from barnabas.core.errors import ConfigError
+from barnabas.core.hosts import bracketed
 from barnabas.core.words import ConfigResourceType
 
 AUTO: Final = "auto"
@@ -100,7 +101,7 @@ class InsideSources:
             if settings.get(_PORT) in ("0", ""):
                 return f"{_PORT}=0 picks a free port: start the console with --inside URL"
             host = settings.get(_HOST) or "127.0.0.1"
-            return f"http://{_bracketed(broker.host if host in _ANYWHERE else host)}:{settings[_PORT]}"
+            return f"http://{bracketed(broker.host if host in _ANYWHERE else host)}:{settings[_PORT]}"
 
         # The settings of a broker that is known to show its inside change with a restart, and then it does not answer.
         return await cluster.kept(("inside settings", broker.id), 300.0 if broker.id in self._known else 10.0, ask)
@@ -112,7 +113,7 @@ class InsideSources:
                 plain.append(address)
                 continue
             for broker in brokers:
-                host = _bracketed(broker.host)
+                host = bracketed(broker.host)
                 self._known[broker.id] = address.replace("{host}", host).replace("{id}", str(broker.id))
         unknown = [address for address in plain if address not in self._known.values()]
         for address, said in zip(unknown, await asyncio.gather(*map(self._who, unknown)), strict=True):
@@ -179,7 +180,3 @@ def _checked(text: str) -> str:
             "http://{host}:9404 for all of them, auto or none"
         )
     return address
-
-
-def _bracketed(host: str) -> str:
-    return f"[{host}]" if ":" in host else host

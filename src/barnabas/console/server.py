@@ -7,6 +7,7 @@ from typing import Final
 from barnabas.console.app import create_app
 from barnabas.console.settings import Settings
 from barnabas.console.sign_in import check_settings
+from barnabas.core.hosts import address
 from barnabas.registry.http_server import HttpServer, listen, run_until_signal, uvicorn_config
 
 _CONNECTIONS_MAX: Final = 1_000
@@ -19,9 +20,8 @@ class ConsoleServer:
     def __init__(self, settings: Settings) -> None:
         check_settings(settings)
         self._socket = listen(settings.host, settings.port)
-        host = f"[{settings.host}]" if ":" in settings.host else settings.host
         scheme = "http" if settings.certificate is None else "https"
-        self.url = f"{scheme}://{host}:{self._socket.getsockname()[1]}"
+        self.url = f"{scheme}://{address(settings.host, self._socket.getsockname()[1])}"
         self.app = create_app(settings)
         self._server = HttpServer(
             uvicorn_config(

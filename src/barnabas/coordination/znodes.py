@@ -20,6 +20,7 @@ from barnabas.coordination.json_data import (
     wrong_shape,
 )
 from barnabas.core.errors import Malformed
+from barnabas.core.hosts import address
 from barnabas.core.ids import TopicId, TopicPartition, format_uuid, parse_uuid
 
 #: "No leader", in a partition's state.
@@ -48,8 +49,7 @@ class Endpoint:
     port: int
 
     def __str__(self) -> str:
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{self.listener}://{host}:{self.port}"
+        return f"{self.listener}://{address(self.host, self.port)}"
 
     @staticmethod
     def parse(written: str, protocols: Mapping[str, str]) -> "Endpoint":

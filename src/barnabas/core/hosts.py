@@ -11,3 +11,12 @@ def is_loopback(host: str) -> bool:
         return ip_address(host.removeprefix("[").removesuffix("]")).is_loopback
     except ValueError:
         return False
+
+
+def bracketed(host: str) -> str:
+    """As it stands before a port: an address of IPv6 is in brackets."""
+    return f"[{host}]" if ":" in host else host
+
+
+def address(host: str, port: int) -> str:
+    return f"{bracketed(host)}:{port}"

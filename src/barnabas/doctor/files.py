@@ -18,7 +18,7 @@ from barnabas.core.config.broker import BrokerConfig
 from barnabas.core.config.listeners import Listener
 from barnabas.core.config.usage import broker_notices
 from barnabas.core.errors import ConfigError
-from barnabas.core.hosts import is_loopback
+from barnabas.core.hosts import address, is_loopback
 from barnabas.doctor.finding import Finding, Severity, count, some
 from barnabas.doctor.room import nearly_full, room, short_lived
 
@@ -72,11 +72,11 @@ def look(config: BrokerConfig) -> HostFacts:
     for advertised in config.advertised_listeners:
         reason = _why_unreachable(advertised, config.listener(advertised.name))
         if reason is not None:
-            unreachable[_address(advertised.host, advertised.port)] = reason
+            unreachable[address(advertised.host, advertised.port)] = reason
     for host, port in zookeeper_hosts(config.zookeeper_connect):
         reason = _probe(host, port)
         if reason is not None:
-            unreachable[_address(host, port)] = reason
+            unreachable[address(host, port)] = reason
     return HostFacts(
         log_dirs=tuple(_look_at_dir(path) for path in config.log_dirs),
         open_files_max=resource.getrlimit(resource.RLIMIT_NOFILE)[0],
@@ -138,10 +138,6 @@ def zookeeper_hosts(connect: str) -> list[tuple[str, int]]:
         elif entry.strip():
             hosts.append((entry.strip(), 2181))
     return hosts
-
-
-def _address(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 # -- judging ------------------------------------------------------------------------------------------------------------
@@ -289,7 +285,7 @@ def _internal_topics(file: str, config: BrokerConfig, brokers: int | None) -> li
 def _addresses(file: str, config: BrokerConfig, facts: HostFacts, brokers: int | None) -> list[Finding]:
     findings = []
     for listener in config.advertised_listeners:
-        reason = facts.unreachable.get(_address(listener.host, listener.port))
+        reason = facts.unreachable.get(address(listener.host, listener.port))
         if reason is not None:
             message = f"advertised.listeners names {listener}, which cannot be reached from here: {reason}"
             advice = "advertise a name or address, and a port, that clients and the other brokers can connect to"
@@ -300,7 +296,7 @@ def _addresses(file: str, config: BrokerConfig, facts: HostFacts, brokers: int |
             advice = "advertise this machine's name, unless all brokers and clients run on this one"
             findings.append(Finding(Severity.NOTE, "advertised-listener-loopback", file, message, advice))
     hosts = zookeeper_hosts(config.zookeeper_connect)
-    reasons = {each: why for host, port in hosts if (why := facts.unreachable.get(each := _address(host, port)))}
+    reasons = {each: why for host, port in hosts if (why := facts.unreachable.get(each := address(host, port)))}
     if reasons:
         message = "zookeeper.connect: " + some(f"{address} ({reason})" for address, reason in reasons.items())
         advice = "start it (barnabas zookeeper, or Apache's), or correct zookeeper.connect"

@@ -17,6 +17,7 @@ from barnabas.coordination.zk_errors import ZkError
 from barnabas.coordination.znodes import BrokerRegistration, ControllerRegistration
 from barnabas.core.errors import BarnabasError
 from barnabas.core.ids import TopicPartition
+from barnabas.doctor.files import zookeeper_hosts
 from barnabas.doctor.view import ZooKeeperView
 
 CONNECT_TIMEOUT_MS: Final = 2_000
@@ -86,7 +87,7 @@ async def _why_unreachable(address: str) -> str | None:
     """At once where nobody listens: a session would go on trying."""
     try:
         async with asyncio.timeout(CONNECT_TIMEOUT_MS / 1000):
-            _, writer = await asyncio.open_connection(*_split(address))
+            _, writer = await asyncio.open_connection(*zookeeper_hosts(address)[0])
     except TimeoutError:
         return f"{address}: no answer within {CONNECT_TIMEOUT_MS} ms"
     except OSError as error:
@@ -95,16 +96,11 @@ async def _why_unreachable(address: str) -> str | None:
     return None
 
 
-def _split(address: str) -> tuple[str, int]:
-    host, colon, port = address.strip().rpartition(":")
-    return (host.strip("[]"), int(port)) if colon else (address.strip(), 2181)
-
-
 async def _monitor(hosts: str) -> dict[str, str]:
     """`mntr` of the first server; empty where it is not on the server's whitelist."""
     answer = b""
     with contextlib.suppress(OSError, ZkError):
-        reader, writer = await asyncio.open_connection(*_split(hosts.split(",")[0]))
+        reader, writer = await asyncio.open_connection(*zookeeper_hosts(hosts)[0])
         try:
             writer.write(b"mntr")
             answer = await reader.read(1 << 20)

@@ -325,11 +325,7 @@ class ClassicProtocol:
     def sync(
         self, group: ClassicGroup, request: SyncGroupRequest, ticket: Ticket, out: Outcome, now_ms: int
     ) -> Result[SyncGroupResponse]:
-        if group.state is DEAD:
-            raise Refused(ErrorCode.COORDINATOR_NOT_AVAILABLE)
-        member = group.require_member(request.member_id, request.group_instance_id)
-        if request.generation_id != group.generation:
-            raise Refused(ErrorCode.ILLEGAL_GENERATION)
+        member = _current_member(group, request)
         if _differs(request.protocol_type, group.protocol_type) or _differs(request.protocol_name, group.protocol):
             raise Refused(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
         if group.state is PREPARING:
@@ -372,11 +368,7 @@ class ClassicProtocol:
     # -- Heartbeat and LeaveGroup --------------------------------------------------------------------------------------
 
     def heartbeat(self, group: ClassicGroup, request: HeartbeatRequest, out: Outcome) -> Result[HeartbeatResponse]:
-        if group.state is DEAD:
-            raise Refused(ErrorCode.COORDINATOR_NOT_AVAILABLE)
-        member = group.require_member(request.member_id, request.group_instance_id)
-        if request.generation_id != group.generation:
-            raise Refused(ErrorCode.ILLEGAL_GENERATION)
+        member = _current_member(group, request)
         self.heard_from(group, member, out)
         error = ErrorCode.REBALANCE_IN_PROGRESS if group.state is PREPARING else ErrorCode.NONE
         return out.result(HeartbeatResponse(error_code=error))
@@ -491,3 +483,13 @@ def _synced(group: ClassicGroup, assignment: bytes) -> SyncGroupResponse:
 
 def _differs(requested: str | None, actual: str | None) -> bool:
     return requested is not None and actual is not None and requested != actual
+
+
+def _current_member(group: ClassicGroup, request: SyncGroupRequest | HeartbeatRequest) -> ClassicMember:
+    """Of the generation that the group has now."""
+    if group.state is DEAD:
+        raise Refused(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    member = group.require_member(request.member_id, request.group_instance_id)
+    if request.generation_id != group.generation:
+        raise Refused(ErrorCode.ILLEGAL_GENERATION)
+    return member

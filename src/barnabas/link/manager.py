@@ -125,10 +125,7 @@ class LinkManager:
     # -- life ---------------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        try:
-            await self.load()
-        except (ConnectionLost, SessionExpired) as error:
-            log.info("links wait for ZooKeeper: %s", error)  # they are loaded with the next session
+        await self._try_to_load()
         self._spawn(self._reload.run(), "links after an absence")
 
     async def load(self) -> None:
@@ -148,13 +145,13 @@ class LinkManager:
 
     def _appeared(self, path: str) -> None:
         if not self._is_listening and not self._is_stopped:
-            self._spawn(self._load_first(), "first link")
+            self._spawn(self._try_to_load(), "first link")
 
-    async def _load_first(self) -> None:
+    async def _try_to_load(self) -> None:
         try:
             await self.load()
         except (ConnectionLost, SessionExpired) as error:
-            log.info("links wait for ZooKeeper: %s", error)
+            log.info("links wait for ZooKeeper: %s", error)  # they are loaded with the next session
 
     def stop(self) -> None:
         """No mirror is written to any more once this returns. The tasks are the broker's."""

@@ -7,7 +7,7 @@ from typing import Final
 import re2
 
 from barnabas.client import names
-from barnabas.client.config import ClientConfig, client_config
+from barnabas.client.config import ClientConfig, client_config, whole_number
 from barnabas.client.oauth_login import TOKEN_ENDPOINT
 from barnabas.coordination.znodes_link import LinkSpec
 from barnabas.core.config.catalog import TOPIC_SETTINGS
@@ -83,11 +83,9 @@ class LinkSettings:
         )
         if not client.bootstrap:
             raise ConfigError("a link needs bootstrap.servers: the source's brokers")
-        throttle = _whole(own, THROTTLE, None, at_least=1)
-        refresh_ms = _whole(own, REFRESH, 5_000, at_least=100)
-        factor = _whole(own, REPLICATION_FACTOR, -1, at_least=-1)
-        assert refresh_ms is not None
-        assert factor is not None
+        throttle = whole_number(own, THROTTLE, None, at_least=1)
+        refresh_ms = whole_number(own, REFRESH, 5_000, at_least=100)
+        factor = whole_number(own, REPLICATION_FACTOR, -1, at_least=-1)
         listed = own.get(TOPIC_CONFIGS)
         return LinkSettings(
             client=client,
@@ -96,19 +94,6 @@ class LinkSettings:
             replication_factor=factor,
             topic_configs=DEFAULT_TOPIC_CONFIGS if listed is None else _topic_configs(listed),
         )
-
-
-def _whole(settings: Mapping[str, str], name: str, default: int | None, *, at_least: int) -> int | None:
-    text = settings.get(name)
-    if text is None:
-        return default
-    try:
-        value = int(text)
-    except ValueError:
-        raise ConfigError(f"{name}={text!r} is not a number") from None
-    if value < at_least:
-        raise ConfigError(f"{name}={value} must be at least {at_least}")
-    return value
 
 
 def _topic_configs(text: str) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.errors import ClientError
 from barnabas.client.membership import GroupConfig, GroupMember
 from barnabas.core.errors import ErrorCode
+from barnabas.core.hosts import address
 
 log = logging.getLogger(__name__)
 
@@ -36,8 +37,7 @@ class Identity:
 
     @property
     def url(self) -> str:
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{self.scheme}://{host}:{self.port}"
+        return f"{self.scheme}://{address(self.host, self.port)}"
 
     def to_json(self) -> dict[str, Any]:
         return {

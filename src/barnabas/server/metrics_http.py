@@ -12,6 +12,7 @@ from typing import Any
 from urllib.parse import parse_qsl
 
 from barnabas.core.errors import BarnabasError, ConfigError
+from barnabas.core.hosts import address
 from barnabas.metrics.exposition import CONTENT_TYPE, render
 from barnabas.metrics.registry import Registry
 
@@ -59,7 +60,7 @@ class MetricsServer:
     def url(self) -> str:
         """Without a path; for who is on this machine, if it listens everywhere."""
         host = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}.get(self._host, self._host)
-        return f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
+        return f"http://{address(host, self.port)}"
 
     async def start(self, host: str, port: int) -> None:
         try:

@@ -11,7 +11,7 @@ from barnabas.cli.delete_records import parse as parse_delete_records
 from barnabas.cli.get_offsets import rules_filter, topic_filter
 from barnabas.cli.leader_election import parse as parse_election
 from barnabas.cli.producer_perf_test import Stats
-from barnabas.cli.topics import parse_assignment, parse_uuid
+from barnabas.cli.topics import parse_assignment, parse_topic_id
 from barnabas.core.ids import TopicPartition, format_uuid
 
 
@@ -35,9 +35,9 @@ def test_bad_replica_assignment_is_refused(text: str) -> None:
 
 def test_topic_id_is_read_as_kafka_prints_it() -> None:
     raw = bytes(range(16))
-    assert parse_uuid(format_uuid(raw)) == raw
+    assert parse_topic_id(format_uuid(raw)) == raw
     with pytest.raises(UsageError):
-        parse_uuid("short")
+        parse_topic_id("short")
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from enum import IntEnum
 from typing import Final, NamedTuple
 
 from barnabas.core.errors import ConfigError
+from barnabas.core.hosts import address
 
 _ENDPOINT: Final = re.compile(r"(.*)://\[?([0-9a-zA-Z\-%._:]*)\]?:(-?[0-9]+)")
 _HOST: Final = re.compile(r"[0-9a-zA-Z\-%._:]*")
@@ -45,8 +46,7 @@ class Listener(NamedTuple):
         return f"listener.name.{self.name.lower()}."
 
     def __str__(self) -> str:
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{self.name}://{host}:{self.port}"
+        return f"{self.name}://{address(self.host, self.port)}"
 
 
 def split_list(text: str) -> list[str]:

@@ -186,14 +186,17 @@ class Sink:
             _sinks[name] = self
         dp.create_sink(name, self.format, dict(self.options))
 
+    def _make_ready(self, spark: "SparkSession") -> None:
+        if self.register is not None:
+            self.register(spark)
+        if self.prepare is not None:
+            self.prepare()
+
     def writer(
         self, frame: "DataFrame", *, checkpoint: str, query_name: str | None = None, output_mode: str = "append"
     ) -> "DataStreamWriter":
         """A writer of this stream, still to be given a trigger and to be started."""
-        if self.register is not None:
-            self.register(frame.sparkSession)
-        if self.prepare is not None:
-            self.prepare()
+        self._make_ready(frame.sparkSession)
         if output_mode == "update" and self.format == "barnabas":
             return self._updating(frame, checkpoint, query_name or "update")
         writer = frame.writeStream.format(self.format).options(**self.options)
@@ -220,10 +223,7 @@ class Sink:
         `once`: a name and a number. A batch of this name that is written again, or after one of a higher number, is left alone.
         So several sinks within `foreachBatch` have each batch once: `sink.write(rows, once=("orders-to-lake", batch_id))`.
         """
-        if self.register is not None:
-            self.register(frame.sparkSession)
-        if self.prepare is not None:
-            self.prepare()
+        self._make_ready(frame.sparkSession)
         options = {**self.options, **(self._once(*once) if once is not None else {})}
         writer = frame.write.format(self.format).options(**options).mode(mode)
         (writer.partitionBy(*self.partition_by) if self.partition_by else writer).save()

@@ -137,19 +137,18 @@ class SchemaRegistry:
 
     def register(self, subject: str, schema: RegisteredSchema) -> int:
         """Register (again, which changes nothing), and get the id."""
-        answer = self._call("POST", f"/subjects/{quote(subject, safe='')}/versions", _body(schema))
-        schema_id = answer.get("id")
-        if not isinstance(schema_id, int):
-            raise RegistryRefused(f"subject {subject!r}: the registry answered without an id: {answer}")
-        return schema_id
+        return self._number_of("id", subject, "/versions", schema)
 
     def version_of(self, subject: str, schema: RegisteredSchema) -> int:
         """Under which version a subject has this schema."""
-        answer = self._call("POST", f"/subjects/{quote(subject, safe='')}", _body(schema))
-        version = answer.get("version")
-        if not isinstance(version, int):
-            raise RegistryRefused(f"subject {subject!r}: the registry answered without a version: {answer}")
-        return version
+        return self._number_of("version", subject, "", schema)
+
+    def _number_of(self, what: str, subject: str, below: str, schema: RegisteredSchema) -> int:
+        answer = self._call("POST", f"/subjects/{quote(subject, safe='')}{below}", _body(schema))
+        found = answer.get(what)
+        if not isinstance(found, int):
+            raise RegistryRefused(f"subject {subject!r}: the registry answered without {what}: {answer}")
+        return found
 
     def _call(self, method: str, path: str, body: Mapping[str, Json] | None = None) -> dict[str, Json]:
         failures: list[str] = []
