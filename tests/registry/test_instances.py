@@ -26,7 +26,7 @@ from barnabas.core.errors import ErrorCode
 from barnabas.registry.content import Content
 from barnabas.registry.election import Identity, PrimaryProtocol, assignment_of
 from barnabas.registry.errors import Refusal
-from barnabas.registry.log import Fenced, LogConfig, SchemaLog
+from barnabas.registry.log import Fenced, SchemaLog, SchemaLogConfig
 from barnabas.registry.records import Record, SchemaVersion
 from barnabas.registry.server import ServerConfig
 from barnabas.registry.store import Store
@@ -148,7 +148,7 @@ async def a_ghost_writes(config: ServerConfig) -> None:
                 client,
                 reader,
                 store,
-                LogConfig(topic=config.topic, transactional_id=config.group_id),
+                SchemaLogConfig(topic=config.topic, transactional_id=config.group_id),
                 clock=SystemClock(),
             )
             await log.prepare()

@@ -65,7 +65,7 @@ class Fenced(errors.Refusal):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LogConfig:
+class SchemaLogConfig:
     topic: str = "_schemas"
     #: All primaries of one registry claim under this name.
     transactional_id: str = "schema-registry"
@@ -75,7 +75,7 @@ class LogConfig:
 
 class SchemaLog:
     def __init__(
-        self, cluster: AsyncClient, reader: AsyncClient, store: Store, config: LogConfig, *, clock: Clock
+        self, cluster: AsyncClient, reader: AsyncClient, store: Store, config: SchemaLogConfig, *, clock: Clock
     ) -> None:
         """`reader` is a client of its own: a fetch that waits must hold nothing else up."""
         self._cluster = cluster

@@ -20,7 +20,7 @@ from barnabas.core.clock import Clock, SystemClock
 from barnabas.registry import errors, reads, settings, writes
 from barnabas.registry.content import Content
 from barnabas.registry.election import Election, Identity
-from barnabas.registry.log import Fenced, LogConfig, SchemaLog
+from barnabas.registry.log import Fenced, SchemaLog, SchemaLogConfig
 from barnabas.registry.parsing import Parser
 from barnabas.registry.records import Record, SchemaVersion
 from barnabas.registry.store import Store
@@ -69,7 +69,9 @@ class Node:
             self._cluster,
             self._reader,
             self.store,
-            LogConfig(topic=config.topic, transactional_id=config.group_id, write_timeout_ms=config.write_timeout_ms),
+            SchemaLogConfig(
+                topic=config.topic, transactional_id=config.group_id, write_timeout_ms=config.write_timeout_ms
+            ),
             clock=config.clock,
         )
         group = GroupConfig(

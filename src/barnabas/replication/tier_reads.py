@@ -22,7 +22,7 @@ from barnabas.runtime.timers import Timers
 from barnabas.storage.log import Log
 from barnabas.storage.log_types import ReadResult, TimestampedOffset
 from barnabas.storage.txn_index import AbortedTxn
-from barnabas.tiered.metadata_cache import MetadataCache
+from barnabas.tiered.metadata_cache import RemoteLogMetadataCache
 from barnabas.tiered.metrics import TierMetrics
 from barnabas.tiered.reader import NotInTier, TierReader, TierView
 from barnabas.tiered.store import StoreFault
@@ -66,7 +66,7 @@ class TierReads:
         hosted: HostedPartitions,
         reader: TierReader,
         *,
-        segments_of: Callable[[Log], MetadataCache | None],
+        segments_of: Callable[[Log], RemoteLogMetadataCache | None],
         timers: Timers,
         registry: Registry,
         metrics: TierMetrics,

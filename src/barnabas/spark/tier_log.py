@@ -26,7 +26,7 @@ from barnabas.storage.txn_index import AbortedTxn
 from barnabas.tiered import layout
 from barnabas.tiered.layout import Bounds, ObjectName, Part
 from barnabas.tiered.lineage import pieces
-from barnabas.tiered.metadata_cache import MetadataCache
+from barnabas.tiered.metadata_cache import RemoteLogMetadataCache
 from barnabas.tiered.segment_metadata import RemoteSegment, SegmentState, SegmentUpdate, TierPartition
 from barnabas.tiered.store import SCHEMES, ObjectMissing, Store, StoreFault, open_store
 
@@ -55,7 +55,7 @@ class StoreLog:
     #: Below it every transaction is decided by what the store has.
     last_stable: int
     end: int
-    segments: MetadataCache
+    segments: RemoteLogMetadataCache
     epochs: LeaderEpochCache
     indexes: Mapping[str, Mapping[Part, bytes]]
 
@@ -126,7 +126,7 @@ def _log(
     sizes: Mapping[str, int],
     indexes: Mapping[str, Mapping[Part, bytes]],
 ) -> StoreLog:
-    cache = MetadataCache()
+    cache = RemoteLogMetadataCache()
     newest: tuple[int, int, str] | None = None
     for key, name in keys.items():
         entries = _entries(key, indexes[key])

@@ -31,7 +31,7 @@ from barnabas.storage.txn_index import AbortedTxn
 from barnabas.tiered import layout
 from barnabas.tiered.layout import Part
 from barnabas.tiered.lineage import Piece, pieces
-from barnabas.tiered.metadata_cache import MetadataCache
+from barnabas.tiered.metadata_cache import RemoteLogMetadataCache
 from barnabas.tiered.metadata_records import decode_records, metadata_partition
 from barnabas.tiered.segment_metadata import RemoteSegment, TierPartition, partition_of_event
 from barnabas.tiered.store import Store, open_store
@@ -59,7 +59,7 @@ class _Metadata(NamedTuple):
     """A partition of the metadata topic, read up to `position`."""
 
     position: int
-    caches: dict[TierPartition, MetadataCache]
+    caches: dict[TierPartition, RemoteLogMetadataCache]
 
 
 class TierPlanner:
@@ -129,7 +129,9 @@ class TierPlanner:
             return {}
         return {partition: listed for partition, listed in found.items() if listed.error is ErrorCode.NONE}
 
-    def _caches(self, client: BlockingClient, wanted: set[TierPartition]) -> dict[TierPartition, MetadataCache]:
+    def _caches(
+        self, client: BlockingClient, wanted: set[TierPartition]
+    ) -> dict[TierPartition, RemoteLogMetadataCache]:
         """The segments of each partition, from the metadata topic as it is now."""
         topic = client.refresh([REMOTE_LOG_METADATA_TOPIC]).topics.get(REMOTE_LOG_METADATA_TOPIC)
         count = 0 if topic is None else len(topic.partitions)
@@ -140,7 +142,7 @@ class TierPlanner:
         ends = client.list_offsets(dict.fromkeys(places, LATEST))
         for place in places:
             self._read[place.partition] = self._read_on(client, place, ends[place])
-        return {of: self._read[number].caches.get(of, MetadataCache()) for of, number in of_number.items()}
+        return {of: self._read[number].caches.get(of, RemoteLogMetadataCache()) for of, number in of_number.items()}
 
     def _read_on(self, client: BlockingClient, place: TopicPartition, end: int) -> _Metadata:
         known = self._read.get(place.partition)
@@ -154,7 +156,7 @@ class TierPlanner:
                 raise ConfigError(f"{place} ends at {end} and has no record at {position}")
             for offset, event in found.events:
                 if offset >= position and not isinstance(event, Malformed):
-                    caches.setdefault(partition_of_event(event), MetadataCache()).apply(event)
+                    caches.setdefault(partition_of_event(event), RemoteLogMetadataCache()).apply(event)
             position = found.next_offset
         return _Metadata(position, caches)
 
@@ -165,7 +167,7 @@ class TierPlanner:
         client: BlockingClient,
         store: Store,
         wanted: OffsetRange,
-        cache: MetadataCache,
+        cache: RemoteLogMetadataCache,
         tiered: ListedOffset,
         log_start: int,
     ) -> tuple[list[TierSlice], dict[str, dict[Part, bytes]]]:

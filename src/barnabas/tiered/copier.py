@@ -24,7 +24,7 @@ from barnabas.storage.log_tier import CopyCandidate
 from barnabas.tiered import layout, lineage
 from barnabas.tiered.health import StoreHealth
 from barnabas.tiered.leadership import Leadership
-from barnabas.tiered.metadata_cache import MetadataCache
+from barnabas.tiered.metadata_cache import RemoteLogMetadataCache
 from barnabas.tiered.metadata_reader import MetadataUnavailable
 from barnabas.tiered.metadata_topic import RemoteMetadata
 from barnabas.tiered.metrics import TierMetrics
@@ -231,7 +231,7 @@ def _is_copied(of: Log) -> bool:
     return of.is_tiered and not of.config.remote_log_copy_disable
 
 
-def _is_there(view: MetadataCache, of: Log, candidate: CopyCandidate) -> bool:
+def _is_there(view: RemoteLogMetadataCache, of: Log, candidate: CopyCandidate) -> bool:
     """Whether the tier has all of its records."""
     end = candidate.end_offset + 1
     return lineage.covered_end(view, of.epochs, candidate.epochs[0].start_offset, end) == end

@@ -12,7 +12,7 @@ from barnabas.core.config.log_config import LogConfig
 from barnabas.core.ids import Offset
 from barnabas.storage.epoch_cache import LeaderEpochCache
 from barnabas.tiered import lineage
-from barnabas.tiered.metadata_cache import MetadataCache
+from barnabas.tiered.metadata_cache import RemoteLogMetadataCache
 from barnabas.tiered.segment_metadata import RemoteSegment, RemoteSegmentId, SegmentState
 
 
@@ -50,7 +50,7 @@ class Plan:
 
 
 def plan(
-    tier: MetadataCache,
+    tier: RemoteLogMetadataCache,
     facts: LogFacts,
     config: LogConfig,
     *,
@@ -94,7 +94,7 @@ def plan(
     return made
 
 
-def _is_held_elsewhere(segment: RemoteSegment, tier: MetadataCache, facts: LogFacts) -> bool:
+def _is_held_elsewhere(segment: RemoteSegment, tier: RemoteLogMetadataCache, facts: LogFacts) -> bool:
     """Whether the log has all its records here, or in finished copies. If not, the end of this copy was told and then lost
     with the metadata, after the records were deleted here: it may be all that is left of them."""
     start = max(segment.start_offset, facts.log_start)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from barnabas.core.ids import Offset
 from barnabas.storage.epoch_cache import EpochEntry, LeaderEpochCache
-from barnabas.tiered.metadata_cache import MetadataCache
+from barnabas.tiered.metadata_cache import RemoteLogMetadataCache
 from barnabas.tiered.segment_metadata import RemoteSegment
 
 
@@ -21,7 +21,7 @@ class Piece(NamedTuple):
     end: int
 
 
-def piece_at(view: MetadataCache, epochs: LeaderEpochCache, offset: int) -> Piece | None:
+def piece_at(view: RemoteLogMetadataCache, epochs: LeaderEpochCache, offset: int) -> Piece | None:
     """None: the tier has no finished segment with the log's record at `offset`."""
     epoch = epochs.epoch_at(offset)
     segment = None if epoch is None else view.segment_for(epoch, offset)
@@ -33,7 +33,7 @@ def piece_at(view: MetadataCache, epochs: LeaderEpochCache, offset: int) -> Piec
     return Piece(segment, offset, _agreed_end(segment, epochs.entries, offset))
 
 
-def pieces(view: MetadataCache, epochs: LeaderEpochCache, start: int, end: int) -> Iterator[Piece]:
+def pieces(view: RemoteLogMetadataCache, epochs: LeaderEpochCache, start: int, end: int) -> Iterator[Piece]:
     """Whatever the tier has of [start, end), in order."""
     offset = start
     while offset < end:
@@ -48,7 +48,7 @@ def pieces(view: MetadataCache, epochs: LeaderEpochCache, start: int, end: int) 
         offset = following
 
 
-def covered_end(view: MetadataCache, epochs: LeaderEpochCache, offset: int, log_end: int) -> Offset:
+def covered_end(view: RemoteLogMetadataCache, epochs: LeaderEpochCache, offset: int, log_end: int) -> Offset:
     """The first offset, from `offset` on, that the log has and the tier has not."""
     for piece in pieces(view, epochs, offset, log_end):
         if piece.offset > offset:
@@ -57,7 +57,7 @@ def covered_end(view: MetadataCache, epochs: LeaderEpochCache, offset: int, log_
     return Offset(min(offset, log_end))
 
 
-def first_available(view: MetadataCache, epochs: LeaderEpochCache, offset: int, local_start: int) -> Offset:
+def first_available(view: RemoteLogMetadataCache, epochs: LeaderEpochCache, offset: int, local_start: int) -> Offset:
     """The first offset, from `offset` on, that somebody can read: in the tier, or here from `local_start` on."""
     first = next(pieces(view, epochs, offset, local_start), None)
     return Offset(local_start if first is None else min(first.offset, local_start))
@@ -105,7 +105,7 @@ def _agreed_end(segment: RemoteSegment, ours: list[EpochEntry], offset: int) -> 
     return end
 
 
-def _next_start(view: MetadataCache, epochs: LeaderEpochCache, offset: int) -> int | None:
+def _next_start(view: RemoteLogMetadataCache, epochs: LeaderEpochCache, offset: int) -> int | None:
     """Where the tier goes on after a hole."""
     entries = epochs.entries
     for place, (epoch, start) in enumerate(entries):

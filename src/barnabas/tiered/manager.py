@@ -21,7 +21,7 @@ from barnabas.tiered.copier import Copier
 from barnabas.tiered.expiry import LogFacts, Removal, plan
 from barnabas.tiered.health import StoreHealth
 from barnabas.tiered.leadership import Leadership, LeadershipLost, Look
-from barnabas.tiered.metadata_cache import MetadataCache
+from barnabas.tiered.metadata_cache import RemoteLogMetadataCache
 from barnabas.tiered.metadata_reader import MetadataUnavailable
 from barnabas.tiered.metadata_topic import RemoteMetadata
 from barnabas.tiered.metrics import TierMetrics
@@ -118,7 +118,7 @@ class TierManager:
 
     # -- what is known ------------------------------------------------------------------------------------------------
 
-    def view(self, tp: TopicPartition) -> MetadataCache | None:
+    def view(self, tp: TopicPartition) -> RemoteLogMetadataCache | None:
         """What the tier has of a partition on this broker; None: it is not known yet."""
         of = self._hosted.get(tp)
         return None if of is None else self.metadata.view(of)
@@ -226,7 +226,7 @@ class TierManager:
             except LogDirFault as fault:
                 log.error("%s: nothing is removed from the tier: %s", lead.of.tp, fault)
 
-    async def _carry_out(self, lead: Leadership, local: Log, view: MetadataCache) -> None:
+    async def _carry_out(self, lead: Leadership, local: Log, view: RemoteLogMetadataCache) -> None:
         made = plan(
             view,
             facts_of(lead, local),

@@ -64,7 +64,7 @@ class _Epoch:
         return self.ids[at - 1] if at and offset <= self.ends[at - 1] else None
 
 
-class MetadataCache:
+class RemoteLogMetadataCache:
     """Invariant: a segment is in the lists of its epochs if and only if its copy is finished."""
 
     def __init__(self) -> None:

@@ -13,9 +13,9 @@ from typing import Final
 from barnabas.client.connection import Connection
 from barnabas.client.errors import ClientError
 from barnabas.coordination.internal_topic import InternalTopic
-from barnabas.coordination.metadata_cache import MetadataCache as ClusterMetadata
+from barnabas.coordination.metadata_cache import MetadataCache
 from barnabas.core.clock import Clock
-from barnabas.core.errors import Malformed
+from barnabas.core.errors import ErrorCode, Malformed
 from barnabas.core.ids import NO_EPOCH, BrokerId, TopicPartition
 from barnabas.core.topics import REMOTE_LOG_METADATA_TOPIC
 from barnabas.core.words import LATEST
@@ -31,7 +31,7 @@ from barnabas.protocol.messages.produce import (
 from barnabas.protocol.records import BatchBuilder
 from barnabas.runtime.tasks import Spawn
 from barnabas.runtime.threads import OnThread
-from barnabas.tiered.metadata_cache import MetadataCache
+from barnabas.tiered.metadata_cache import RemoteLogMetadataCache
 from barnabas.tiered.metadata_reader import (
     BACKOFF_MAX_S,
     BACKOFF_S,
@@ -63,7 +63,7 @@ class _Partition:
         self.position = 0
         #: Leader epoch of the last one: with it the leader sees whether its log has what was read.
         self.epoch: int = NO_EPOCH
-        self.caches: dict[TierPartition, MetadataCache] = {}
+        self.caches: dict[TierPartition, RemoteLogMetadataCache] = {}
         #: It was read to its end once.
         self.caught_up = False
         #: Done when the position is above an offset.
@@ -80,7 +80,7 @@ class RemoteMetadata:
         self,
         broker_id: BrokerId,
         topic: InternalTopic,
-        cluster: ClusterMetadata,
+        cluster: MetadataCache,
         *,
         connect: Callable[[BrokerId], Awaitable[Connection]],
         lane: Callable[[BrokerId], Awaitable[Connection]],
@@ -147,14 +147,14 @@ class RemoteMetadata:
         """Whether this broker reads what is written about the partition."""
         return self._of(of) is not None
 
-    def view(self, of: TierPartition) -> MetadataCache | None:
+    def view(self, of: TierPartition) -> RemoteLogMetadataCache | None:
         """None: not read to the end yet, so that nobody can tell what the tier has."""
         partition = self._of(of)
         if partition is None or not partition.caught_up:
             return None
         cache = partition.caches.get(of)
         if cache is None:
-            cache = partition.caches[of] = MetadataCache()
+            cache = partition.caches[of] = RemoteLogMetadataCache()
         return cache
 
     def is_known(self, of: TierPartition) -> bool:
@@ -350,7 +350,7 @@ class RemoteMetadata:
             of = partition_of_event(event)
             cache = partition.caches.get(of)
             if cache is None:
-                cache = partition.caches[of] = MetadataCache()
+                cache = partition.caches[of] = RemoteLogMetadataCache()
             if cache.apply(event):
                 changed[of] = None
             else:

@@ -30,7 +30,7 @@ from barnabas.storage.txn_index import AbortedTxn
 from barnabas.tiered import layout
 from barnabas.tiered.lineage import Piece, piece_at, pieces
 from barnabas.tiered.local_copies import LocalCopies, LocalCopy
-from barnabas.tiered.metadata_cache import MetadataCache
+from barnabas.tiered.metadata_cache import RemoteLogMetadataCache
 from barnabas.tiered.segment_metadata import RemoteSegment, RemoteSegmentId
 from barnabas.tiered.store import ObjectMissing, Store, StoreFault
 
@@ -57,7 +57,7 @@ class TierView:
     """What is known of a partition's beginning: the tier's segments, and the log that they belong to."""
 
     log: Log
-    segments: MetadataCache
+    segments: RemoteLogMetadataCache
 
 
 class FetchQuota:

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from barnabas.core.ids import LeaderEpoch, Offset
 from barnabas.storage.epoch_cache import EpochEntry, LeaderEpochCache
 from barnabas.tiered.lineage import piece_at, pieces
-from barnabas.tiered.metadata_cache import MetadataCache
+from barnabas.tiered.metadata_cache import RemoteLogMetadataCache
 from barnabas.tiered.segment_metadata import SegmentState
 from tests.unit.tiered.segments import segment, update
 
@@ -32,7 +32,7 @@ def epoch_at(lineage: list[tuple[int, int]], offset: int) -> int:
 def test_only_records_that_both_name_alike_are_the_logs(
     ours: list[tuple[int, int]], others: list[tuple[list[tuple[int, int]], int, int]], start: int
 ) -> None:
-    view = MetadataCache()
+    view = RemoteLogMetadataCache()
     kept = []
     for number, (theirs, one, other) in enumerate([(ours, 5, 20), *others], start=1):
         first, last = min(one, other), max(one, other)
@@ -63,5 +63,5 @@ def test_only_records_that_both_name_alike_are_the_logs(
     assert not [offset for offset in range(reached, END) if _found(view, log, offset)]
 
 
-def _found(view: MetadataCache, log: LeaderEpochCache, offset: int) -> bool:
+def _found(view: RemoteLogMetadataCache, log: LeaderEpochCache, offset: int) -> bool:
     return piece_at(view, log, offset) is not None

@@ -5,24 +5,24 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from barnabas.tiered.metadata_cache import MetadataCache
+from barnabas.tiered.metadata_cache import RemoteLogMetadataCache
 from barnabas.tiered.segment_metadata import Mark, RemoteSegment, SegmentState
 from tests.unit.tiered.segments import segment, update
 
 
-def finished(cache: MetadataCache, *segments: RemoteSegment) -> None:
+def finished(cache: RemoteLogMetadataCache, *segments: RemoteSegment) -> None:
     for each in segments:
         assert cache.apply(each)
         assert cache.apply(update(each, SegmentState.COPY_FINISHED))
 
 
-def found(cache: MetadataCache, epoch: int, offset: int) -> int | None:
+def found(cache: RemoteLogMetadataCache, epoch: int, offset: int) -> int | None:
     answer = cache.segment_for(epoch, offset)
     return None if answer is None else int.from_bytes(answer.id.uuid, "big")
 
 
 def test_a_segment_is_found_once_its_copy_is_finished() -> None:
-    cache = MetadataCache()
+    cache = RemoteLogMetadataCache()
     one = segment(1, 0, 99)
     assert cache.apply(one)
     assert found(cache, 0, 50) is None
@@ -32,7 +32,7 @@ def test_a_segment_is_found_once_its_copy_is_finished() -> None:
 
 
 def test_a_segment_is_found_by_the_epoch_that_wrote_the_record() -> None:
-    cache = MetadataCache()
+    cache = RemoteLogMetadataCache()
     finished(cache, segment(1, 0, 99, {0: 0, 2: 40}))
     assert [found(cache, 0, offset) for offset in (0, 39, 40)] == [1, 1, None]
     assert [found(cache, 2, offset) for offset in (39, 40, 99)] == [None, 1, 1]
@@ -40,7 +40,7 @@ def test_a_segment_is_found_by_the_epoch_that_wrote_the_record() -> None:
 
 
 def test_deletion_takes_a_segment_from_reads_before_its_objects_go() -> None:
-    cache = MetadataCache()
+    cache = RemoteLogMetadataCache()
     one = segment(1, 0, 99)
     finished(cache, one)
     assert cache.apply(update(one, SegmentState.DELETE_STARTED))
@@ -52,7 +52,7 @@ def test_deletion_takes_a_segment_from_reads_before_its_objects_go() -> None:
 
 
 def test_events_that_do_not_follow_on_what_is_known_are_dropped() -> None:
-    cache = MetadataCache()
+    cache = RemoteLogMetadataCache()
     one = segment(1, 0, 99)
     assert not cache.apply(update(one, SegmentState.COPY_FINISHED))
     assert cache.apply(one)
@@ -64,7 +64,7 @@ def test_events_that_do_not_follow_on_what_is_known_are_dropped() -> None:
 
 
 def test_the_removal_of_an_orphan_spares_what_was_finished_meanwhile() -> None:
-    cache = MetadataCache()
+    cache = RemoteLogMetadataCache()
     one, two = segment(1, 0, 99), segment(2, 100, 199)
     removal = Mark(leader_epoch=6, if_unfinished=True).encode()
     finished(cache, one)
@@ -83,7 +83,7 @@ def test_marks_come_back_and_those_of_others_are_not_taken_for_ours() -> None:
 
 
 def test_events_that_come_twice_change_nothing() -> None:
-    cache = MetadataCache()
+    cache = RemoteLogMetadataCache()
     one = segment(1, 0, 99)
     finished(cache, one)
     assert cache.apply(update(one, SegmentState.COPY_FINISHED))
@@ -92,13 +92,13 @@ def test_events_that_come_twice_change_nothing() -> None:
 
 
 def test_a_longer_copy_of_a_new_leader_replaces_the_shorter_one() -> None:
-    cache = MetadataCache()
+    cache = RemoteLogMetadataCache()
     finished(cache, segment(1, 0, 100), segment(2, 0, 200))
     assert [found(cache, 0, offset) for offset in (50, 150)] == [2, 2]
 
 
 def test_a_late_shorter_copy_does_not_hide_a_longer_one() -> None:
-    cache = MetadataCache()
+    cache = RemoteLogMetadataCache()
     finished(cache, segment(2, 0, 200), segment(1, 0, 100))
     assert [found(cache, 0, offset) for offset in (50, 150)] == [2, 2]
     # And counts again should the longer one go.
@@ -115,7 +115,7 @@ _EVENTS = st.lists(
 def test_an_offset_is_found_if_and_only_if_a_finished_segment_has_it(
     events: list[tuple[int, int, int, SegmentState]],
 ) -> None:
-    cache = MetadataCache()
+    cache = RemoteLogMetadataCache()
     model: dict[int, RemoteSegment] = {}
     for number, start, length, state in events:
         if state is SegmentState.COPY_STARTED and number not in model:

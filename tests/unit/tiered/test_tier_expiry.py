@@ -7,7 +7,7 @@ from barnabas.core.ids import LeaderEpoch, Offset
 from barnabas.storage.epoch_cache import EpochEntry, LeaderEpochCache
 from barnabas.tiered import lineage
 from barnabas.tiered.expiry import LogFacts, Plan, plan
-from barnabas.tiered.metadata_cache import MetadataCache
+from barnabas.tiered.metadata_cache import RemoteLogMetadataCache
 from barnabas.tiered.segment_metadata import Mark, RemoteSegment, SegmentState
 from tests.unit.tiered.segments import segment, update
 
@@ -19,9 +19,9 @@ def epochs(entries: dict[int, int]) -> LeaderEpochCache:
     return LeaderEpochCache(EpochEntry(LeaderEpoch(epoch), Offset(start)) for epoch, start in entries.items())
 
 
-def tier(*segments: RemoteSegment) -> MetadataCache:
+def tier(*segments: RemoteSegment) -> RemoteLogMetadataCache:
     """Of finished copies."""
-    cache = MetadataCache()
+    cache = RemoteLogMetadataCache()
     for each in segments:
         assert cache.apply(each)
         assert cache.apply(replace(update(each, SegmentState.COPY_FINISHED), custom=each.custom))
@@ -40,7 +40,7 @@ def facts(entries: dict[int, int], **changed: int) -> LogFacts:
     return LogFacts(epochs=epochs(entries), **values)
 
 
-def three() -> MetadataCache:
+def three() -> RemoteLogMetadataCache:
     """0-99, 100-199, 200-299, 1000 bytes each, of times 1099, 1199 and 1299."""
     return tier(segment(1, 0, 99), segment(2, 100, 199), segment(3, 200, 299))
 
@@ -49,7 +49,9 @@ def removed(made: Plan) -> list[int]:
     return [int.from_bytes(each.segment.id.uuid, "big") for each in made.removals]
 
 
-def expire(cache: MetadataCache, of: LogFacts, config: LogConfig = FOREVER, now_ms: int = 10_000, **more: bool) -> Plan:
+def expire(
+    cache: RemoteLogMetadataCache, of: LogFacts, config: LogConfig = FOREVER, now_ms: int = 10_000, **more: bool
+) -> Plan:
     return plan(cache, of, config, being_copied=(), now_ms=now_ms, **more)
 
 
@@ -168,7 +170,7 @@ def test_coverage_ends_where_the_tier_does_or_has_a_hole() -> None:
     assert lineage.covered_end(three(), epochs({0: 0}), 150, 250) == 250
     holed = tier(segment(1, 0, 99), segment(3, 200, 299))
     assert lineage.covered_end(holed, epochs({0: 0}), 0, 400) == 100
-    assert lineage.covered_end(MetadataCache(), epochs({0: 0}), 0, 400) == 0
+    assert lineage.covered_end(RemoteLogMetadataCache(), epochs({0: 0}), 0, 400) == 0
     assert lineage.covered_end(three(), epochs({}), 0, 400) == 0
 
 
@@ -184,6 +186,6 @@ def test_the_first_offset_that_can_be_read() -> None:
     assert lineage.first_available(three(), epochs({0: 0}), 42, 300) == 42
     cache = tier(segment(2, 100, 199), segment(3, 200, 299))
     assert lineage.first_available(cache, epochs({0: 0}), 42, 300) == 100
-    assert lineage.first_available(MetadataCache(), epochs({0: 0}), 42, 300) == 300
+    assert lineage.first_available(RemoteLogMetadataCache(), epochs({0: 0}), 42, 300) == 300
     strange = tier(segment(1, 0, 99, {3: 0}), segment(2, 100, 199))
     assert lineage.first_available(strange, epochs({0: 0}), 0, 300) == 100

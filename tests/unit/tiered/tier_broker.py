@@ -27,7 +27,7 @@ from barnabas.server.platform import Platform
 from barnabas.storage.log import Log
 from barnabas.tiered import layout
 from barnabas.tiered.manager import TierManager
-from barnabas.tiered.metadata_cache import MetadataCache
+from barnabas.tiered.metadata_cache import RemoteLogMetadataCache
 from barnabas.tiered.segment_metadata import RemoteSegment
 from tests.memory_store import MemoryStore
 from tests.unit.broker.live_broker import ask, live_broker
@@ -79,7 +79,7 @@ class TieredBroker:
         return self.broker.replicas.require(TP).local_log
 
     @property
-    def view(self) -> MetadataCache:
+    def view(self) -> RemoteLogMetadataCache:
         view = self.manager.view(TP)
         assert view is not None
         return view

@@ -13,7 +13,7 @@ from barnabas.storage.log import Log
 from barnabas.storage.log_tier import CopyCandidate
 from barnabas.tiered import layout
 from barnabas.tiered.local_copies import LocalCopies
-from barnabas.tiered.metadata_cache import MetadataCache
+from barnabas.tiered.metadata_cache import RemoteLogMetadataCache
 from barnabas.tiered.reader import TierReader, TierView
 from barnabas.tiered.segment_metadata import RemoteSegment, RemoteSegmentId, SegmentState, SegmentUpdate
 from tests.memory_store import MemoryStore
@@ -67,7 +67,7 @@ class Tier:
         self.partition = Partition(root, CONFIG)
         self.partition.env.is_tiering = True
         self.store = GatedStore()
-        self.segments = MetadataCache()
+        self.segments = RemoteLogMetadataCache()
         self.tasks: set[asyncio.Task[None]] = set()
         self.quota_bytes = 0
         self.copies = LocalCopies(
