@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from bench.kafka import ApacheKafka
 
-from barnabas.spark.link import close_links
+from barnabas.spark.sink_connection import close_connections
 from barnabas.spark.transactions import ALL_ENDED, DECIDED, HALF_ENDED, READY, DriverReplaced, TransactionsLost
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "spark"))
@@ -23,7 +23,7 @@ def bootstrap() -> Iterator[str]:
     }
     with ApacheKafka(config=config) as kafka:
         yield kafka.bootstrap
-    close_links()
+    close_connections()
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ def test_attempts_that_lost_and_old_drivers_change_nothing(query: Query) -> None
 def test_decided_transactions_that_the_broker_aborted_are_told(query: Query) -> None:
     with pytest.raises(Died):
         query.start().do(0, dies_at=DECIDED)
-    query.link().transactions.abort_all(query.open_transactions()[:1], timeout_ms=1000)
+    query.connection().transactions.abort_all(query.open_transactions()[:1], timeout_ms=1000)
     with pytest.raises(TransactionsLost, match="onLostTransactions=rewrite"):
         query.start().do(0)
 

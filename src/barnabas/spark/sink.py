@@ -24,7 +24,7 @@ from barnabas.client.identity import NO_IDENTITY, ProducerIdentity
 from barnabas.core.errors import ConfigError, ErrorCode
 from barnabas.spark import decision
 from barnabas.spark.decision import BATCH, STREAM
-from barnabas.spark.link import Link, link_to
+from barnabas.spark.sink_connection import SinkConnection, connection_to
 from barnabas.spark.sink_options import SinkOptions, check_schema, parse
 from barnabas.spark.transactions import BatchOf, Driver
 from barnabas.spark.worker_memory import keep_imports
@@ -150,17 +150,17 @@ def _part_of_micro_batch(options: SinkOptions) -> BatchOf:
 
 def write_rows(options: SinkOptions, batch: BatchOf, rows: "Iterator[pa.RecordBatch]") -> Written:
     """What each task does. Rows whose batch was decided before are read, and written no more."""
-    link = link_to(options.client)
-    link.forget_topics()
+    connection = connection_to(options.client)
+    connection.forget_topics()
     task: _TaskWriter | None = None
     try:
         for chunk in _chunks(rows):
             if task is None:
-                if options.exactly_once and _is_decided(link, options, batch):
+                if options.exactly_once and _is_decided(connection, options, batch):
                     for _ in rows:
                         continue
                     return Written(batch, skipped=True)
-                task = _TaskWriter(options, link, batch)
+                task = _TaskWriter(options, connection, batch)
             task.write(chunk)
         return Written(batch) if task is None else task.finish()
     except BaseException as error:
@@ -174,14 +174,14 @@ def write_rows(options: SinkOptions, batch: BatchOf, rows: "Iterator[pa.RecordBa
         raise
 
 
-def _is_decided(link: Link, options: SinkOptions, batch: BatchOf) -> bool:
+def _is_decided(connection: SinkConnection, options: SinkOptions, batch: BatchOf) -> bool:
     if batch.kind == BATCH:
         return False  # written once, by the one start that knows its name
-    found = link.decisions(options.decisions_topic, batch.query)
+    found = connection.decisions(options.decisions_topic, batch.query)
     return found is not None and decision.is_written(found[1].of(batch.query), batch.batch)
 
 
-def _begin(link: Link, name: str, options: SinkOptions) -> tuple[str, ProducerIdentity]:
+def _begin(connection: SinkConnection, name: str, options: SinkOptions) -> tuple[str, ProducerIdentity]:
     """A transaction of this attempt's own, and its id.
 
     Attempts are numbered from 0 again when Spark repeats a stage, and Python is not told of that: an attempt of the former
@@ -191,19 +191,21 @@ def _begin(link: Link, name: str, options: SinkOptions) -> tuple[str, ProducerId
     timeout_ms = options.transaction_timeout_ms
     try:
         for candidate in (name, *(f"{name}.{number}" for number in range(1, _NAMES_MAX))):
-            state = link.transactions.describe_all([candidate])[candidate]
+            state = connection.transactions.describe_all([candidate])[candidate]
             if isinstance(state, BrokerRefused):
                 if state.code is not ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
                     raise state
-                return candidate, link.transactions.initialise(candidate, timeout_ms=timeout_ms)
+                return candidate, connection.transactions.initialise(candidate, timeout_ms=timeout_ms)
             if state.transaction_state in _DONE:
                 last = ProducerIdentity(state.producer_id, state.producer_epoch)
                 try:
-                    return candidate, link.transactions.initialise(candidate, timeout_ms=timeout_ms, expected=last)
+                    return candidate, connection.transactions.initialise(
+                        candidate, timeout_ms=timeout_ms, expected=last
+                    )
                 except BrokerRefused as refused:
                     if refused.code not in (ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH):
                         raise
-        return name, link.transactions.initialise(name, timeout_ms=timeout_ms)
+        return name, connection.transactions.initialise(name, timeout_ms=timeout_ms)
     except BrokerRefused as refused:
         if refused.code is ErrorCode.INVALID_TRANSACTION_TIMEOUT:
             raise ConfigError(
@@ -219,24 +221,24 @@ def _begin(link: Link, name: str, options: SinkOptions) -> tuple[str, ProducerId
 
 
 class _TaskWriter:
-    def __init__(self, options: SinkOptions, link: Link, batch: BatchOf) -> None:
-        self._link = link
+    def __init__(self, options: SinkOptions, connection: SinkConnection, batch: BatchOf) -> None:
+        self._connection = connection
         self._written = Written(batch)
         identity = NO_IDENTITY
         if options.exactly_once:
             context = _task()
             attempt = f"{context.partitionId()}/{context.attemptNumber()}"
-            name, identity = _begin(link, batch.ids(options.transactional_id_prefix) + attempt, options)
+            name, identity = _begin(connection, batch.ids(options.transactional_id_prefix) + attempt, options)
             self._written.transactional_id = name
         elif options.idempotent:
-            identity = link.transactions.initialise(None, timeout_ms=0)
+            identity = connection.transactions.initialise(None, timeout_ms=0)
         self._written.identity = identity
         # Here, because only tasks encode: the process that commits a micro-batch loads neither numba nor Arrow's functions.
         from barnabas.spark.encode import Encoder
 
         keep_imports()
         self._producer = BlockingProducer(
-            link.client,
+            connection.client,
             options.producer,
             identity=identity,
             transactional_id=self._written.transactional_id,
@@ -262,7 +264,7 @@ class _TaskWriter:
         if name is None:
             return
         try:
-            self._link.transactions.end(name, self._written.identity, committed=False)
+            self._connection.transactions.end(name, self._written.identity, committed=False)
         except ClientError as error:
             log.warning("transaction %s could not be aborted and is left to time out: %s", name, error)
 
@@ -298,14 +300,14 @@ def _commit(options: SinkOptions, messages: list[WriterCommitMessage | None], re
     skipped = sum(message.skipped for message in told)
     if not options.exactly_once or not (written or skipped):
         return  # nothing was written that is not seen already
-    Driver(options, link_to(options.client), at=reached).commit(told[0].batch, written, skipped=skipped)
+    Driver(options, connection_to(options.client), at=reached).commit(told[0].batch, written, skipped=skipped)
 
 
 def _abort(options: SinkOptions, messages: list[WriterCommitMessage | None]) -> None:
     told = [message for message in messages if isinstance(message, Written)]
     written = _transactions(told)
     if options.exactly_once and written:
-        Driver(options, link_to(options.client)).abort(told[0].batch, written)
+        Driver(options, connection_to(options.client)).abort(told[0].batch, written)
 
 
 def _transactions(told: list[Written]) -> dict[str, ProducerIdentity]:

@@ -33,7 +33,7 @@ from barnabas.spark.decision import (
     Superseded,
     Undecided,
 )
-from barnabas.spark.link import Link
+from barnabas.spark.sink_connection import SinkConnection
 from barnabas.spark.sink_options import REWRITE, SKIP, SinkOptions
 
 log = logging.getLogger(__name__)
@@ -112,14 +112,14 @@ class Driver:
     def __init__(
         self,
         options: SinkOptions,
-        link: Link,
+        connection: SinkConnection,
         *,
         at: Callable[[str], None] = lambda point: None,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
         self._options = options
-        self._link = link
-        self._transactions = link.transactions
+        self._connection = connection
+        self._transactions = connection.transactions
         self._at = at
         self._now_ms = now_ms
 
@@ -131,11 +131,11 @@ class Driver:
         `skipped` tasks have written nothing because they found it decided.
         """
         options = self._options
-        self._link.forget_topics()
-        self._link.make_decisions_topic(options.decisions_topic)
+        self._connection.forget_topics()
+        self._connection.make_decisions_topic(options.decisions_topic)
         driver = driver_id(options.transactional_id_prefix, batch.query)
         identity = self._transactions.initialise(driver, timeout_ms=_DRIVER_TIMEOUT_MS)
-        found = self._link.decisions(options.decisions_topic, batch.query)
+        found = self._connection.decisions(options.decisions_topic, batch.query)
         assert found is not None, "the topic was just made"
         where, known = found
         verdict = decision.judge(known.of(batch.query), run=batch.run, batch=batch.batch)
@@ -177,7 +177,7 @@ class Driver:
         # A decision that is under way is settled by this, one way or the other.
         driver = driver_id(options.transactional_id_prefix, batch.query)
         self._transactions.initialise(driver, timeout_ms=_DRIVER_TIMEOUT_MS)
-        found = self._link.decisions(options.decisions_topic, batch.query)
+        found = self._connection.decisions(options.decisions_topic, batch.query)
         decided = None if found is None else found[1].of(batch.query).decision
         named = {} if decided is None else decided.participants
         self._abort({name: who for name, who in written.items() if name not in named})
@@ -367,7 +367,7 @@ class Driver:
 
     def _producer(self, identity: ProducerIdentity, transactional_id: str | None) -> BlockingProducer:
         return BlockingProducer(
-            self._link.client,
+            self._connection.client,
             self._options.producer,
             identity=identity,
             transactional_id=transactional_id,

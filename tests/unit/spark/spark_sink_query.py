@@ -12,8 +12,8 @@ from pyspark.sql.types import StructType
 from barnabas.client.blocking_transactions import BlockingTransactions
 from barnabas.protocol.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
 from barnabas.spark import sink
-from barnabas.spark.link import Link, link_to
 from barnabas.spark.sink import StreamWriter, Written, stream_writer
+from barnabas.spark.sink_connection import SinkConnection, connection_to
 from barnabas.testing import wait_until
 
 SCHEMA = StructType().add("value", "string")
@@ -103,15 +103,15 @@ class Query:
     def start(self, **options: str) -> Run:
         return Run(self, **options)
 
-    def link(self) -> Link:
-        return link_to(sink.parse(self.options).client)
+    def connection(self) -> SinkConnection:
+        return connection_to(sink.parse(self.options).client)
 
     def open_transactions(self) -> list[str]:
-        return BlockingTransactions(self.link().client).ongoing(f"barnabas-spark/{self.name}/")
+        return BlockingTransactions(self.connection().client).ongoing(f"barnabas-spark/{self.name}/")
 
     def being_ended(self) -> list[str]:
         """Transactions that have ended, while their markers are still on the way to the partitions."""
-        client, found = self.link().client, []
+        client, found = self.connection().client, []
         client.refresh([])
         for broker_id in client.image.brokers:
             request = ListTransactionsRequest(state_filters=["PrepareCommit", "PrepareAbort"])

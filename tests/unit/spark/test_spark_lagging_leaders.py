@@ -17,11 +17,11 @@ from barnabas.protocol.messages.fetch import AbortedTransaction
 from barnabas.protocol.records import BatchBuilder
 from barnabas.spark import lookup
 from barnabas.spark.decision import DECISION, ENDED, Decision, Ended, Key
-from barnabas.spark.link import Link
 from barnabas.spark.lookup import OffsetLookup
 from barnabas.spark.offsets import DataLoss
 from barnabas.spark.options import source_options
 from barnabas.spark.reader import BarnabasReader, BarnabasStreamReader
+from barnabas.spark.sink_connection import SinkConnection
 from barnabas.spark.tables import filling
 from barnabas.spark.tables.definition import Definition
 from barnabas.spark.tables.filling import TableStopped
@@ -203,11 +203,11 @@ class NewLeader:
         return Fetched(partition, data, offset, self._end, self._end, 0, (), 0)
 
 
-def link_to(leader: NewLeader) -> Link:
-    link = Link(leader.config)
-    link.client.close()
-    link.client = leader  # type: ignore[assignment]
-    return link
+def connection_to(leader: NewLeader) -> SinkConnection:
+    connection = SinkConnection(leader.config)
+    connection.client.close()
+    connection.client = leader  # type: ignore[assignment]
+    return connection
 
 
 def decided(batch: int) -> tuple[bytes, Decision]:
@@ -220,7 +220,7 @@ def decided(batch: int) -> tuple[bytes, Decision]:
 
 def test_a_decision_is_found_at_a_new_leader_whose_high_watermark_lags():
     log, made = decided(4)
-    found = link_to(NewLeader(log, 2, lags=3)).decisions("decisions", "q")
+    found = connection_to(NewLeader(log, 2, lags=3)).decisions("decisions", "q")
     assert found is not None
     assert found[1].of("q").decision == made
 
@@ -228,12 +228,12 @@ def test_a_decision_is_found_at_a_new_leader_whose_high_watermark_lags():
 def test_a_leader_that_does_not_come_to_the_end_it_promised_is_an_error():
     log, _ = decided(4)
     with pytest.raises(DeadlineExceeded, match="offset 2 was promised, the leader's high watermark is 1"):
-        link_to(NewLeader(log, 2, lags=10**9, high_watermark=1)).decisions("decisions", "q")
+        connection_to(NewLeader(log, 2, lags=10**9, high_watermark=1)).decisions("decisions", "q")
 
 
 def test_a_decision_log_whose_last_records_were_compacted_away_ends():
     log, made = decided(4)
-    found = link_to(NewLeader(log, 9, lags=0)).decisions("decisions", "q")
+    found = connection_to(NewLeader(log, 9, lags=0)).decisions("decisions", "q")
     assert found is not None
     assert found[1].of("q").decision == made
 

@@ -16,8 +16,8 @@ from barnabas.client.blocking_transactions import BlockingTransactions, Initiali
 from barnabas.client.errors import BrokerRefused
 from barnabas.core.errors import ConfigError, ErrorCode
 from barnabas.spark import sink, transactions
-from barnabas.spark.link import Link, close_links
 from barnabas.spark.sink import Written
+from barnabas.spark.sink_connection import SinkConnection, close_connections
 from barnabas.spark.transactions import (
     ALL_ENDED,
     DECIDED,
@@ -55,9 +55,9 @@ def mixed_cluster() -> Iterator[Cluster]:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def links() -> Iterator[None]:
+def connections() -> Iterator[None]:
     yield
-    close_links()
+    close_connections()
 
 
 @pytest.fixture(params=["plain_cluster", "two_phase_cluster", "mixed_cluster"])
@@ -186,7 +186,7 @@ def test_a_transaction_gone_before_the_decision_fails_the_batch_whole(query: Que
     run = query.start()
     messages = run.write_all(0)
     assert messages[1] is not None and messages[1].transactional_id is not None
-    query.link().transactions.abort_all([messages[1].transactional_id], timeout_ms=1000)
+    query.connection().transactions.abort_all([messages[1].transactional_id], timeout_ms=1000)
     with pytest.raises(BatchNotWritten, match=r"1 of its 3 transactions.*will be written again"):
         run.writer().commit(messages, 0)
     assert query.seen() == []
@@ -201,7 +201,7 @@ def lose(query: Query, run: Run, count: int) -> None:
         run.do(0, dies_at=DECIDED)
     names = query.open_transactions()
     assert len(names) == 3
-    query.link().transactions.abort_all(names[:count], timeout_ms=1000)
+    query.connection().transactions.abort_all(names[:count], timeout_ms=1000)
 
 
 def test_decided_transactions_that_a_broker_aborted_fail_the_query_until_it_is_told_what_to_do(query: Query) -> None:
@@ -253,19 +253,19 @@ def test_prepared_transactions_do_not_time_out_and_undecided_ones_do(
     query = Query(two_phase_cluster.bootstrap, monkeypatch, kafka.name("query"))
     with pytest.raises(Died):
         query.start().do(0, dies_at=DECIDED)
-    described = query.link().transactions.describe_all(query.open_transactions())
+    described = query.connection().transactions.describe_all(query.open_transactions())
     assert {state.transaction_timeout_ms for state in described.values()} == {2**31 - 1}  # type: ignore[union-attr]
     run = query.start()
     run.write(1, 0, ["x"])
     (name,) = [name for name in query.open_transactions() if run.run in name]
-    state = query.link().transactions.describe_all([name])[name]
+    state = query.connection().transactions.describe_all([name])[name]
     assert state.transaction_timeout_ms == 60000  # type: ignore[union-attr]
     query.start().do(0)
     assert query.seen() == all_of(0)
 
 
 def timeouts_ms(query: Query) -> set[int]:
-    described = query.link().transactions.describe_all(query.open_transactions())
+    described = query.connection().transactions.describe_all(query.open_transactions())
     return {state.transaction_timeout_ms for state in described.values()}  # type: ignore[union-attr]
 
 
@@ -294,7 +294,7 @@ def test_a_transaction_prepared_by_a_coordinator_that_then_lost_its_place_is_wri
     query = Query(mixed_cluster.bootstrap, monkeypatch, kafka.name("query"))
     run = query.start()
     messages = run.write_all(0, 16)
-    kept = query.link().transactions.keep_all([each.transactional_id for each in messages if each])
+    kept = query.connection().transactions.keep_all([each.transactional_id for each in messages if each])
     lost = [name for name, answer in kept.items() if isinstance(answer, Initialised)]
     assert lost
 
@@ -323,13 +323,13 @@ def test_transactions_that_ended_so_long_ago_that_nobody_remembers_are_not_taken
         with pytest.raises(Died):
             query.start().do(0, dies_at=ALL_ENDED)
         assert query.seen() == all_of(0)
-        known = query.link().decisions("decisions", query.name)
+        known = query.connection().decisions("decisions", query.name)
         assert known is not None
         decided = known[1].of(query.name).decision
         assert decided is not None
 
         def all_forgotten() -> bool:
-            states = query.link().transactions.describe_all(list(decided.participants))
+            states = query.connection().transactions.describe_all(list(decided.participants))
             return all(isinstance(state, BrokerRefused) for state in states.values())
 
         wait_until(all_forgotten, timeout_s=60)
@@ -434,7 +434,7 @@ def test_a_micro_batch_that_spark_does_not_tell_of_is_known_by_what_the_write_sa
 
 def decisions(query: Query) -> dict[str, object]:
     """Unfinished batch writes."""
-    found = Link(sink.parse(query.options).client)
+    found = SinkConnection(sink.parse(query.options).client)
     try:
         known = found.decisions("decisions", "any")
         assert known is not None
@@ -445,9 +445,9 @@ def decisions(query: Query) -> dict[str, object]:
 
 def test_old_decisions_are_deleted(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
     query.start().do(0)
-    link = query.link()
+    connection = query.connection()
     driver = transactions.Driver(
-        sink.parse(query.options | {"decisionRetentionMs": "1000"}), link, now_ms=lambda: 4_000_000_000_000
+        sink.parse(query.options | {"decisionRetentionMs": "1000"}), connection, now_ms=lambda: 4_000_000_000_000
     )
     other = Query(query.bootstrap, monkeypatch, f"{query.name}-other")
     run = other.start()
@@ -456,7 +456,7 @@ def test_old_decisions_are_deleted(query: Query, monkeypatch: pytest.MonkeyPatch
         messages[0].batch,
         {message.transactional_id: message.identity for message in messages if message.transactional_id},
     )
-    known = link.decisions("decisions", query.name)
+    known = connection.decisions("decisions", query.name)
     assert known is not None
     assert query.name not in known[1].states
     assert other.name in known[1].states

@@ -33,7 +33,7 @@ class _Read:
     log: DecisionLog = field(default_factory=DecisionLog)
 
 
-class Link:
+class SinkConnection:
     def __init__(self, config: ClientConfig) -> None:
         self.client = BlockingClient(config)
         self.transactions = BlockingTransactions(self.client)
@@ -110,20 +110,20 @@ def _whole_batches(data: bytes | memoryview) -> memoryview:
     return view[:at]
 
 
-_links: dict[tuple[int, str], Link] = {}
+_connections: dict[tuple[int, str], SinkConnection] = {}
 
 
-def link_to(config: ClientConfig) -> Link:
-    """The link of this process to the cluster, by everything that its connections depend on."""
+def connection_to(config: ClientConfig) -> SinkConnection:
+    """That of this process to the cluster, by everything that it depends on."""
     key = (os.getpid(), repr(config))
-    link = _links.get(key)
-    if link is None:
-        link = _links[key] = Link(config)
-    return link
+    connection = _connections.get(key)
+    if connection is None:
+        connection = _connections[key] = SinkConnection(config)
+    return connection
 
 
-def close_links() -> None:
+def close_connections() -> None:
     """Of this process; the next task makes new ones."""
-    for link in _links.values():
-        link.close()
-    _links.clear()
+    for connection in _connections.values():
+        connection.close()
+    _connections.clear()
