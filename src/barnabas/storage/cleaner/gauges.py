@@ -22,6 +22,11 @@ def add_gauges(registry: Registry, cleaner: Cleaner) -> None:
 
         registry.gauge(f"kafka_log_cleaner_{name}", what, read)
     registry.gauge(
+        "kafka_log_cleaner_uncleanable_bytes",
+        "Bytes of partitions that cannot be cleaned.",
+        lambda: sum(cleaner.metrics.uncleanable_bytes.values()),
+    )
+    registry.gauge(
         "kafka_log_cleaner_uncleanable_partitions_count",
         "Partitions whose bytes cannot be cleaned.",
         lambda: sum(cleaner.metrics.uncleanable_partitions_count.values()),
