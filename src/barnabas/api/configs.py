@@ -9,7 +9,6 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from enum import IntEnum
 from typing import Protocol, TypeVar
 
 from barnabas.coordination import paths
@@ -20,7 +19,7 @@ from barnabas.core.config.describe import ConfigEntry, describe_broker, describe
 from barnabas.core.config.topic import check_not_by_hand, keep_link, validate_topic_config
 from barnabas.core.errors import ConfigError, ErrorCode, Refused
 from barnabas.core.topics import check_topic_name
-from barnabas.core.words import AclOperation, AclResourceType, ConfigSource
+from barnabas.core.words import AclOperation, AclResourceType, ConfigResourceType, ConfigSource
 from barnabas.protocol.messages import alter_configs as full
 from barnabas.protocol.messages import incremental_alter_configs as incremental
 from barnabas.protocol.messages.base import ApiMessage
@@ -44,14 +43,6 @@ A = TypeVar("A")
 TURN_RESOURCES = 200
 #: More than there are, of a listener's own and of loggers as well.
 SETTINGS_MAX = 1_000
-
-
-class Resource(IntEnum):
-    TOPIC = 2
-    BROKER = 4
-    BROKER_LOGGER = 8
-    CLIENT_METRICS = 16
-    GROUP = 32
 
 
 class ConfigsApi:
@@ -85,7 +76,7 @@ class ConfigsApi:
         dynamic, name = self._context.dynamic, resource.resource_name
         keys = resource.configuration_keys
         match resource.resource_type:
-            case Resource.TOPIC:
+            case ConfigResourceType.TOPIC:
                 return describe_topic(
                     dynamic,
                     await self._topic_settings(name),
@@ -93,16 +84,16 @@ class ConfigsApi:
                     include_synonyms=synonyms,
                     include_documentation=documentation,
                 )
-            case Resource.BROKER if not name:
+            case ConfigResourceType.BROKER if not name:
                 return describe_cluster_default(
                     dynamic, names=keys, include_synonyms=synonyms, include_documentation=documentation
                 )
-            case Resource.BROKER:
+            case ConfigResourceType.BROKER:
                 self._check_own_id(name)
                 return describe_broker(
                     dynamic, names=keys, include_synonyms=synonyms, include_documentation=documentation
                 )
-            case Resource.BROKER_LOGGER:
+            case ConfigResourceType.BROKER_LOGGER:
                 self._check_own_id(name)
                 return _loggers(keys)
         raise Refused(ErrorCode.INVALID_REQUEST, f"Unsupported resource type: {_type_name(resource.resource_type)}")
@@ -121,7 +112,7 @@ class ConfigsApi:
             try:
                 self._authorize(call, resource, AclOperation.ALTER_CONFIGS)
                 _check_few(len(resource.configs))
-                if resource.resource_type == Resource.BROKER_LOGGER:
+                if resource.resource_type == ConfigResourceType.BROKER_LOGGER:
                     raise Refused(
                         ErrorCode.INVALID_REQUEST,
                         "AlterConfigs is deprecated and does not support the resource type BROKER_LOGGER",
@@ -149,14 +140,14 @@ class ConfigsApi:
                 self._authorize(call, resource, AclOperation.ALTER_CONFIGS)
                 _check_few(len(resource.configs))
                 changes = [ConfigChange(each.name, each.config_operation, each.value) for each in resource.configs]
-                if kind == Resource.BROKER_LOGGER:
+                if kind == ConfigResourceType.BROKER_LOGGER:
                     self._check_own_id(name)
                     _alter_loggers(changes, request.validate_only)
                     continue
-                if kind == Resource.TOPIC:
+                if kind == ConfigResourceType.TOPIC:
                     check_not_by_hand({each.name: "" for each in changes})
                 current = await self._current(kind, name)
-                known = TOPIC_SETTINGS if kind == Resource.TOPIC else BROKER_SETTINGS
+                known = TOPIC_SETTINGS if kind == ConfigResourceType.TOPIC else BROKER_SETTINGS
                 await self._replace(kind, name, apply_changes(current, changes, known), request.validate_only)
             except Refused as refusal:
                 answer.error_code, answer.error_message = refusal.code, refusal.message
@@ -171,11 +162,11 @@ class ConfigsApi:
         """The entity's own dynamic settings."""
         dynamic = self._context.dynamic
         match kind:
-            case Resource.TOPIC:
+            case ConfigResourceType.TOPIC:
                 return await self._topic_settings(name)
-            case Resource.BROKER if not name:
+            case ConfigResourceType.BROKER if not name:
                 return dynamic.cluster_default
-            case Resource.BROKER:
+            case ConfigResourceType.BROKER:
                 self._check_own_id(name)
                 return dynamic.own
         raise Refused(ErrorCode.INVALID_REQUEST, f"Unsupported resource type: {_type_name(kind)}")
@@ -183,7 +174,7 @@ class ConfigsApi:
     async def _replace(self, kind: int, name: str, settings: Mapping[str, str], validate_only: bool) -> None:
         dynamic = self._context.dynamic
         existing = await self._current(kind, name)
-        if kind == Resource.TOPIC:
+        if kind == ConfigResourceType.TOPIC:
             settings = keep_link(settings, existing)
             try:
                 validate_topic_config(dynamic.broker, settings, existing)
@@ -204,10 +195,10 @@ class ConfigsApi:
         resource: DescribeConfigsResource | full.AlterConfigsResource | incremental.AlterConfigsResource,
         operation: AclOperation,
     ) -> None:
-        if resource.resource_type == Resource.TOPIC:
+        if resource.resource_type == ConfigResourceType.TOPIC:
             if not self._context.allows_topic(call, operation, resource.resource_name):
                 raise Refused(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "Topic authorization failed.")
-        elif resource.resource_type == Resource.GROUP:
+        elif resource.resource_type == ConfigResourceType.GROUP:
             if not self._context.allows(call, operation, AclResourceType.GROUP, resource.resource_name):
                 raise Refused(ErrorCode.GROUP_AUTHORIZATION_FAILED, "Group authorization failed.")
         elif not self._context.allows(call, operation, AclResourceType.CLUSTER, CLUSTER_NAME):
@@ -238,7 +229,7 @@ def _check_few(settings: int) -> None:
 
 
 def _type_name(kind: int) -> str:
-    return Resource(kind).name if kind in set(Resource) else str(kind)
+    return ConfigResourceType(kind).name if kind in set(ConfigResourceType) else str(kind)
 
 
 def _result(entry: ConfigEntry) -> DescribeConfigsResourceResult:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from barnabas.auth.stores import needs_cryptography
+from barnabas.auth.stores import as_pem, needs_cryptography
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
@@ -39,7 +39,7 @@ class LocalAuthority:
 
     @property
     def certificate_pem(self) -> str:
-        return _as_pem(self._certificate)
+        return as_pem(self._certificate)
 
     def issue(self, name: str, hosts: Sequence[str], *, days: int = _LEAF_DAYS) -> str:
         """A private key and its certificate as PEM: for a server at `hosts`, and for a client called `name`. With fewer than
@@ -63,7 +63,7 @@ class LocalAuthority:
         private = key.private_bytes(
             serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
         )
-        return private.decode() + _as_pem(builder.sign(self._key, hashes.SHA256()))
+        return private.decode() + as_pem(builder.sign(self._key, hashes.SHA256()))
 
 
 def _named(subject: str, issuer: str, key: "EllipticCurvePrivateKey", days: int) -> "CertificateBuilder":
@@ -90,9 +90,3 @@ def _host(host: str) -> "GeneralName":
         return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:
         return x509.DNSName(host)
-
-
-def _as_pem(certificate: "Certificate") -> str:
-    from cryptography.hazmat.primitives.serialization import Encoding
-
-    return certificate.public_bytes(Encoding.PEM).decode()

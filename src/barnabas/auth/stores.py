@@ -45,7 +45,7 @@ def read_key_pair(kind: str, location: str, *, store_password: str | None, key_p
     key, leaf, others = _open_pkcs12("ssl.keystore", location, data, store_password)
     if key is None or leaf is None:
         raise ConfigError(f"ssl.keystore.location={location} holds no private key with its certificate")
-    return KeyPair(key, "".join(_as_pem(each) for each in _chain(leaf, others)))
+    return KeyPair(key, "".join(as_pem(each) for each in _chain(leaf, others)))
 
 
 def read_trusted(kind: str, location: str, *, password: str | None) -> str:
@@ -57,7 +57,7 @@ def read_trusted(kind: str, location: str, *, password: str | None) -> str:
     found = [*((leaf,) if leaf is not None else ()), *others]
     if not found:
         raise ConfigError(f"ssl.truststore.location={location} holds no certificate")
-    return "".join(_as_pem(each) for each in found)
+    return "".join(as_pem(each) for each in found)
 
 
 def _read(prefix: str, kind: str, location: str) -> bytes:
@@ -129,7 +129,7 @@ def _chain(leaf: "Certificate", others: "list[Certificate]") -> "list[Certificat
     return chain
 
 
-def _as_pem(certificate: "Certificate") -> str:
+def as_pem(certificate: "Certificate") -> str:
     from cryptography.hazmat.primitives.serialization import Encoding
 
     return certificate.public_bytes(Encoding.PEM).decode()

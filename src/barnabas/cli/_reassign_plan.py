@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple
 from barnabas.cli._command import UsageError
 from barnabas.cli._json_files import entries
 from barnabas.cli._json_files import field as json_field
+from barnabas.cli._tool import commas
 from barnabas.client.admin.partitions import Reassignment
 from barnabas.controller.placement import BrokerPlace, Start, assign_replicas
 from barnabas.core.ids import TopicPartition
@@ -100,10 +101,6 @@ def to_json(partitions: Mapping[TopicPartition, Sequence[int]]) -> str:
         },
         separators=(",", ":"),
     )
-
-
-def commas(items: Sequence[object]) -> str:
-    return ",".join(map(str, items))
 
 
 # -- moves and throttles ------------------------------------------------------------------------------------------------

@@ -29,6 +29,7 @@ __all__ = [
     "Json",
     "UsageError",
     "check_action",
+    "commas",
     "exactly_one",
     "matches",
     "options",
@@ -265,6 +266,10 @@ def pairs(items: Iterable[str], *, option: str) -> dict[str, str]:
             raise UsageError(f"{option} {item}: it must be in the format key=value")
         found[key.strip()] = value.strip()
     return found
+
+
+def commas(items: Iterable[object]) -> str:
+    return ",".join(map(str, items))
 
 
 def parse_number(text: str, *, what: str) -> int:

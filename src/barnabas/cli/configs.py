@@ -27,6 +27,7 @@ from barnabas.client.admin.configs import ConfigEntry
 from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.config import load_properties
 from barnabas.client.names import nearest
+from barnabas.core.java_text import java_double
 from barnabas.core.words import AlterOperation, ConfigResourceType, ConfigSource
 
 #: Keeps the order in which names and defaults were given: `--entity-type users --entity-default --entity-type clients …`.
@@ -466,12 +467,3 @@ async def _describe_quotas(cluster: AsyncClient, entity: Entity, json: bool) -> 
 
 def _null(value: str | None) -> str:
     return "null" if value is None else value
-
-
-def java_double(value: float) -> str:
-    """As Java prints a double: `1024.0`, `1.0E7`."""
-    if value == 0 or 1e-3 <= abs(value) < 1e7:
-        return repr(float(value))
-    mantissa, _, exponent = f"{value:e}".partition("e")
-    digits = repr(value / 10 ** int(exponent))
-    return f"{digits if '.' in digits else mantissa}E{int(exponent)}"

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from barnabas.cli._tool import Bootstrap, CommandConfig, Json, UsageError, options, parse_number, run, say
+from barnabas.cli._tool import Bootstrap, CommandConfig, Json, UsageError, commas, options, parse_number, run, say
 from barnabas.client.admin.partitions import describe_log_dirs
 from barnabas.client.asynchronous import AsyncClient
 from barnabas.core.errors import ErrorCode
@@ -33,8 +33,8 @@ async def _describe(cluster: AsyncClient, wanted: list[int], topics: set[str], j
     missing = [broker for broker in wanted if broker not in alive]
     if missing:
         raise UsageError(
-            f"The given brokers do not exist from --broker-list: {_commas(missing)}. "
-            f"Current existent brokers: {_commas(alive)}"
+            f"The given brokers do not exist from --broker-list: {commas(missing)}. "
+            f"Current existent brokers: {commas(alive)}"
         )
     if not json:
         say("Querying brokers for log directories information")
@@ -60,9 +60,5 @@ async def _describe(cluster: AsyncClient, wanted: list[int], topics: set[str], j
         ]
         brokers.append({"broker": broker, "logDirs": directories})
     if not json:
-        say(f"Received log directory information from brokers {_commas([entry['broker'] for entry in brokers])}")
+        say(f"Received log directory information from brokers {commas([entry['broker'] for entry in brokers])}")
     say(json_module.dumps({"brokers": brokers, "version": 1}, separators=(",", ":")))
-
-
-def _commas(numbers: list[object] | list[int]) -> str:
-    return ",".join(map(str, numbers))

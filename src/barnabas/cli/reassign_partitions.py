@@ -11,12 +11,13 @@ import typer
 from barnabas.cli import _reassign_plan as plan
 from barnabas.cli import _throttles
 from barnabas.cli._json_files import read_json
-from barnabas.cli._reassign_plan import Assignment, Replica, commas
+from barnabas.cli._reassign_plan import Assignment, Replica
 from barnabas.cli._tool import (
     Bootstrap,
     CommandConfig,
     Json,
     UsageError,
+    commas,
     exactly_one,
     options,
     parse_number,

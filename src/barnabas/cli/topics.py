@@ -11,6 +11,7 @@ from barnabas.cli._tool import (
     CommandConfig,
     Json,
     UsageError,
+    commas,
     exactly_one,
     matches,
     options,
@@ -392,10 +393,10 @@ def _print(description: _Description, filters: Filters, alive: set[int]) -> None
         moving = description.reassignment(partition)
         line = (
             f"\tTopic: {info.name}\tPartition: {partition.index}\tLeader: {leader}"
-            f"\tReplicas: {_commas(partition.replicas)}\tIsr: {_commas(partition.isr)}"
+            f"\tReplicas: {commas(partition.replicas)}\tIsr: {commas(partition.isr)}"
         )
         if moving:
-            line += f"\tAdding Replicas: {_commas(moving.adding)}\tRemoving Replicas: {_commas(moving.removing)}"
+            line += f"\tAdding Replicas: {commas(moving.adding)}\tRemoving Replicas: {commas(moving.removing)}"
         # Eligible leader replicas (KIP-966) are KRaft's: both lists are empty, and Kafka's tool prints them so.
         say_fields(line + "\tElr: \tLastKnownElr: ")
 
@@ -423,7 +424,3 @@ def _as_json(description: _Description, filters: Filters, alive: set[int]) -> di
             for partition in _selected(description, filters, alive)
         ],
     }
-
-
-def _commas(numbers: Sequence[int]) -> str:
-    return ",".join(map(str, numbers))

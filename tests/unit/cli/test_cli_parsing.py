@@ -5,7 +5,7 @@ import pytest
 from barnabas.cli import _reset_offsets as reset
 from barnabas.cli._command import UsageError
 from barnabas.cli._tool import matches
-from barnabas.cli.configs import choose_entity, java_double, parse_additions, parse_scram
+from barnabas.cli.configs import choose_entity, parse_additions, parse_scram
 from barnabas.cli.consumer_perf_test import java_date
 from barnabas.cli.delete_records import parse as parse_delete_records
 from barnabas.cli.get_offsets import rules_filter, topic_filter
@@ -110,13 +110,6 @@ def test_scram_credentials_have_iterations_and_a_password() -> None:
     for bad in ("x", "iterations=10,password=x"):
         with pytest.raises(UsageError):
             parse_scram("SCRAM-SHA-256", bad)
-
-
-@pytest.mark.parametrize(
-    ("value", "text"), [(0.0, "0.0"), (1024.0, "1024.0"), (2e7, "2.0E7"), (12345678.0, "1.2345678E7"), (0.5, "0.5")]
-)
-def test_doubles_are_printed_as_java_does(value: float, text: str) -> None:
-    assert java_double(value) == text
 
 
 # -- offsets ----------------------------------------------------------------------------------------------------------

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
+from barnabas.core.java_text import java_double
 from barnabas.registry.formats import SchemaError, parse
-from barnabas.registry.formats.json_text import java_double
 
 
 def canonical(schema: object, references: dict[str, str] | None = None) -> str:
@@ -115,6 +115,7 @@ def test_normalized_text_is_its_own_normalized_text() -> None:
         (-123456789.125, "-1.23456789125E8"),
         (1.7976931348623157e308, "1.7976931348623157E308"),
         (1e22, "1.0E22"),
+        (2.2392369960169954e254, "2.2392369960169954E254"),
     ],
 )
 def test_double_is_written_as_java_does(number: float, text: str) -> None:

@@ -10,6 +10,7 @@ from functools import cache
 from typing import Final, Protocol
 
 from barnabas.core.errors import ConfigError
+from barnabas.core.java_text import java_double
 
 SHORT_MAX: Final = 2**15 - 1
 INT_MAX: Final = 2**31 - 1
@@ -180,19 +181,9 @@ def format_value(value: Value) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, float):
-        return _java_double(value)
+        return java_double(value)
     if isinstance(value, tuple):
         return ",".join(value)
     if value is None:
         return "null"
     return str(value)
-
-
-def _java_double(value: float) -> str:
-    """Java's text of a double: scientific from 1E7 up and below 1E-3, always with a digit after the point."""
-    shortest = repr(value)
-    if value == 0 or 1e-3 <= abs(value) < 1e7:
-        return shortest
-    significant = shortest.lstrip("-").partition("e")[0].replace(".", "").strip("0")
-    mantissa, _, exponent = f"{value:.{max(len(significant) - 1, 1)}e}".partition("e")
-    return f"{mantissa}E{int(exponent)}"

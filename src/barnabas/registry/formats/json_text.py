@@ -10,6 +10,7 @@ import re
 from decimal import Decimal
 from typing import Any, NoReturn, TypeAlias
 
+from barnabas.core.java_text import java_double
 from barnabas.registry.formats.limits import DEPTH_MAX, SchemaError
 
 Json: TypeAlias = dict[str, Any] | list[Any] | str | int | float | Decimal | bool | None
@@ -60,27 +61,11 @@ def utf16(text: str) -> bytes:
     return text.encode("utf-16-be", "surrogatepass")
 
 
-def java_double(number: float) -> str:
-    """Double.toString: plain between 10^-3 and 10^7, else with an exponent; the fewest digits that tell it apart."""
-    if number == 0:
-        return str(number)
-    if not math.isfinite(number):  # Jackson writes these in quotes
-        return '"NaN"' if math.isnan(number) else '"Infinity"' if number > 0 else '"-Infinity"'
-    sign = "-" if number < 0 else ""
-    mantissa, _, exponent_text = f"{abs(number)!r}".partition("e")
-    whole, _, fraction = mantissa.partition(".")
-    digits = (whole + fraction).lstrip("0")
-    if whole == "0":
-        exponent = -1 - (len(fraction) - len(fraction.lstrip("0")))
-    else:
-        exponent = int(exponent_text or 0) + len(whole) - 1
-    digits = digits.rstrip("0") or "0"
-    if -3 <= exponent < 7:
-        if exponent < 0:
-            return f"{sign}0.{'0' * (-exponent - 1)}{digits}"
-        digits = digits.ljust(exponent + 1, "0")
-        return f"{sign}{digits[: exponent + 1]}.{digits[exponent + 1 :] or '0'}"
-    return f"{sign}{digits[0]}.{digits[1:] or '0'}E{exponent}"
+def _double(number: float) -> str:
+    if math.isfinite(number):
+        return java_double(number)
+    # Jackson writes these in quotes.
+    return '"NaN"' if math.isnan(number) else '"Infinity"' if number > 0 else '"-Infinity"'
 
 
 def _write(value: Json, parts: list[str]) -> None:
@@ -95,7 +80,7 @@ def _write(value: Json, parts: list[str]) -> None:
     elif isinstance(value, int):
         parts.append(str(value))
     elif isinstance(value, float):
-        parts.append(java_double(value))
+        parts.append(_double(value))
     elif isinstance(value, Decimal):
         parts.append(str(value))  # BigDecimal.toString writes the same
     elif isinstance(value, dict):
