@@ -5,13 +5,13 @@ library is loaded. `--control` opens the socket for faults on purpose, and is fo
 """
 
 import asyncio
-import gc
 import logging
 import signal
 import sys
 from collections.abc import Mapping, Sequence
 
 from barnabas.broker import Broker
+from barnabas.core import garbage
 from barnabas.core.config.properties import load as load_properties
 from barnabas.core.errors import BarnabasError, leaves
 from barnabas.core.log_format import log_to
@@ -23,10 +23,6 @@ from barnabas.runtime.systemd import Notifier
 
 log = logging.getLogger(__name__)
 
-#: A message about thousands of partitions makes as many objects, and with Python's own thresholds each of them has the
-#: whole heap searched for garbage: pauses of a tenth of a second in the middle of a fail-over. Garbage in circles is rare
-#: here, so it is looked for rarely.
-GC_THRESHOLDS = (20_000, 20, 50)
 #: What the first requests of any client need.
 WARM_APIS = ("ApiVersions", "Metadata", "Produce", "Fetch", "LeaderAndIsr", "UpdateMetadata", "CreateTopics")
 
@@ -70,10 +66,8 @@ async def _run_until_signal(properties: Mapping[str, str], control_path: str | N
 
 
 def _announce(broker: Broker) -> None:
-    """One line, when clients may come; what is left of starting up will never be garbage."""
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(*GC_THRESHOLDS)
+    """One line, when clients may come."""
+    garbage.settle()
     where = ",".join(str(endpoint) for endpoint in broker.registrar.registration.endpoints)
     metrics = f" metrics={broker.metrics_server.url}" if broker.metrics_server.port >= 0 else ""
     print(f"ready broker={broker.broker_id} cluster={broker.cluster_id} listeners={where}{metrics}", flush=True)  # noqa: T201

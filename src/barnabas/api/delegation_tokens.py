@@ -10,10 +10,9 @@ from typing import cast
 from barnabas.api.sasl import SaslGate
 from barnabas.coordination.znodes_security import DelegationTokenInfo
 from barnabas.core.chance import random_uuid
-from barnabas.core.config.listeners import SecurityProtocol
 from barnabas.core.errors import ErrorCode, Refused
 from barnabas.core.ids import format_uuid
-from barnabas.core.words import AclOperation, AclResourceType
+from barnabas.core.words import AclOperation, AclResourceType, SecurityProtocol
 from barnabas.protocol.messages.base import ApiMessage
 from barnabas.protocol.messages.create_delegation_token import (
     CreateDelegationTokenRequest,

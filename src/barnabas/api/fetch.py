@@ -5,7 +5,7 @@ Records leave as file ranges: the handler never sees their bytes. v17's director
 """
 
 import asyncio
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Final
 
@@ -27,7 +27,7 @@ from barnabas.protocol.messages.fetch import (
 from barnabas.protocol.versions import api_named
 from barnabas.replication.fetch_session_cache import CachedPartition, FetchContext, FetchKey
 from barnabas.replication.fetches import WaitingFetch
-from barnabas.replication.reads import FetchParams, PartitionRead
+from barnabas.replication.reads import FetchParams, PartitionRead, Wanted
 from barnabas.runtime.turns import SLICE_ELEMENTS
 from barnabas.security.authorizer import CLUSTER_NAME
 from barnabas.security.quotas import Quota
@@ -40,7 +40,6 @@ from barnabas.server.pipeline import ApiHandler, HandlerResult
 _EMPTY = b""
 #: What one turn of the loop reads for a client at most: some 12 ms.
 TURN_PARTITIONS: Final = 1_000
-Wanted = Sequence[tuple[CachedPartition, TopicPartition | ErrorCode]]
 
 
 class FetchApi:

@@ -29,6 +29,7 @@ from barnabas.protocol.messages.describe_client_quotas import (
     ValueData,
 )
 from barnabas.protocol.versions import api_named
+from barnabas.security import connection_rates
 from barnabas.security.quotas import Quota
 from barnabas.server.addresses import address_of
 from barnabas.server.call import Call
@@ -39,7 +40,7 @@ USER: Final = "user"
 CLIENT_ID: Final = "client-id"
 IP: Final = "ip"
 _CLIENT_KEYS: Final = frozenset(each.value for each in Quota)
-_IP_KEYS: Final = frozenset({"connection_creation_rate"})
+_IP_KEYS: Final = frozenset({connection_rates.SETTING})
 #: Limits that need not be whole.
 _FRACTIONAL: Final = frozenset({Quota.REQUEST.value, Quota.CONTROLLER_MUTATION.value})
 _EPSILON: Final = 1e-6

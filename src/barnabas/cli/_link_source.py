@@ -32,11 +32,10 @@ from barnabas.link.settings import DEFAULT_TOPIC_CONFIGS, matching
 from barnabas.protocol.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
 from barnabas.protocol.messages.list_config_resources import ListConfigResourcesRequest, ListConfigResourcesResponse
 from barnabas.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from barnabas.protocol.record_batch import MAGIC_AT
 
 T = TypeVar("T")
 
-#: Of a batch, or of a message set from before 0.11: both have it in the same place.
-_MAGIC_AT: Final = 16
 #: In authorized operations: the broker did not say.
 _NOT_SAID: Final = -(2**31)
 #: Enough to see the rate of one connection, and no burden to the source.
@@ -251,8 +250,8 @@ async def _probe(cluster: AsyncClient, topic: SourceTopic, gate: asyncio.Semapho
         except ClientError as error:
             topic.unreadable = str(error)
             return
-    if len(fetched.data) > _MAGIC_AT:
-        topic.magic = fetched.data[_MAGIC_AT]
+    if len(fetched.data) > MAGIC_AT:
+        topic.magic = fetched.data[MAGIC_AT]
 
 
 async def _read_rate(cluster: AsyncClient, source: Source) -> float | None:

@@ -27,6 +27,7 @@ from barnabas.client.admin.configs import ConfigEntry
 from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.config import load_properties
 from barnabas.client.names import nearest
+from barnabas.core.config.definitions.quotas import CLIENT_QUOTAS, IP_QUOTAS
 from barnabas.core.java_text import java_double
 from barnabas.core.words import AlterOperation, ConfigResourceType, ConfigSource
 
@@ -54,10 +55,8 @@ _RESOURCES: Final = {
 }
 _QUOTA_TYPES: Final = {USERS: "user", CLIENTS: "client-id", IPS: "ip"}
 _QUOTA_LABELS: Final = {"user": "user-principal", "client-id": "client-id", "ip": "ip"}
-_QUOTAS: Final = frozenset(
-    {"producer_byte_rate", "consumer_byte_rate", "request_percentage", "controller_mutation_rate"}
-)
-_IP_QUOTAS: Final = frozenset({"connection_creation_rate"})
+_QUOTAS: Final = frozenset(each.name for each in CLIENT_QUOTAS)
+_IP_QUOTAS: Final = frozenset(each.name for each in IP_QUOTAS)
 _SCRAM: Final = {mechanism.sasl_name: mechanism for mechanism in ScramMechanism}
 
 

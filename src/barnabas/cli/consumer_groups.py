@@ -21,7 +21,7 @@ from barnabas.cli._tool import (
     table,
 )
 from barnabas.client.admin import groups as admin
-from barnabas.client.admin.groups import GroupDescription
+from barnabas.client.admin.groups import REBALANCING, GroupDescription
 from barnabas.client.admin.partitions import list_offsets
 from barnabas.client.asynchronous import AsyncClient
 from barnabas.core.errors import ErrorCode
@@ -43,7 +43,6 @@ _STATES: Final = (
     "NotReady",
 )
 _TYPES: Final = ("Consumer", "Classic", "Share", "Streams")
-_REBALANCING: Final = ("PreparingRebalance", "CompletingRebalance", "Assigning", "Reconciling")
 
 
 def command(
@@ -268,7 +267,7 @@ def _announce(description: GroupDescription) -> bool:
     sys.stdout.flush()
     if state == "Empty":
         sys.stderr.write(f"\nConsumer group '{name}' has no active members.\n")
-    elif state in _REBALANCING:
+    elif state in REBALANCING:
         sys.stderr.write(f"\nWarning: Consumer group '{name}' is rebalancing.\n")
     return True
 

@@ -8,8 +8,7 @@ from typing import Final, TypeVar
 
 from barnabas.core.config import properties
 from barnabas.core.errors import ConfigError
-
-SECURITY_PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+from barnabas.core.words import SECURITY_PROTOCOLS
 
 #: Kafka's default of `socket.request.max.bytes`, which bounds responses as well in practice.
 DEFAULT_RESPONSE_BYTES_MAX: Final = 512 * 1024 * 1024

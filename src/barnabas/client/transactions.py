@@ -15,6 +15,7 @@ from barnabas.client.errors import BrokerRefused, check
 from barnabas.client.identity import NO_IDENTITY, ProducerIdentity
 from barnabas.core.errors import RETRIABLE, ErrorCode
 from barnabas.core.ids import TopicPartition
+from barnabas.core.words import TRANSACTION_VERSION
 from barnabas.protocol.messages.add_partitions_to_txn import (
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,
@@ -34,7 +35,6 @@ _ADD_PARTITIONS_VERSION_MAX: Final = 3
 #: The last versions without KIP-890 part 2.
 _END_TXN_V1: Final = 4
 PRODUCE_V1: Final = 11
-_FEATURE: Final = "transaction.version"
 _RAISES_EPOCHS: Final = 2
 #: The first version of InitProducerId that knows two-phase commit (KIP-939).
 _TWO_PHASE_VERSION: Final = 6
@@ -112,7 +112,7 @@ class Transactions:
         async def once() -> bool:
             broker_id = await self._cluster.coordinator(transactional_id, TRANSACTION)
             versions = (await self._cluster.link(broker_id, purpose=COORDINATION)).versions
-            agreed = versions.finalized_features.get(_FEATURE, (0, 0))[1]
+            agreed = versions.finalized_features.get(TRANSACTION_VERSION, (0, 0))[1]
             return agreed >= _RAISES_EPOCHS and versions.pick(EndTxnRequest) > _END_TXN_V1
 
         return await self._cluster.retrying("FindCoordinator", once)

@@ -8,6 +8,7 @@ from barnabas.client.admin import acls, configs
 from barnabas.client.admin.acls import Ace, ResourcePattern
 from barnabas.console.errors import bad_request
 from barnabas.console.web import NUMBER, TEXT, Call, Endpoint, whole
+from barnabas.core.config.definitions.quotas import CLIENT_QUOTAS, IP_QUOTAS
 from barnabas.core.words import (
     ACL_OPERATIONS,
     ACL_PATTERNS,
@@ -21,13 +22,7 @@ from barnabas.core.words import (
 
 E = TypeVar("E", bound=IntEnum)
 
-QUOTAS: Final = (
-    "producer_byte_rate",
-    "consumer_byte_rate",
-    "request_percentage",
-    "controller_mutation_rate",
-    "connection_creation_rate",
-)
+QUOTAS: Final = tuple(each.name for each in (*CLIENT_QUOTAS, *IP_QUOTAS))
 ENTITIES: Final = ("user", "client-id", "ip")
 
 

@@ -1,19 +1,18 @@
 """A console as a process: a socket, uvicorn, signals."""
 
-import gc
 from collections.abc import Callable
 from typing import Final
 
 from barnabas.console.app import create_app
 from barnabas.console.settings import Settings
 from barnabas.console.sign_in import check_settings
+from barnabas.core import garbage
 from barnabas.core.hosts import address
 from barnabas.registry.http_server import HttpServer, listen, run_until_signal, uvicorn_config
 
 _CONNECTIONS_MAX: Final = 1_000
 #: Those who watch would never go by themselves.
 _SHUTDOWN_S: Final = 1
-_GC_THRESHOLDS: Final = (20_000, 20, 50)
 
 
 class ConsoleServer:
@@ -50,10 +49,7 @@ def run(settings: Settings, announce: Callable[[str], None]) -> int:
     """As this process, until SIGTERM or SIGINT. Returns the exit code."""
 
     def ready(server: ConsoleServer) -> None:
-        # What is left of starting up will never be garbage, and a large cluster makes many objects that live long.
-        gc.collect()
-        gc.freeze()
-        gc.set_threshold(*_GC_THRESHOLDS)
+        garbage.settle()
         announce(server.url)
 
     return run_until_signal(lambda: ConsoleServer(settings), ready)

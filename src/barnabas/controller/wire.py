@@ -13,9 +13,10 @@ from barnabas.controller.effects import (
     SendUpdateMetadata,
 )
 from barnabas.controller.events import LeaderAndIsrAnswered, StopReplicaAnswered, UpdateMetadataAnswered
-from barnabas.coordination.znodes import SECURITY_PROTOCOLS, BrokerRegistration
+from barnabas.coordination.znodes import BrokerRegistration
 from barnabas.core.errors import ErrorCode
 from barnabas.core.ids import ZERO_TOPIC_ID, TopicPartition
+from barnabas.core.words import SECURITY_PROTOCOLS
 from barnabas.protocol.messages.leader_and_isr import (
     LeaderAndIsrLiveLeader,
     LeaderAndIsrPartitionState,

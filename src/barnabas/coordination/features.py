@@ -17,13 +17,12 @@ from barnabas.coordination.session import SessionState, ZooKeeperSession
 from barnabas.coordination.zk_errors import SessionExpired
 from barnabas.coordination.znodes import BrokerRegistration
 from barnabas.core.errors import Malformed
+from barnabas.core.words import TRANSACTION_VERSION
 
 log = logging.getLogger(__name__)
 
 #: Kafka 4's name for the new consumer groups (KIP-848).
 GROUP_VERSION: Final = "group.version"
-#: Kafka 4's name for KIP-890: 2 is an epoch bump per transaction.
-TRANSACTION_VERSION: Final = "transaction.version"
 #: Ours: topics that mirror another cluster's. A broker that does not know them must not lead one.
 LINK_VERSION: Final = "barnabas.link"
 

@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from barnabas.coordination.znodes import LEADER_DURING_DELETE, SECURITY_PROTOCOLS, Endpoint
+from barnabas.coordination.znodes import LEADER_DURING_DELETE, Endpoint
 from barnabas.core.errors import ErrorCode
 from barnabas.core.ids import ZERO_TOPIC_ID, BrokerId, TopicId, TopicPartition
+from barnabas.core.words import SECURITY_PROTOCOLS
 from barnabas.protocol.messages.base import EncodedItems
 from barnabas.protocol.messages.metadata import MetadataResponsePartition
 from barnabas.protocol.messages.update_metadata import (

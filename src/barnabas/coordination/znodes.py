@@ -22,6 +22,7 @@ from barnabas.coordination.json_data import (
 from barnabas.core.errors import Malformed
 from barnabas.core.hosts import address
 from barnabas.core.ids import TopicId, TopicPartition, format_uuid, parse_uuid
+from barnabas.core.words import SECURITY_PROTOCOLS
 
 #: "No leader", in a partition's state.
 NO_LEADER = -1
@@ -29,8 +30,6 @@ NO_LEADER = -1
 LEADER_DURING_DELETE = -2
 EPOCH_DURING_DELETE = -2
 
-#: By their number in messages.
-SECURITY_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 
 PRODUCER_ID_BLOCK_SIZE = 1000
 PRODUCER_ID_MAX = 2**63 - 1

@@ -124,3 +124,27 @@ class AlterOperation(IntEnum):
     DELETE = 1
     APPEND = 2
     SUBTRACT = 3
+
+
+class SecurityProtocol(IntEnum):
+    """The numbers are those in ZooKeeper and in UpdateMetadata."""
+
+    PLAINTEXT = 0
+    SSL = 1
+    SASL_PLAINTEXT = 2
+    SASL_SSL = 3
+
+    @property
+    def uses_tls(self) -> bool:
+        return self in (SecurityProtocol.SSL, SecurityProtocol.SASL_SSL)
+
+    @property
+    def uses_sasl(self) -> bool:
+        return self in (SecurityProtocol.SASL_PLAINTEXT, SecurityProtocol.SASL_SSL)
+
+
+#: By their numbers.
+SECURITY_PROTOCOLS: Final = tuple(each.name for each in SecurityProtocol)
+
+#: Kafka 4's name of the feature of KIP-890: 2 is an epoch bump per transaction.
+TRANSACTION_VERSION: Final = "transaction.version"

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Final, TypeVar
 
 from barnabas.client.admin.configs import describe_configs
-from barnabas.client.admin.groups import committed_offsets, list_groups
+from barnabas.client.admin.groups import REBALANCING, committed_offsets, list_groups
 from barnabas.client.admin.partitions import describe_log_dirs, list_offsets
 from barnabas.client.admin.tokens import describe_tokens
 from barnabas.client.admin.transactions import describe_transaction, list_transactions
@@ -58,7 +58,6 @@ ONE_BY_ONE_MAX: Final = 200
 #: A broker tells that ZooKeeper is away after five seconds at most.
 ZOOKEEPER_TIMEOUT_MS: Final = 8_000
 _GIVEN: Final = (ConfigSource.STATIC_BROKER_CONFIG, ConfigSource.DYNAMIC_BROKER_CONFIG)
-_REBALANCING: Final = ("PreparingRebalance", "CompletingRebalance", "Assigning", "Reconciling")
 
 
 class Looker:
@@ -268,7 +267,7 @@ class Looker:
         if self._unreachable:
             return {}, ()
         listed = await list_groups(self._cluster)
-        unsettled = {group.group_id for group in listed if group.state in _REBALANCING}
+        unsettled = {group.group_id for group in listed if group.state in REBALANCING}
         rebalancing: dict[str, str] = {}
         if unsettled:
             await asyncio.sleep(self._limits.group_gap_s)
@@ -276,7 +275,7 @@ class Looker:
             rebalancing = {
                 group.group_id: group.state
                 for group in again
-                if group.group_id in unsettled and group.state in _REBALANCING
+                if group.group_id in unsettled and group.state in REBALANCING
             }
         committed: dict[tuple[str, TopicPartition], int] = {}
         for group in listed[:ONE_BY_ONE_MAX]:

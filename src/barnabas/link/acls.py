@@ -10,7 +10,7 @@ from typing import Final
 
 from barnabas.client.admin.acls import describe_acls
 from barnabas.core.errors import ErrorCode, Refused
-from barnabas.core.words import AclOperation, AclResourceType, PatternType
+from barnabas.core.words import ACL_PATTERNS, AclOperation, AclResourceType
 from barnabas.link.manager import Link
 from barnabas.security.acl import Entry, Filter, ResourcePattern
 from barnabas.security.acl_store import AclStore, AclUpdateFailed
@@ -18,7 +18,6 @@ from barnabas.security.acl_store import AclStore, AclUpdateFailed
 log = logging.getLogger(__name__)
 
 _COPIED: Final = (AclResourceType.TOPIC, AclResourceType.GROUP, AclResourceType.TRANSACTIONAL_ID)
-_PATTERNS: Final = (PatternType.LITERAL, PatternType.PREFIXED)
 
 _Bindings = dict[ResourcePattern, frozenset[Entry]]
 
@@ -44,7 +43,7 @@ class AclCopier:
                 if AclOperation.UNKNOWN is not each.operation  # of a newer cluster: nothing here asks for it
             )
             for pattern, entries in (await describe_acls(link.source.client)).items()
-            if pattern.resource_type in _COPIED and pattern.pattern_type in _PATTERNS
+            if pattern.resource_type in _COPIED and pattern.pattern_type in ACL_PATTERNS
         }
         seen = self._seen.get(link.name, {})
         problems: list[str] = []

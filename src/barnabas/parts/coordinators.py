@@ -6,10 +6,11 @@ from functools import partial
 from typing import NamedTuple
 
 from barnabas.coordination.coordinator_context import CoordinatorContext
-from barnabas.coordination.features import GROUP_VERSION, TRANSACTION_VERSION
+from barnabas.coordination.features import GROUP_VERSION
 from barnabas.coordination.session import ZooKeeperSession
 from barnabas.coordination.topic_lookup import partition_exists
 from barnabas.core.topics import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
+from barnabas.core.words import TRANSACTION_VERSION
 from barnabas.parts import groups, transactions
 from barnabas.parts.groups import GroupParts
 from barnabas.parts.membership import MembershipParts

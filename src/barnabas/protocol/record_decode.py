@@ -21,7 +21,7 @@ from barnabas.protocol.record_batch import (
     check_length,
     read_header,
 )
-from barnabas.protocol.varint import read_varint, read_varlong
+from barnabas.protocol.varint import VARINT_BYTES_MAX, read_varint, read_varlong
 
 #: Header keys are text; bytes that are not UTF-8 survive a round trip by `surrogateescape`.
 Headers: TypeAlias = tuple[tuple[str, bytes | None], ...]
@@ -29,7 +29,7 @@ Headers: TypeAlias = tuple[tuple[str, bytes | None], ...]
 _new = tuple.__new__
 _SEQUENCE_MASK: Final = 0x7FFFFFFF
 #: attributes, timestamp delta, offset delta, key length, value length, header count: a byte each.
-_RECORD_BODY_MIN: Final = 6
+RECORD_BODY_MIN: Final = 6
 
 
 class Record(NamedTuple):
@@ -43,7 +43,6 @@ class Record(NamedTuple):
 
 #: How far a batch is decompressed before its records are looked at, and then before they are looked at again.
 INFLATION_STEPS_BYTES: Final = (1 << 20, 16 << 20)
-VARINT_BYTES_MAX: Final = 5
 
 
 class KeySpan(NamedTuple):
@@ -93,7 +92,7 @@ def _check_beginning(prefix: Bytes, header: BatchHeader, max_bytes: int) -> None
         if pos + VARINT_BYTES_MAX > end:
             return
         size, pos = read_varint(prefix, pos)
-        if size < _RECORD_BODY_MIN:
+        if size < RECORD_BODY_MIN:
             raise Malformed(f"record of {size} bytes")
         pos += size
         if pos > max_bytes:
@@ -137,7 +136,7 @@ def decode_body(body: bytes, header: BatchHeader) -> Iterator[Record]:
             else:
                 size = size >> 1 ^ -(size & 1)
             stop = pos + size
-            if size < _RECORD_BODY_MIN or stop > end:
+            if size < RECORD_BODY_MIN or stop > end:
                 raise Malformed(f"record of {size} bytes in a body of {end}")
             timestamp = body[pos + 1]
             pos += 2
@@ -270,7 +269,7 @@ def iter_keys(body: bytes, header: BatchHeader) -> Iterator[KeySpan]:
             else:
                 size = size >> 1 ^ -(size & 1)
             stop = pos + size
-            if size < _RECORD_BODY_MIN or stop > end:
+            if size < RECORD_BODY_MIN or stop > end:
                 raise Malformed(f"record of {size} bytes in a body of {end}")
             pos += 1
             while body[pos] >= 0x80:  # the timestamp is not needed

@@ -9,12 +9,11 @@ from typing import Final, NamedTuple
 
 from barnabas.core.errors import Malformed
 from barnabas.protocol.record_batch import BatchHeader
+from barnabas.protocol.record_decode import RECORD_BODY_MIN
 from barnabas.protocol.varint import read_varint
 
 #: Magic byte and schema id.
 PREFIX_BYTES: Final = 5
-#: attributes, timestamp delta, offset delta, key length, value length, header count: a byte each.
-_RECORD_BODY_MIN: Final = 6
 
 
 class Strange(NamedTuple):
@@ -47,7 +46,7 @@ def strange_records(
             else:
                 size = size >> 1 ^ -(size & 1)
             stop = pos + size
-            if size < _RECORD_BODY_MIN or stop > end:
+            if size < RECORD_BODY_MIN or stop > end:
                 raise Malformed(f"record of {size} bytes in a body of {end}")
             pos += 1
             while body[pos] >= 0x80:  # the timestamp

@@ -12,7 +12,7 @@ from barnabas.core.errors import Malformed
 
 Buffer = bytes | bytearray | memoryview
 
-_VARINT_BYTES_MAX: Final = 5
+VARINT_BYTES_MAX: Final = 5
 _VARLONG_BYTES_MAX: Final = 10
 _UINT32: Final = 0xFFFF_FFFF
 _UINT64: Final = 0xFFFF_FFFF_FFFF_FFFF
@@ -39,12 +39,12 @@ def _read(buf: Buffer, pos: int, end: int, bytes_max: int, bits: int, what: str)
 
 def read_uvarint(buf: Buffer, pos: int, end: int = _OPEN, what: str = "varint") -> tuple[int, int]:
     """An unsigned varint of 32 bits: at most five bytes."""
-    return _read(buf, pos, end, _VARINT_BYTES_MAX, _UINT32, what)
+    return _read(buf, pos, end, VARINT_BYTES_MAX, _UINT32, what)
 
 
 def read_varint(buf: Buffer, pos: int, end: int = _OPEN, what: str = "varint") -> tuple[int, int]:
     """A zigzag varint of 32 bits."""
-    raw, after = _read(buf, pos, end, _VARINT_BYTES_MAX, _UINT32, what)
+    raw, after = _read(buf, pos, end, VARINT_BYTES_MAX, _UINT32, what)
     return (raw >> 1) ^ -(raw & 1), after
 
 

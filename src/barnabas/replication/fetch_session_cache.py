@@ -17,9 +17,11 @@ from barnabas.core.ids import TopicPartition
 from barnabas.replication.state import FollowerPosition, LastFetch
 
 INVALID_SESSION_ID: Final = 0
+#: A full request that asks for a new session.
 INITIAL_EPOCH: Final = 0
+#: Ends a session.
 FINAL_EPOCH: Final = -1
-_EPOCH_MAX: Final = 2**31 - 1
+EPOCH_MAX: Final = 2**31 - 1
 #: What sessions of all clients together remember: some 200 MB. Followers' sessions do not count.
 CLIENTS_PARTITIONS_MAX: Final = 500_000
 
@@ -236,7 +238,7 @@ class FetchSessionCache:
         if not session.partitions:
             self._drop(session_id)
             return FetchContext(None, (), incremental=True)
-        session.epoch = 1 if epoch == _EPOCH_MAX else epoch + 1
+        session.epoch = 1 if epoch == EPOCH_MAX else epoch + 1
         return FetchContext(session, session.look(replica, now_ms), incremental=True)
 
     def _create(

@@ -5,17 +5,11 @@ request then names only what changed. `sent` is what the leader remembers, as lo
 """
 
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from barnabas.core.errors import ErrorCode
 from barnabas.core.ids import ZERO_TOPIC_ID, TopicId, TopicPartition
-
-NO_SESSION: Final = 0
-#: A full request that asks for a new session.
-INITIAL_EPOCH: Final = 0
-#: Ends a session.
-FINAL_EPOCH: Final = -1
-_EPOCH_MAX: Final = 2**31 - 1
+from barnabas.replication.fetch_session_cache import EPOCH_MAX, FINAL_EPOCH, INITIAL_EPOCH, INVALID_SESSION_ID
 
 
 class FetchEntry(NamedTuple):
@@ -53,7 +47,7 @@ class FetchPlan:
 
 class FetchSessionHandler:
     def __init__(self) -> None:
-        self._id = NO_SESSION
+        self._id = INVALID_SESSION_ID
         self._epoch = INITIAL_EPOCH
         #: What the leader believes that is asked for: the entry that was sent last for each partition.
         self.sent: dict[TopicPartition, FetchEntry] = {}
@@ -95,14 +89,14 @@ class FetchSessionHandler:
     def answered(self, plan: FetchPlan, *, error_code: int, session_id: int) -> bool:
         """Take note of a response. False: it holds no partitions worth looking at."""
         if error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND:
-            self._id, self._epoch = NO_SESSION, INITIAL_EPOCH
+            self._id, self._epoch = INVALID_SESSION_ID, INITIAL_EPOCH
             return False
         if error_code != ErrorCode.NONE:
             self.broken()
             return False
-        if session_id == NO_SESSION:
+        if session_id == INVALID_SESSION_ID:
             # The leader has no room for a session, or closed this one: every request is a full one until it has.
-            self._id, self._epoch = NO_SESSION, INITIAL_EPOCH
+            self._id, self._epoch = INVALID_SESSION_ID, INITIAL_EPOCH
         elif plan.is_full:
             self._id, self._epoch = session_id, 1
         else:
@@ -124,4 +118,4 @@ class FetchSessionHandler:
 
 
 def _after(epoch: int) -> int:
-    return 1 if epoch == _EPOCH_MAX else epoch + 1
+    return 1 if epoch == EPOCH_MAX else epoch + 1

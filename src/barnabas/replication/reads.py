@@ -1,10 +1,16 @@
 """What a Fetch asks of a partition, and what was found there."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from barnabas.core.errors import ErrorCode
+from barnabas.core.ids import TopicPartition
+from barnabas.replication.fetch_session_cache import CachedPartition
 from barnabas.storage.file_handle import FileRange
 from barnabas.storage.txn_index import AbortedTxn
+
+#: What is wanted of each partition, and the partition, or why it cannot be read.
+Wanted = Sequence[tuple[CachedPartition, TopicPartition | ErrorCode]]
 
 
 class FetchParams(NamedTuple):

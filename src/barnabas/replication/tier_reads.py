@@ -5,7 +5,7 @@ what there is. The reads go on: what they bring is there when the client asks ag
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Final
 
 from barnabas.core.errors import BarnabasError, ErrorCode, LogDirFault, Refused
@@ -15,7 +15,7 @@ from barnabas.metrics.registry import Registry
 from barnabas.replication.fetch_session_cache import CachedPartition
 from barnabas.replication.hosted import HostedPartitions
 from barnabas.replication.partition import Partition
-from barnabas.replication.reads import FetchParams, PartitionRead, TieredRead
+from barnabas.replication.reads import FetchParams, PartitionRead, TieredRead, Wanted
 from barnabas.runtime.purgatory import DelayedOperation, Purgatory
 from barnabas.runtime.tasks import Spawn
 from barnabas.runtime.timers import Timers
@@ -31,7 +31,6 @@ log = logging.getLogger(__name__)
 
 #: Partitions of one operation that are shown to who looks inside.
 NAMED_MAX: Final = 20
-Wanted = Sequence[tuple[CachedPartition, TopicPartition | ErrorCode]]
 
 
 class DelayedTierFetch(DelayedOperation):

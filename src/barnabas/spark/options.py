@@ -20,6 +20,7 @@ from barnabas.core.errors import ConfigError
 from barnabas.core.ids import TopicPartition
 from barnabas.core.words import EARLIEST, LATEST, READ_COMMITTED
 from barnabas.spark.durations import parse_duration_ms
+from barnabas.spark.offsets import Offsets
 
 #: Every option of the source but `kafka.*`, by the name that users write.
 OPTIONS: Final = (
@@ -77,8 +78,6 @@ DEFAULT_DRIVER_RECORDS: Final = 5000
 _OFFSETS_EXAMPLE: Final = '{"topicA":{"0":23,"1":-1},"topicB":{"0":-2}}'
 _TIMESTAMPS_EXAMPLE: Final = '{"topicA":{"0":123456789,"1":123456789},"topicB":{"0":123456789}}'
 _ASSIGN_EXAMPLE: Final = '{"topicA":[0,1],"topicB":[2,4]}'
-
-Offsets: TypeAlias = Mapping[TopicPartition, int]
 
 
 class NoMatch(Enum):

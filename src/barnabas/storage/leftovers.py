@@ -4,17 +4,14 @@ Any thread. The states and their meaning are those of `replacement`.
 """
 
 import logging
-import struct
-from typing import Final
 
 from barnabas.protocol.record_batch import LOG_OVERHEAD, MAGIC_V2, MIN_BATCH_LENGTH
 from barnabas.runtime.disk import TMP_SUFFIX, Disk
 from barnabas.storage import names
 from barnabas.storage.names import SegmentFile
+from barnabas.storage.segment_batches import SHORT_HEADER
 
 logger = logging.getLogger(__name__)
-
-_SHORT_HEADER: Final = struct.Struct(">qiibIhi")
 
 
 def settle_leftovers(directory: str, disk: Disk) -> set[int]:
@@ -82,9 +79,9 @@ def _next_offset(directory: str, disk: Disk, file: SegmentFile) -> int:
     next_offset, position = int(file.base_offset), 0
     fd = disk.open(path)
     try:
-        while position + _SHORT_HEADER.size <= end:
-            header = disk.pread(fd, _SHORT_HEADER.size, position)
-            base, length, _, magic, _, _, last_delta = _SHORT_HEADER.unpack(header)
+        while position + SHORT_HEADER.size <= end:
+            header = disk.pread(fd, SHORT_HEADER.size, position)
+            base, length, _, magic, _, _, last_delta = SHORT_HEADER.unpack(header)
             if magic != MAGIC_V2 or length < MIN_BATCH_LENGTH:
                 break
             next_offset = base + last_delta + 1

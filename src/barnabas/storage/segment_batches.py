@@ -11,9 +11,9 @@ from barnabas.storage.time_index import TimestampOffset
 
 _SCAN_BYTES: Final = 1 << 20
 #: Base offset, length, leader epoch, magic, crc, attributes, last offset delta: what a look-up needs of a header.
-_SHORT_HEADER: Final = struct.Struct(">qiibIhi")
-_SHORT_HEADER_SIZE: Final = _SHORT_HEADER.size
-_short_header = _SHORT_HEADER.unpack_from
+SHORT_HEADER: Final = struct.Struct(">qiibIhi")
+_SHORT_HEADER_SIZE: Final = SHORT_HEADER.size
+_short_header = SHORT_HEADER.unpack_from
 #: One read covers the distance between two index entries at the default `index.interval.bytes`.
 _LOOKUP_BYTES: Final = 4096
 

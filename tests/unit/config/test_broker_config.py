@@ -6,8 +6,9 @@ import pytest
 
 from barnabas.core.config.broker import BrokerConfig
 from barnabas.core.config.definition import Password
-from barnabas.core.config.listeners import Listener, SecurityProtocol
+from barnabas.core.config.listeners import Listener
 from barnabas.core.errors import ConfigError
+from barnabas.core.words import SecurityProtocol
 
 MINIMAL = {"zookeeper.connect": "localhost:2181"}
 HOUR_MS = 3_600_000

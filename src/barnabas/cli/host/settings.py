@@ -7,10 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from barnabas.core.config.listeners import split_list
+from barnabas.core.config.listeners import PORT_MAX, split_list
 from barnabas.core.errors import ConfigError
 
-_PORT_MAX: Final = 65_535
 DEFAULT_LISTENERS: Final = "PLAINTEXT://:9092"
 
 
@@ -88,7 +87,7 @@ def _moved(setting: str, listeners: str, number: int) -> str:
         address, colon, port = listener.rpartition(":")
         if not colon or not port.isdigit():
             raise ConfigError(f"{setting}: {listener} has no port")
-        if port != "0" and int(port) + number > _PORT_MAX:
+        if port != "0" and int(port) + number > PORT_MAX:
             raise ConfigError(f"{setting}: {listener}: there is no port {int(port) + number} for broker {number + 1}")
         moved.append(f"{address}:{int(port) + number if port != '0' else 0}")
     return ",".join(moved)

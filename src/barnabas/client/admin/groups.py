@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from barnabas.client.admin.partitions import by_topic
 from barnabas.client.core import ClientCore
@@ -45,6 +46,9 @@ CLASSIC = "Classic"
 CONSUMER = "Consumer"
 #: Groups times partitions that one request asks about.
 _OFFSETS_AT_ONCE = 10_000
+
+#: States of a group whose members are about to have other partitions, by both protocols.
+REBALANCING: Final = ("PreparingRebalance", "CompletingRebalance", "Assigning", "Reconciling")
 
 
 @dataclass(frozen=True, slots=True)

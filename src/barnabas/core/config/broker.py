@@ -19,7 +19,6 @@ from barnabas.core.config.checks import check, refuse_kraft
 from barnabas.core.config.definition import Password, Value
 from barnabas.core.config.listeners import (
     Listener,
-    SecurityProtocol,
     parse_connection_overrides,
     parse_listeners,
     parse_protocol_map,
@@ -28,6 +27,7 @@ from barnabas.core.config.listeners import (
 )
 from barnabas.core.config.settings import BrokerSettings
 from barnabas.core.errors import ConfigError
+from barnabas.core.words import SecurityProtocol
 
 _ATTRIBUTES: Final = tuple(
     (each.attribute, each.name) for each in BROKER_SETTINGS.values() if each.attribute in BrokerSettings.__annotations__

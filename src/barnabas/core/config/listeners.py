@@ -3,32 +3,15 @@
 import ipaddress
 import re
 from collections.abc import Iterable, Mapping
-from enum import IntEnum
 from typing import Final, NamedTuple
 
 from barnabas.core.errors import ConfigError
 from barnabas.core.hosts import address
+from barnabas.core.words import SecurityProtocol
 
 _ENDPOINT: Final = re.compile(r"(.*)://\[?([0-9a-zA-Z\-%._:]*)\]?:(-?[0-9]+)")
 _HOST: Final = re.compile(r"[0-9a-zA-Z\-%._:]*")
-_PORT_MAX: Final = 65535
-
-
-class SecurityProtocol(IntEnum):
-    """The numbers are those in ZooKeeper and in UpdateMetadata."""
-
-    PLAINTEXT = 0
-    SSL = 1
-    SASL_PLAINTEXT = 2
-    SASL_SSL = 3
-
-    @property
-    def uses_tls(self) -> bool:
-        return self in (SecurityProtocol.SSL, SecurityProtocol.SASL_SSL)
-
-    @property
-    def uses_sasl(self) -> bool:
-        return self in (SecurityProtocol.SASL_PLAINTEXT, SecurityProtocol.SASL_SSL)
+PORT_MAX: Final = 65535
 
 
 class Listener(NamedTuple):
@@ -125,8 +108,8 @@ def _parse_listener(entry: str, text: str, protocols: Mapping[str, SecurityProto
             f"Error creating broker listeners from '{text}': No security protocol defined for listener {name}; "
             "name it in listener.security.protocol.map"
         )
-    if not 0 <= port <= _PORT_MAX:
-        raise ConfigError(f"Error creating broker listeners from '{text}': port {port} is not in 0..{_PORT_MAX}")
+    if not 0 <= port <= PORT_MAX:
+        raise ConfigError(f"Error creating broker listeners from '{text}': port {port} is not in 0..{PORT_MAX}")
     return Listener(name, protocol, host, port)
 
 

@@ -9,7 +9,8 @@ attribute, and a setting, that nobody reads.
 from collections.abc import Mapping
 
 from barnabas.core.config.definition import Password
-from barnabas.core.config.listeners import Listener, SecurityProtocol
+from barnabas.core.config.listeners import Listener
+from barnabas.core.words import SecurityProtocol
 
 
 class BrokerSettings:

@@ -15,7 +15,7 @@ from pyspark.sql.types import StructType
 from barnabas.spark.options import check_names
 from barnabas.spark.pipelines.cdc import DELETED, SEQUENCE, check_changes
 from barnabas.spark.pipelines.sinks import files
-from barnabas.spark.pipelines.sinks.delta_table import DeltaTarget, storage_of
+from barnabas.spark.pipelines.sinks.delta_table import STORAGE, DeltaTarget, storage_of
 from barnabas.spark.pipelines.sinks.exactly_once import (
     ONCE_OPTIONS,
     Batch,
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from deltalake import CommitProperties, DeltaTable
 
 STAGE: Final = "_barnabas_stage"
-_STORAGE: Final = "storage."
 _OPTIONS: Final = ("path", "key", "deletes", "mergeSchema", *ONCE_OPTIONS)
 _ROW: Final = "_row"
 
@@ -53,7 +52,7 @@ class DeltaUpsertSource(DataSource):
             raise ValueError("barnabas-delta-upsert applies changes; it does not overwrite")
         if "path" not in self.options:
             raise ValueError("barnabas-delta-upsert needs the option path: the table's folder or URI")
-        check_names(self.options, _OPTIONS, what="format barnabas-delta-upsert", prefixes=(_STORAGE,))
+        check_names(self.options, _OPTIONS, what="format barnabas-delta-upsert", prefixes=(STORAGE,))
         keys = columns_named(self.options.get("key", ""))
         check_changes(schema, keys)
         deletes = self.options.get("deletes", "hard")

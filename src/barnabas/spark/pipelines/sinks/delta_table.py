@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     import pyarrow.fs
     from deltalake import CommitProperties, DeltaTable
 
-_STORAGE = "storage."
+STORAGE = "storage."
 _OPTIONS = ("path", "partitionBy", "mergeSchema", *ONCE_OPTIONS)
 #: Features of the protocol that ask nothing of who appends files.
 _HARMLESS = frozenset(
@@ -65,7 +65,7 @@ class DeltaSource(DataSource):
         return BatchWriter(self._target(schema, overwrite), once_of(self.options))
 
     def _target(self, schema: StructType, overwrite: bool) -> "DeltaTarget":
-        check_names(self.options, _OPTIONS, what="format barnabas-delta", prefixes=(_STORAGE,))
+        check_names(self.options, _OPTIONS, what="format barnabas-delta", prefixes=(STORAGE,))
         if "path" not in self.options:
             raise ValueError("barnabas-delta needs the option path: the table's folder or URI")
         partition_by = columns_named(self.options.get("partitionBy", ""))
@@ -85,7 +85,7 @@ class DeltaSource(DataSource):
 
 
 def storage_of(options: Mapping[str, str]) -> dict[str, str]:
-    return {name[len(_STORAGE) :]: value for name, value in options.items() if name.lower().startswith(_STORAGE)}
+    return {name[len(STORAGE) :]: value for name, value in options.items() if name.lower().startswith(STORAGE)}
 
 
 class DeltaTarget:
