@@ -244,7 +244,13 @@ class Broker:
         self._assemble_membership()
         self._assemble_replication()
         self.controller = make_controller(
-            self.broker_id, self.dynamic, self.session, self.registrar, self.metadata, self.links, self._clock
+            self.broker_id,
+            self.dynamic,
+            self.session,
+            self.registrar,
+            self.metadata,
+            self.broker_connections,
+            self._clock,
         )
         self.context = self._make_context(config)
         self._open_audit_log(config)
@@ -312,12 +318,12 @@ class Broker:
             self._platform,
             self.logs,
             ports=self.ports,
-            open_link=self.security.links.open,
+            open_connection=self.security.inter_broker.open,
             faults=self._faults,
             stop=self._stop,
             on_thread=self._on_thread,
         )
-        self.metadata, self.links = self.membership.metadata, self.membership.links
+        self.metadata, self.broker_connections = self.membership.metadata, self.membership.connections
         self.features, self.registrar = self.membership.features, self.membership.registrar
         self.controller_client = self.membership.controller_client
         self.metadata.subscribe(self._metadata_changed)
@@ -333,7 +339,7 @@ class Broker:
             self.dynamic,
             self.logs,
             self.metadata,
-            self.links,
+            self.broker_connections,
             self.controller_client,
             self.membership.readiness,
             broker_epoch=self.membership.epoch,
@@ -411,7 +417,7 @@ class Broker:
             self.context,
             self.session,
             self.controller_client,
-            self.links,
+            self.broker_connections,
             self.groups.coordinator,
             self.features,
             self.settings,
@@ -432,7 +438,7 @@ class Broker:
             self.context,
             self._platform,
             self.session,
-            self.links,
+            self.broker_connections,
             fetchers=self.replication.fetchers,
             timers=self._loop,
             create_topic=self.controller_client.create_topic,
@@ -495,7 +501,7 @@ class Broker:
 
     def _metadata_changed(self, change: MetadataChange) -> None:
         if change.brokers_changed:
-            self.links.brokers_changed()
+            self.broker_connections.brokers_changed()
             self._spawn(self._refresh_features(), "cluster features")
 
     async def _refresh_features(self) -> None:
@@ -540,7 +546,7 @@ class Broker:
         await self.controller.stop()
         self.server.close_all()
         self.metrics_server.stop()
-        self.links.close()
+        self.broker_connections.close()
         await self._close_logs(self.registrar.epoch)
         await self._end()
 

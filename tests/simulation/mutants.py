@@ -401,7 +401,7 @@ _ALL = [
     Mutant(
         "what waits for a broker that is gone goes on waiting",
         "broker.py",
-        "            self.links.brokers_changed()\n",
+        "            self.broker_connections.brokers_changed()\n",
         "",
         profile="power",
     ),

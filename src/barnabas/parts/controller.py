@@ -14,7 +14,7 @@ from barnabas.core.config.broker import BrokerConfig
 from barnabas.core.config.dynamic import DynamicConfig
 from barnabas.core.config.topic import validate_topic_config as check_topic_settings
 from barnabas.core.ids import BrokerId
-from barnabas.server.links import BrokerLinks
+from barnabas.server.broker_connections import BrokerConnections
 from barnabas.server.settings import control_listener_name, controller_settings
 
 
@@ -24,14 +24,14 @@ def make_controller(
     session: ZooKeeperSession,
     registrar: BrokerRegistrar,
     metadata: MetadataCache,
-    links: BrokerLinks,
+    connections: BrokerConnections,
     clock: Clock,
 ) -> Controller:
     """Follows the broker's dynamic settings."""
     config = dynamic.broker
 
     async def connect(broker_id: int, endpoint: Endpoint) -> Connection:
-        return await links.open_to(endpoint, purpose="controller")
+        return await connections.open_to(endpoint, purpose="controller")
 
     def validate_topic_config(configs: Mapping[str, str]) -> None:
         check_topic_settings(dynamic.broker, configs)

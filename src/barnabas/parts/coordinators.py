@@ -63,7 +63,7 @@ def assemble(
     transaction_parts = transactions.assemble(
         context,
         coordinator_context(TRANSACTION_STATE_TOPIC),
-        membership.links,
+        membership.connections,
         ask_controller=membership.controller_client.allocate_producer_ids,
         offsets_partition_for=group_parts.coordinator.partition_for,
         offsets_marked=group_parts.coordinator.txn_completed,

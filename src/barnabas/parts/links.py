@@ -24,9 +24,9 @@ from barnabas.protocol.messages.renew_leader_epoch import RenewLeaderEpochReques
 from barnabas.runtime.tasks import Spawn
 from barnabas.security.acl_store import AclStore
 from barnabas.security.dynamic_secrets import DynamicSecrets
+from barnabas.server.broker_connections import BrokerConnections
 from barnabas.server.context import BrokerContext
 from barnabas.server.controller_client import ControllerClient
-from barnabas.server.links import BrokerLinks
 from barnabas.server.pipeline import ApiHandler
 
 
@@ -38,9 +38,9 @@ class LinkParts(NamedTuple):
 class _Others:
     """What is known of a link on all brokers together: each of them knows what it leads, and what it has copied."""
 
-    def __init__(self, context: BrokerContext, broker_links: BrokerLinks, manager: LinkManager) -> None:
+    def __init__(self, context: BrokerContext, connections: BrokerConnections, manager: LinkManager) -> None:
         self._context = context
-        self._broker_links = broker_links
+        self._connections = connections
         self._manager = manager
 
     async def _told(self, link: str) -> dict[BrokerId, DescribedLink]:
@@ -51,7 +51,7 @@ class _Others:
                 continue
             request = DescribeLinksRequest(names=[link])
             try:
-                answer = await self._broker_links.request(broker, request, DescribeLinksResponse)
+                answer = await self._connections.request(broker, request, DescribeLinksResponse)
             except ClientError as error:
                 raise Refused(ErrorCode.BROKER_NOT_AVAILABLE, f"broker {broker}: {error}") from error
             if answer.error_code != ErrorCode.NONE:
@@ -99,7 +99,7 @@ def assemble(
     context: BrokerContext,
     session: ZooKeeperSession,
     controller_client: ControllerClient,
-    broker_links: BrokerLinks,
+    connections: BrokerConnections,
     groups: GroupCoordinator,
     features: ClusterFeatures,
     settings: EntitySettings,
@@ -125,7 +125,7 @@ def assemble(
         chance=chance,
     )
 
-    others = _Others(context, broker_links, manager)
+    others = _Others(context, connections, manager)
     steward = Steward(
         manager.store,
         context.controller,

@@ -1,4 +1,4 @@
-"""A listener with the security that its settings ask for, and the links of brokers that use it."""
+"""A listener with the security that its settings ask for, and the connections of brokers that use it."""
 
 import logging
 
@@ -19,7 +19,7 @@ from barnabas.server.settings import control_listener_name
 
 log = logging.getLogger(__name__)
 
-#: What a client's settings hold that a broker's links need.
+#: What a client's settings hold that a broker's connections need.
 _LINK_SETTINGS = (
     "ssl.keystore.type",
     "ssl.keystore.location",
@@ -58,7 +58,7 @@ def secured(config: BrokerConfig, listener: Listener, api: SaslApi, parts: SaslP
     )
 
 
-class LinkSecurity:
+class InterBrokerSecurity:
     """Opens connections to other brokers with the security that their listener asks for. Owner: the event loop."""
 
     def __init__(self, config: BrokerConfig) -> None:

@@ -18,8 +18,8 @@ from barnabas.parts.identity import advertised_endpoints
 from barnabas.parts.readiness import Readiness
 from barnabas.runtime.faults import Faults
 from barnabas.runtime.threads import OnThread
+from barnabas.server.broker_connections import BrokerConnections, Opener
 from barnabas.server.controller_client import ControllerClient
-from barnabas.server.links import BrokerLinks, Opener
 from barnabas.server.platform import Platform
 from barnabas.server.settings import session_config
 from barnabas.storage.manager import LogManager
@@ -35,7 +35,7 @@ class MembershipParts:
         logs: LogManager,
         *,
         ports: Mapping[str, int],
-        open_link: Opener,
+        open_connection: Opener,
         faults: Faults | None,
         stop: asyncio.Event,
         on_thread: OnThread,
@@ -49,7 +49,7 @@ class MembershipParts:
         self.readiness = Readiness(
             broker_id, self.metadata, stop, address=", ".join(str(endpoint) for endpoint in endpoints)
         )
-        self.links = BrokerLinks(broker_id, endpoint_of=self._endpoint, open_link=open_link)
+        self.connections = BrokerConnections(broker_id, endpoint_of=self._endpoint, open_connection=open_connection)
         self.registrar = BrokerRegistrar(
             session,
             BrokerRegistration(id=broker_id, endpoints=endpoints, rack=config.broker_rack, features=platform.features),
@@ -65,7 +65,7 @@ class MembershipParts:
         )
         self.controller_client = ControllerClient(
             broker_id,
-            self.links,
+            self.connections,
             self.metadata,
             config=lambda: dynamic.broker,
             broker_epoch=self.epoch,

@@ -25,8 +25,8 @@ from barnabas.replication.manager import ReplicaManager
 from barnabas.replication.read_replica import ReadReplicaSelector
 from barnabas.replication.throttle import ReplicationThrottles
 from barnabas.runtime.tasks import Spawn
+from barnabas.server.broker_connections import BrokerConnections
 from barnabas.server.controller_client import ControllerClient
-from barnabas.server.links import BrokerLinks
 from barnabas.server.settings import fetcher_settings
 from barnabas.server.traced_leader import TracedLeader
 from barnabas.server.tracing import Tracing
@@ -40,7 +40,7 @@ class ReplicationParts:
         dynamic: DynamicConfig,
         logs: LogManager,
         metadata: MetadataCache,
-        links: BrokerLinks,
+        connections: BrokerConnections,
         controller: ControllerClient,
         readiness: Readiness,
         *,
@@ -89,7 +89,7 @@ class ReplicationParts:
             is_throttled=self.throttles.leader.is_throttled,
         )
         self.fetchers = _make_fetchers(
-            fetcher_settings(broker_id, config), links, broker_epoch, tasks, clock, self.throttles, tracing
+            fetcher_settings(broker_id, config), connections, broker_epoch, tasks, clock, self.throttles, tracing
         )
         self.control = ControlRequests(
             broker_id,
@@ -148,7 +148,7 @@ class ReplicationParts:
 
 def _make_fetchers(
     settings: FetcherSettings,
-    links: BrokerLinks,
+    connections: BrokerConnections,
     broker_epoch: Callable[[], BrokerEpoch],
     tasks: asyncio.TaskGroup,
     clock: Clock,
@@ -156,7 +156,7 @@ def _make_fetchers(
     tracing: Tracing | None,
 ) -> FetcherManager:
     def endpoint(leader: BrokerId) -> LeaderEndpoint:
-        plain = RemoteLeader(leader, lambda broker: links.open(broker, purpose="fetcher"), settings, broker_epoch)
+        plain = RemoteLeader(leader, lambda broker: connections.open(broker, purpose="fetcher"), settings, broker_epoch)
         return plain if tracing is None else TracedLeader(plain, leader, tracing)
 
     return FetcherManager(settings, tasks, clock, endpoint, throttle=throttles.follower)

@@ -1,4 +1,4 @@
-"""Who may come in, put together: listeners with their security, what their mechanisms check against, links to other brokers.
+"""Who may come in, put together: listeners with their security, what their mechanisms check against, connections to brokers.
 
 Owner: the event loop.
 """
@@ -10,7 +10,7 @@ from barnabas.client.key_sets import KeySets
 from barnabas.coordination.session import ZooKeeperSession
 from barnabas.core.clock import Clock
 from barnabas.core.config.dynamic import DynamicConfig
-from barnabas.parts.listeners import LinkSecurity, secured
+from barnabas.parts.listeners import InterBrokerSecurity, secured
 from barnabas.runtime.tasks import Spawn
 from barnabas.security.acl import AclAuthorizer
 from barnabas.security.acl_store import AclStore
@@ -43,7 +43,7 @@ class SecurityParts:
         self._parts = SaslParts(
             scram=ScramCredentials(), tokens=make_tokens(config), key_sets=KeySets(now_s), now_ms=clock.now_ms
         )
-        self._links = LinkSecurity(config)
+        self._inter_broker = InterBrokerSecurity(config)
         self.authorizer = make_authorizer(config)
         self.acl_store: AclStore | None = None
         self._token_store: TokenStore | None = None
@@ -88,8 +88,8 @@ class SecurityParts:
         ]
 
     @property
-    def links(self) -> LinkSecurity:
-        return self._links
+    def inter_broker(self) -> InterBrokerSecurity:
+        return self._inter_broker
 
     def user_changed(self, user: str, settings: Mapping[str, str]) -> None:
         self._parts.scram.user_changed(user, settings)
@@ -99,4 +99,4 @@ class SecurityParts:
         how its owner tells."""
         if self._certificates is not None:
             self._certificates.reload(self._dynamic.broker)
-        self._links.reload(self._dynamic.broker)
+        self._inter_broker.reload(self._dynamic.broker)

@@ -18,8 +18,8 @@ from barnabas.replication.tier_reads import TierReads
 from barnabas.runtime.tasks import Spawn
 from barnabas.runtime.threads import OnThread
 from barnabas.runtime.timers import Timers
+from barnabas.server.broker_connections import BrokerConnections
 from barnabas.server.context import BrokerContext
-from barnabas.server.links import BrokerLinks
 from barnabas.server.platform import Platform
 from barnabas.storage import names
 from barnabas.storage.log import Log
@@ -42,7 +42,7 @@ class TieredParts:
         context: BrokerContext,
         platform: Platform,
         session: ZooKeeperSession,
-        links: BrokerLinks,
+        connections: BrokerConnections,
         *,
         fetchers: FetcherManager,
         timers: Timers,
@@ -70,8 +70,8 @@ class TieredParts:
                 create=create_topic,
             ),
             context.metadata,
-            connect=lambda broker: links.open(broker, purpose="tier-metadata-reader"),
-            lane=links.lane("tier-metadata-writer").to,
+            connect=lambda broker: connections.open(broker, purpose="tier-metadata-reader"),
+            lane=connections.lane("tier-metadata-writer").to,
             on_event=lambda of: self.manager.refresh(of),
             on_thread=on_thread,
             clock=context.clock,

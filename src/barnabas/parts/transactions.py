@@ -15,8 +15,8 @@ from barnabas.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnR
 from barnabas.protocol.messages.allocate_producer_ids import AllocateProducerIdsRequest, AllocateProducerIdsResponse
 from barnabas.protocol.messages.write_txn_markers import WriteTxnMarkersRequest, WriteTxnMarkersResponse
 from barnabas.runtime.internal_log import coordinator_error
+from barnabas.server.broker_connections import BrokerConnections
 from barnabas.server.context import BrokerContext
-from barnabas.server.links import BrokerLinks
 from barnabas.server.pipeline import ApiHandler
 from barnabas.transactions.coordinator import TransactionCoordinator
 from barnabas.transactions.producer_ids import ProducerIdRange, ProducerIds
@@ -36,7 +36,7 @@ class TransactionParts(NamedTuple):
 def assemble(
     context: BrokerContext,
     coordinator_context: CoordinatorContext,
-    links: BrokerLinks,
+    connections: BrokerConnections,
     *,
     ask_controller: Callable[[AllocateProducerIdsRequest], Awaitable[AllocateProducerIdsResponse]],
     offsets_partition_for: Callable[[str], int],
@@ -48,8 +48,8 @@ def assemble(
     """Sets `context.transactions`. Requests to this broker itself take no connection."""
     api = TransactionsApi(context, offsets_partition_for)
     markers_api = TxnMarkersApi(context, offsets_marked)
-    markers_lane = links.lane("transaction-markers")
-    verification_lane = links.lane("transaction-verification")
+    markers_lane = connections.lane("transaction-markers")
+    verification_lane = connections.lane("transaction-verification")
 
     async def allocate_block() -> ProducerIdRange:
         request = AllocateProducerIdsRequest(broker_id=context.broker_id, broker_epoch=context.broker_epoch())

@@ -23,7 +23,7 @@ from barnabas.protocol.messages.create_topics import (
     CreateTopicsRequest,
     CreateTopicsResponse,
 )
-from barnabas.server.links import BrokerLinks
+from barnabas.server.broker_connections import BrokerConnections
 
 log = logging.getLogger(__name__)
 R = TypeVar("R", bound=ApiMessage)
@@ -38,14 +38,14 @@ class ControllerClient:
     def __init__(
         self,
         broker_id: BrokerId,
-        links: BrokerLinks,
+        connections: BrokerConnections,
         metadata: MetadataCache,
         *,
         config: Callable[[], BrokerConfig],
         broker_epoch: Callable[[], BrokerEpoch],
     ) -> None:
         self._broker_id = broker_id
-        self._links = links
+        self._connections = connections
         self._metadata = metadata
         self._config = config
         self._broker_epoch = broker_epoch
@@ -70,7 +70,7 @@ class ControllerClient:
 
                 unsubscribe = self._metadata.subscribe(look)
                 try:
-                    return await self._links.request(controller, request, response_type, timeout_ms=timeout_ms)
+                    return await self._connections.request(controller, request, response_type, timeout_ms=timeout_ms)
                 finally:
                     unsubscribe()
         except TimeoutError:

@@ -22,7 +22,7 @@ def test_connect_timeout_doubles_with_each_failure_up_to_its_maximum(monkeypatch
 
     monkeypatch.setattr(listeners, "open_connection", connect)
     settings = {"socket.connection.setup.timeout.ms": "100", "socket.connection.setup.timeout.max.ms": "300"}
-    links = listeners.LinkSecurity(BrokerConfig.parse({"zookeeper.connect": "h:1", **settings}))
+    links = listeners.InterBrokerSecurity(BrokerConfig.parse({"zookeeper.connect": "h:1", **settings}))
     peer = Endpoint(listener="PLAINTEXT", security_protocol="PLAINTEXT", host="127.0.0.1", port=1)
 
     async def story() -> None:

@@ -12,8 +12,8 @@ from barnabas.core.ids import BrokerEpoch, BrokerId
 from barnabas.protocol.messages.alter_partition import AlterPartitionRequest, AlterPartitionResponse
 from barnabas.protocol.messages.base import ApiMessage
 from barnabas.protocol.messages.update_metadata import UpdateMetadataRequest
+from barnabas.server.broker_connections import BrokerConnections
 from barnabas.server.controller_client import ControllerClient
-from barnabas.server.links import BrokerLinks
 
 
 class SilentLinks:
@@ -36,7 +36,7 @@ class SilentLinks:
 def client(links: SilentLinks, metadata: MetadataCache) -> ControllerClient:
     return ControllerClient(
         BrokerId(3),
-        cast("BrokerLinks", links),
+        cast("BrokerConnections", links),
         metadata,
         config=lambda: BrokerConfig.parse({"broker.id": "3", "zookeeper.connect": "localhost:2181"}),
         broker_epoch=lambda: BrokerEpoch(1),

@@ -20,22 +20,22 @@ R = TypeVar("R", bound=ApiMessage)
 Opener = Callable[[Endpoint, str], Awaitable[Connection]]
 
 
-class BrokerLinks:
+class BrokerConnections:
     def __init__(
         self,
         broker_id: BrokerId,
         *,
         endpoint_of: Callable[[BrokerId], Endpoint | None],
-        open_link: Opener,
+        open_connection: Opener,
     ) -> None:
         self._broker_id = broker_id
         self._endpoint_of = endpoint_of
-        self._open_link = open_link
+        self._open_connection = open_connection
         self._lanes: list[Lane] = []
         self._shared = self.lane("link")
 
     def lane(self, purpose: str) -> "Lane":
-        """Closed with the links."""
+        """Closed with all the others."""
         lane = Lane(self, purpose)
         self._lanes.append(lane)
         return lane
@@ -45,7 +45,7 @@ class BrokerLinks:
         return await self.open_to(self.require(broker_id), purpose=purpose)
 
     async def open_to(self, endpoint: Endpoint, *, purpose: str) -> Connection:
-        return await self._open_link(endpoint, f"broker-{self._broker_id}-{purpose}")
+        return await self._open_connection(endpoint, f"broker-{self._broker_id}-{purpose}")
 
     async def request(
         self, broker_id: BrokerId, message: ApiMessage, response_type: type[R], *, timeout_ms: int = 30_000
@@ -73,8 +73,8 @@ class BrokerLinks:
 class Lane:
     """One connection to each broker, for one purpose."""
 
-    def __init__(self, links: BrokerLinks, purpose: str) -> None:
-        self._links = links
+    def __init__(self, owner: BrokerConnections, purpose: str) -> None:
+        self._owner = owner
         self._purpose = purpose
         self._connections: dict[BrokerId, tuple[Endpoint, Connection]] = {}
         self._locks: dict[BrokerId, asyncio.Lock] = {}
@@ -83,7 +83,7 @@ class Lane:
     async def to(self, broker_id: BrokerId) -> Connection:
         """To where the broker is now. Raises `ClientError` where it cannot be reached."""
         async with self._locks.setdefault(broker_id, asyncio.Lock()):
-            endpoint = self._links.require(broker_id)
+            endpoint = self._owner.require(broker_id)
             known = self._connections.get(broker_id)
             if known is not None:
                 if known[0] == endpoint and not known[1].closed:
@@ -98,7 +98,7 @@ class Lane:
             async with asyncio.timeout(None) as until_gone:
                 self._opening[broker_id] = until_gone
                 try:
-                    return await self._links.open_to(endpoint, purpose=self._purpose)
+                    return await self._owner.open_to(endpoint, purpose=self._purpose)
                 finally:
                     del self._opening[broker_id]
         except TimeoutError:

@@ -16,7 +16,7 @@ from barnabas.protocol.messages.update_metadata import (
     UpdateMetadataRequest,
 )
 from barnabas.protocol.messages.write_txn_markers import WriteTxnMarkersRequest, WriteTxnMarkersResponse
-from barnabas.server.links import BrokerLinks
+from barnabas.server.broker_connections import BrokerConnections
 
 LISTENER = "PLAINTEXT"
 
@@ -26,10 +26,10 @@ class Silent:
 
     def __init__(self) -> None:
         self.metadata = MetadataCache()
-        self.links = BrokerLinks(
-            BrokerId(9), endpoint_of=lambda broker: self.metadata.endpoint(broker, LISTENER), open_link=self._open
+        self.connections = BrokerConnections(
+            BrokerId(9), endpoint_of=lambda broker: self.metadata.endpoint(broker, LISTENER), open_connection=self._open
         )
-        self.metadata.subscribe(lambda change: self.links.brokers_changed() if change.brokers_changed else None)
+        self.metadata.subscribe(lambda change: self.connections.brokers_changed() if change.brokers_changed else None)
         self.opening = asyncio.Event()
         self.asked = asyncio.Event()
 
@@ -69,7 +69,7 @@ def test_request_to_a_broker_that_is_gone_ends() -> None:
     async def scenario() -> None:
         brokers = Silent()
         await brokers.start()
-        connection = await brokers.links.lane("transaction-markers").to(BrokerId(2))
+        connection = await brokers.connections.lane("transaction-markers").to(BrokerId(2))
         async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
             asked = connection.request(WriteTxnMarkersRequest(), WriteTxnMarkersResponse, version=1, timeout_ms=600_000)
             waiting = tasks.create_task(_lost(asked))
@@ -79,7 +79,7 @@ def test_request_to_a_broker_that_is_gone_ends() -> None:
             assert not waiting.done()
             brokers.alive()
         assert connection.closed
-        brokers.links.close()
+        brokers.connections.close()
         brokers.server.close()
 
     asyncio.run(scenario())
@@ -91,7 +91,7 @@ def test_connection_that_is_being_opened_to_a_broker_that_is_gone_ends() -> None
     async def scenario() -> None:
         brokers = Silent()
         await brokers.start()
-        lane = brokers.links.lane("transaction-verification")
+        lane = brokers.connections.lane("transaction-verification")
         async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
             first = tasks.create_task(_lost(lane.to(BrokerId(1))))
             await brokers.opening.wait()
@@ -102,7 +102,7 @@ def test_connection_that_is_being_opened_to_a_broker_that_is_gone_ends() -> None
         assert first.result() == "broker 1 is not known to be alive any more"
         assert second.result() == "broker 1 is not known to be alive"
         assert not lane._opening
-        brokers.links.close()
+        brokers.connections.close()
         brokers.server.close()
 
     asyncio.run(scenario())
