@@ -80,7 +80,7 @@ class InsideSources:
                 why[broker.id] = found
                 self._known.pop(broker.id, None)
         if self._addresses:
-            await self._resolve(cluster, brokers.values())
+            await self._resolve(brokers.values())
         return dict(self._known), why
 
     async def _of_settings(self, cluster: ConsoleCluster, broker: Broker) -> str:
@@ -106,7 +106,7 @@ class InsideSources:
         # The settings of a broker that is known to show its inside change with a restart, and then it does not answer.
         return await cluster.kept(("inside settings", broker.id), 300.0 if broker.id in self._known else 10.0, ask)
 
-    async def _resolve(self, cluster: ConsoleCluster, brokers: Iterable[Broker]) -> None:
+    async def _resolve(self, brokers: Iterable[Broker]) -> None:
         plain: list[str] = []
         for address in self._addresses:
             if "{" not in address:

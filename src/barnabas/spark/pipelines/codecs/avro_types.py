@@ -111,7 +111,7 @@ def _branches(schema: Sequence[Schema]) -> list[Schema]:
     return [one for one in schema if one != "null"]
 
 
-def _promoted(parsed: Parsed, branches: Sequence[Schema]) -> DataType | None:
+def _promoted(branches: Sequence[Schema]) -> DataType | None:
     """The one type that holds all branches, where there is one."""
     if len(branches) == 1:
         return None
@@ -163,7 +163,7 @@ def _union_type(parsed: Parsed, schema: Sequence[Schema], above: tuple[str, ...]
         return NullType(), True
     if len(branches) == 1:
         return _spark_type(parsed, branches[0], above)[0], nullable
-    if (promoted := _promoted(parsed, branches)) is not None:
+    if (promoted := _promoted(branches)) is not None:
         return promoted, nullable
     members = [_spark_type(parsed, one, above)[0] for one in branches]
     return StructType([StructField(f"member{at}", kind) for at, kind in enumerate(members)]), nullable
@@ -248,7 +248,7 @@ def _map_fix(inner: Fix, *, reads: bool) -> Fix:
 
 
 def _union_fix(parsed: Parsed, branches: Sequence[Schema], *, reads: bool, named: bool) -> Fix | None:
-    if len(branches) <= 1 or _promoted(parsed, branches) is not None:
+    if len(branches) <= 1 or _promoted(branches) is not None:
         inner = _fix(parsed, branches[0], reads=reads, named=named) if len(branches) == 1 else None
         return None if inner is None else lambda value: None if value is None else inner(value)
     fixes = [_fix(parsed, one, reads=reads, named=named) or (lambda value: value) for one in branches]
