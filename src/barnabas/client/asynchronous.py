@@ -1,12 +1,12 @@
 """A cluster for asyncio: the core of the client on an event loop. All decisions are in `client.core`.
 
-Owner: the event loop. `AsyncClient` is an async context manager; leaving it closes every connection. Time comes from the loop
-and connections from `opener`, so that a simulation can give both.
+Owner: the event loop. `AsyncClient` is an async context manager; leaving it closes every connection. Time and
+connections come from the loop, so that a simulation can give both.
 """
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Coroutine, Sequence
 from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar, cast
@@ -19,14 +19,10 @@ from barnabas.client.security import ClientSecurity
 
 T = TypeVar("T")
 
-#: `open_connection`, or what stands in for it.
-Opener = Callable[..., Awaitable[Connection]]
-
 
 class _AsyncioIo:
-    def __init__(self, config: ClientConfig, opener: Opener, security: ClientSecurity | None) -> None:
+    def __init__(self, config: ClientConfig, security: ClientSecurity | None) -> None:
         self._config = config
-        self._opener = opener
         self._security = security or ClientSecurity.of(config.security_protocol, config.security)
 
     def now_s(self) -> float:
@@ -37,7 +33,7 @@ class _AsyncioIo:
 
     async def connect(self, host: str, port: int) -> Connection:
         config = self._config
-        return await self._opener(
+        return await open_connection(
             host,
             port,
             client_id=config.client_id,
@@ -73,11 +69,10 @@ class AsyncClient(ClientCore):
         config: ClientConfig,
         *,
         chance: random.Random | None = None,
-        opener: Opener = open_connection,
         security: ClientSecurity | None = None,
     ) -> None:
         """`security` stands in for what `config` says of it: a token that somebody gave us has no setting."""
-        io = _AsyncioIo(config, opener, security)
+        io = _AsyncioIo(config, security)
         super().__init__(config, io, chance=chance or random.Random(), fails_early=True)
 
     async def __aenter__(self) -> Self:

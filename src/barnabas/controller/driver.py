@@ -18,7 +18,6 @@ from barnabas.controller.controller_watch import ControllerWatch
 from barnabas.controller.deferral import Deferral
 from barnabas.controller.effects import (
     CloseChannel,
-    ControllerIs,
     Effect,
     Elected,
     Failure,
@@ -113,14 +112,12 @@ class Controller:
         validate_topic_config: Callable[[Mapping[str, str]], None] = lambda _: None,
         new_topic_id: Callable[[], TopicId] = lambda: TopicId(random_uuid()),
         choose: Callable[[int], int] = random.randrange,
-        on_controller: Callable[[int], None] = lambda _: None,
     ) -> None:
         self._session = session
         self._registrar = registrar
         self._config = config
         self._clock = clock
         self._connect = connect
-        self._on_controller = on_controller
         self._machine = ControllerMachine(config.settings, new_topic_id=new_topic_id, now_ms=clock.now_ms)
         self._topics = TopicAdmin(
             session,
@@ -281,8 +278,6 @@ class Controller:
                     self._start_timer(timer, delay_ms)
                 case Resigned():
                     self._let_go()
-                case ControllerIs(controller_id):
-                    self._on_controller(controller_id)
                 case Elected(epoch):
                     _log.info("controller with epoch %d", epoch)
 

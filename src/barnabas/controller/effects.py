@@ -125,13 +125,6 @@ class CloseChannel:
 
 
 @dataclass(frozen=True, slots=True)
-class ControllerIs:
-    """The broker that is controller now, or -1."""
-
-    broker_id: int
-
-
-@dataclass(frozen=True, slots=True)
 class Elected:
     """This broker is controller; the cluster has been read, and what needed a decision has one."""
 
@@ -221,7 +214,6 @@ Effect = (
     | OpenChannel
     | CloseChannel
     | WatchController
-    | ControllerIs
     | Elected
     | Resigned
     | StartTimer

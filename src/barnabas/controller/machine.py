@@ -13,7 +13,6 @@ from barnabas.controller.broker_machine import BrokerMachine
 from barnabas.controller.context import ControllerContext
 from barnabas.controller.deletion_machine import DeletionMachine
 from barnabas.controller.effects import (
-    ControllerIs,
     Effect,
     Failure,
     Reply,
@@ -305,4 +304,3 @@ class ControllerMachine:
         if controller != self._controller_id:
             self._controller_id = controller
             self._state.note("controller changed", broker=controller)
-            self._state.emit(ControllerIs(controller))

@@ -58,11 +58,11 @@ def machine_bytes(cgroup_limit: Path = CGROUP_LIMIT) -> int:
 class RequestMemory:
     """Owner: the event loop."""
 
-    def __init__(self, loop: Timers, pool_bytes: int = -1, *, share_bytes: int | None = None) -> None:
+    def __init__(self, loop: Timers, pool_bytes: int = -1) -> None:
         self._loop = loop
         #: Requests take their whole size before they arrive.
         self.is_pool = pool_bytes > 0
-        self.limit_bytes = pool_bytes if self.is_pool else (share_bytes or machine_bytes() // SHARE_OF_MACHINE)
+        self.limit_bytes = pool_bytes if self.is_pool else machine_bytes() // SHARE_OF_MACHINE
         self.used_bytes = 0
         self._held: dict[Holder, int] = {}
         #: In the order in which they came. What they have read so far does not count, or they would wait for themselves.

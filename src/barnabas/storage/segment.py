@@ -505,14 +505,11 @@ class Segment:
     def _check(self, position: int, magic: int, length: int, limit: int) -> None:
         check_batch(self.log_path, position, magic, length, limit)
 
-    def find(self, offset: int, *, not_before: int = 0) -> BatchAt | None:
-        """The first batch that reaches `offset`; None where all end before it.
-
-        `not_before` is a position known to be a batch's and not past the one that is looked for.
-        """
+    def find(self, offset: int) -> BatchAt | None:
+        """The first batch that reaches `offset`; None where all end before it."""
         position = self.offset_index.lookup_position(offset)
-        if position <= not_before:
-            return find_from(self.file, not_before, self.size_bytes, offset)
+        if not position:
+            return find_from(self.file, 0, self.size_bytes, offset)
         # Trust the index only as far as a real batch stands where it points, one that ends at or before `offset`
         # (or holds it): otherwise rebuild it and look again.
         try:

@@ -3,8 +3,8 @@
 import pytest
 from model_cluster import ModelCluster
 
-from barnabas.controller.effects import ControllerIs, Failure, SendLeaderAndIsr, SendUpdateMetadata
-from barnabas.controller.events import AllocateProducerIds, ControllerChanged, ZkAnswered
+from barnabas.controller.effects import Failure, SendLeaderAndIsr, SendUpdateMetadata
+from barnabas.controller.events import AllocateProducerIds
 from barnabas.coordination import paths
 from barnabas.coordination.operations import SetData
 from barnabas.coordination.znodes import ControllerRegistration, LeaderAndIsr
@@ -19,7 +19,7 @@ def test_first_broker_to_create_the_controller_znode_is_controller_and_the_other
     cluster.start(1, 2, 3)
     assert cluster.controller.id == 1
     assert cluster.controller.machine.epoch == 1
-    assert [broker.controller for broker in cluster.brokers.values()] == [1, 1, 1]
+    assert [broker.machine.controller_id for broker in cluster.brokers.values()] == [1, 1, 1]
     assert cluster.zk.get("/controller_epoch") == b"1"
     assert ControllerRegistration.decode(cluster.zk.get("/controller") or b"").broker_id == 1
 
@@ -69,7 +69,7 @@ def test_controller_that_slept_through_its_session_changes_nothing_and_resigns()
     cluster.tell(1, AllocateProducerIds(token, 2, cluster.brokers[2].epoch))
     assert sleeper.replies[token] == Failure(ErrorCode.NOT_CONTROLLER)
     assert not sleeper.machine.is_active
-    assert sleeper.controller == 2
+    assert sleeper.machine.controller_id == 2
     assert sleeper.channels == {} and sleeper.timers == {}
     assert cluster.zk.dump() == before
 
@@ -195,18 +195,7 @@ def test_broker_whose_session_expired_registers_again_and_goes_on() -> None:
     assert cluster.controller.id != 1
     assert cluster.state(ORDERS).leader == 2
     assert cluster.brokers[1].hosted[ORDERS].leadership.leader == 2
-    assert cluster.brokers[1].controller == cluster.controller.id
-
-
-def test_everybody_is_told_who_is_controller_only_when_it_changes() -> None:
-    cluster = ModelCluster()
-    cluster.start(1, 2)
-    machine = cluster.brokers[2].machine
-    effects = machine.handle(ControllerChanged())
-    [batch] = effects
-    executed = cluster.zk.execute(cluster.brokers[2].session, batch.operations)  # type: ignore[union-attr]
-    effects = machine.handle(ZkAnswered(batch.batch_id, executed.results))  # type: ignore[union-attr]
-    assert not [each for each in effects if isinstance(each, ControllerIs)]
+    assert cluster.brokers[1].machine.controller_id == cluster.controller.id
 
 
 def test_broker_that_was_away_while_nobody_was_in_office_leaves_the_isr() -> None:

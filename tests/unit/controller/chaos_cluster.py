@@ -341,7 +341,7 @@ class ChaosCluster(ModelCluster):
 
     def check(self) -> None:
         controller = self.controller
-        assert all(each.controller == controller.id for each in self.brokers.values())
+        assert all(each.machine.controller_id == controller.id for each in self.brokers.values())
         assert self.zk.children(paths.DELETE_TOPICS) == ()
         assert not controller.machine.context.reassigning
         for topic in self.zk.children(paths.BROKER_TOPICS):

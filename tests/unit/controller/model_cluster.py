@@ -13,7 +13,6 @@ from tests.memory_zookeeper import Fired, MemoryZooKeeper
 from barnabas.controller.effects import (
     AlterPartitionReply,
     CloseChannel,
-    ControllerIs,
     Effect,
     Elected,
     LeaderAndIsrState,
@@ -81,8 +80,6 @@ class ModelBroker:
     deletion_error: ErrorCode = ErrorCode.NONE
     timers: dict[Timer, int] = field(default_factory=dict)
     replies: dict[object, ReplyValue] = field(default_factory=dict)
-    #: The controller that it believes in.
-    controller: int = -1
     elected: list[int] = field(default_factory=list)
     channels: dict[int, int] = field(default_factory=dict)
 
@@ -311,8 +308,6 @@ class ModelCluster:
                 broker.replies[token] = value
             case StartTimer(timer, delay_ms):
                 broker.timers[timer] = delay_ms
-            case ControllerIs(controller):
-                broker.controller = controller
             case Elected(epoch):
                 broker.elected.append(epoch)
             case OpenChannel(target, epoch):

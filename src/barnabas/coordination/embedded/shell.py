@@ -290,12 +290,12 @@ class Shell:
         self.is_done = True
 
 
-def connect(address: str, *, timeout_s: float = 15.0, session_timeout_s: float = 30.0, **options: Any) -> KazooClient:
+def connect(address: str, *, timeout_s: float = 15.0, **options: Any) -> KazooClient:
     """A started client. Raises `ShellError` in one line when nobody answers."""
     import logging
 
     logging.getLogger("kazoo").setLevel(logging.CRITICAL)
-    client = KazooClient(address, timeout=session_timeout_s, **options)
+    client = KazooClient(address, timeout=30.0, **options)
     try:
         client.start(timeout_s)
     except client.handler.timeout_exception as error:
