@@ -19,13 +19,13 @@ from barnabas.protocol.record_batch import BatchHeader, check_crc, iter_batches,
 from barnabas.protocol.records import BatchBuilder, end_txn_marker, iter_records
 from barnabas.storage.cleaner.cleaner import Cleaner
 from barnabas.storage.cleaner.settings import CleanerSettings
-from barnabas.storage.environment import Done, InlineThreads, LogEnvironment, Work
+from barnabas.storage.environment import InlineThreads, LogEnvironment
 from barnabas.storage.log import Log
 from barnabas.storage.log_types import Origin
 from barnabas.storage.manager import LogManager
 from barnabas.storage.manager_settings import ManagerSettings
 from barnabas.storage.record_check import read_marker
-from tests.manual_time import ManualClock, ManualTimers
+from tests.manual_time import ManualClock, ManualThreads, ManualTimers
 from tests.simulation.compaction import InProcessWorker
 from tests.simulation.disk import SimDisk
 
@@ -75,26 +75,19 @@ class InlinePool(Executor):
         return future
 
 
-class RandomThreads:
+class RandomThreads(ManualThreads):
     """Work waits until it is its turn, and turns come in any order."""
 
     def __init__(self, rng: Random) -> None:
+        super().__init__()
         self._rng = rng
-        self._pending: list[tuple[Work, Done]] = []
-
-    def __len__(self) -> int:
-        return len(self._pending)
-
-    def run(self, work: Work, done: Done) -> None:
-        self._pending.append((work, done))
 
     def run_one(self) -> None:
         if self._pending:
-            InlineThreads().run(*self._pending.pop(self._rng.randrange(len(self._pending))))
-
-    def run_all(self) -> None:
-        while self._pending:
-            self.run_one()
+            chosen = self._rng.randrange(len(self._pending))
+            work, done = self._pending[chosen]
+            del self._pending[chosen]
+            InlineThreads().run(work, done)
 
 
 class Stored(NamedTuple):
@@ -202,7 +195,7 @@ class StorageWorld:
         self.tell(f"restart: {how}")
         before = {partition: self._promise(partition) for partition in self.ledgers}
         if how == "clean":
-            self.threads.run_all()
+            self.threads.run_pending()
             self.manager.shutdown()
             before = {partition: promise._replace(durable=promise.end) for partition, promise in before.items()}
         if how == "power":
@@ -275,7 +268,7 @@ class StorageWorld:
             self.tell(f"{partition} in epoch {ledger.epoch}")
             log.assign_epoch_start(ledger.epoch)
         elif choice < 0.985:
-            self.threads.run_all()
+            self.threads.run_pending()
         else:
             self.restart(rng.choice(("power", "power", "kill", "clean")))
 

@@ -91,7 +91,7 @@ def test_an_aborted_transaction_survives_a_second_power_cut_after_the_first_reco
         abort(world, 7)
         world.log(PLAIN).flusher.flush()
         world.manager.checkpoint("recovery-point-offset-checkpoint")
-        world.threads.run_all()
+        world.threads.run_pending()
         world.restart("power")
         world.log(PLAIN).roll(world.clock.now_ms())
 
@@ -105,10 +105,10 @@ def test_what_takes_the_place_of_durable_records_is_doubted_until_it_is_durable_
         for value in (b"one", b"two", b"three"):
             append(world, value * 300, value * 300)
             log.roll(world.clock.now_ms())
-        world.threads.run_all()
+        world.threads.run_pending()
         log.flusher.flush()
         world.manager.checkpoint("recovery-point-offset-checkpoint")
-        world.threads.run_all()
+        world.threads.run_pending()
         world.cut(PLAIN, 1)
         append(world, *(b"drei" * 300 for _ in range(4)), epoch=3)
         log.roll(world.clock.now_ms())
@@ -131,7 +131,7 @@ def test_what_was_deleted_is_whole_where_a_power_cut_brings_it_back() -> None:
         log.maybe_increment_log_start_offset(2)
         log.flusher.flush()
         world.manager.checkpoint("recovery-point-offset-checkpoint")
-        world.threads.run_all()
+        world.threads.run_pending()
 
     came_back = [
         [txn.producer_id for txn in world.log(PLAIN).aborted_transactions(0, 2)]
@@ -148,17 +148,17 @@ def test_segment_that_recovery_deleted_does_not_come_back_among_later_records() 
         append(world, b"durable")
         world.log(PLAIN).roll(world.clock.now_ms())
         append(world, b"durable")
-        world.threads.run_all()
+        world.threads.run_pending()
         world.log(PLAIN).flusher.flush()
         world.manager.checkpoint("recovery-point-offset-checkpoint")
-        world.threads.run_all()
+        world.threads.run_pending()
         for value in (b"one", b"two", b"three"):
             append(world, *(value * 300 for _ in range(2)))
             world.log(PLAIN).roll(world.clock.now_ms())
         world.restart("power")
         append(world, *(b"anew" * 300 for _ in range(8)))
         world.log(PLAIN).flusher.flush_in_background()
-        world.threads.run_all()
+        world.threads.run_pending()
 
     for world in after_power_cuts(prepare):
         assert world.log(PLAIN).log_end_offset >= 10  # the rest is checked at each restart
@@ -178,15 +178,15 @@ def test_a_compaction_that_loses_its_power_anywhere_keeps_the_last_value_of_each
                 world.append_data(COMPACTED, log, ledger, bytes(builder.build()), Origin.CLIENT)
             log.roll(world.clock.now_ms())
         log.flusher.flush()
-        world.threads.run_all()
+        world.threads.run_pending()
         log.update_high_watermark(log.log_end_offset)
         world.manager.checkpoint("recovery-point-offset-checkpoint")
-        world.threads.run_all()
+        world.threads.run_pending()
         world.crashes_in = steps
         try:
             for _ in range(20):
                 world.clock_runs(500)
-                world.threads.run_all()
+                world.threads.run_pending()
         except Crash:
             if seed >= 1000:
                 world.restart("kill")  # recovery settles it, and its renames too may be lost
