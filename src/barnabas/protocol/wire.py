@@ -1,7 +1,7 @@
-"""Parts of the protocol that are read or written by hand: strings, bytes and tagged fields.
+"""Parts of the protocol that are read or written by hand: strings and tagged fields.
 
 A reader takes `(buf, pos, end)`, never looks at or past `end`, and returns `(value, next position)`. It raises `Malformed` for
-what is not well formed. A writer appends to a bytearray. "Compact" lengths are varints, stored plus one: zero means null.
+what is not well formed. A writer appends to a bytearray.
 """
 
 from struct import Struct
@@ -12,7 +12,7 @@ from barnabas.protocol.varint import Buffer, read_uvarint
 _INT16 = Struct(">h")
 
 
-# Strings and bytes --------------------------------------------------------------------------------------------------
+# Strings ------------------------------------------------------------------------------------------------------------
 
 
 def append_string(out: bytearray, value: str | None) -> None:

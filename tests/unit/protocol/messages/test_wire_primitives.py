@@ -11,15 +11,6 @@ def test_string_has_a_16_bit_length(text: str | None, raw: str) -> None:
     assert out.hex() == raw
 
 
-@pytest.mark.parametrize(
-    ("data", "raw"), [(None, "00"), (b"", "01"), (b"abc", "04616263"), (bytes(200), "c901" + "00" * 200)]
-)
-def test_compact_bytes_have_a_length_plus_one(data: bytes | None, raw: str) -> None:
-    out = bytearray()
-    wire.append_compact_bytes(out, data)
-    assert out.hex() == raw
-
-
 def test_unknown_tagged_fields_are_skipped() -> None:
     section = bytes([2, 0, 1, 0xAA, 5, 2, 0xBB, 0xCC])
     assert wire.skip_tagged_fields(section + b"rest", 0, 12) == len(section)
