@@ -9,7 +9,6 @@ import crc32c
 import pytest
 
 from barnabas.client.connection import Connection
-from barnabas.core.clock import ManualClock
 from barnabas.core.errors import ErrorCode
 from barnabas.core.ids import BrokerId
 from barnabas.protocol.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
@@ -23,6 +22,7 @@ from barnabas.protocol.records import BatchBuilder
 from barnabas.tiered.metadata_records import encode_event
 from barnabas.tiered.metadata_topic import MetadataUnavailable, RemoteMetadata
 from barnabas.tiered.segment_metadata import Event, SegmentState
+from tests.manual_time import ManualClock
 from tests.unit.tiered.segments import segment, update
 
 FIRST, SECOND = segment(1, 0, 9), segment(2, 10, 19)
