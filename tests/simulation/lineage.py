@@ -15,7 +15,8 @@ from barnabas.client.errors import BrokerRefused
 from barnabas.client.fetching import ConsumerConfig, Fetched
 from barnabas.core.errors import ErrorCode
 from barnabas.core.ids import TopicPartition
-from barnabas.core.words import EARLIEST, LATEST
+from barnabas.core.topics import REMOTE_LOG_METADATA_TOPIC
+from barnabas.core.words import EARLIEST, EARLIEST_LOCAL, LATEST
 from tests.simulation.load import RECKLESS, Persistent
 
 if TYPE_CHECKING:
@@ -49,6 +50,8 @@ class LineageWatch:
         self._ends: dict[int, int] = {}
         #: Elections that lost records.
         self.losses = 0
+        #: Offsets whose records one election took back and a later one brought again. What was in the tier only is gone.
+        self._brought_again: list[range] = []
 
     def start(self) -> None:
         self._look()
@@ -96,7 +99,15 @@ class LineageWatch:
             self.losses += 1
             lost = f"epoch {latest} had {self._lineages[latest]} up to {self._ends[latest]}"
             self._world.note("lineage", f"{name} leads {TP} in epoch {epoch} from {start}, after {kept}: {lost}")
+            both = sorted(at for _, at in (*kept, *self._lineages[latest]) if at < start)
+            parting = next((at for at in both if epoch_at(kept, at) != epoch_at(self._lineages[latest], at)), start)
+            self._brought_again.append(range(parting, start))
         return [*kept, (epoch, start)]
+
+    def may_lack(self, offset: int) -> bool:
+        """Whether the leader may have no record where its log has an offset."""
+        metadata = self._cluster.oracle.is_log_excused(REMOTE_LOG_METADATA_TOPIC)
+        return metadata or any(offset in each for each in self._brought_again)
 
     def reads(self, who: str, fetched: Fetched, since_s: float) -> None:
         """What came was asked for since then: it is of one who led since then, all of it."""
@@ -158,7 +169,14 @@ class HistoryAuditor(HistoryReader):
                 raise BrokerRefused(end.error)
             consumer.assign({TP: found[TP].offset})
             while consumer.position(TP) < end.offset:
-                for fetched in await consumer.poll(1_000):
-                    self.cluster.lineages.reads(self.name, fetched, self.world.now_s)
+                try:
+                    for fetched in await consumer.poll(1_000):
+                        self.cluster.lineages.reads(self.name, fetched, self.world.now_s)
+                except BrokerRefused as refused:
+                    if refused.code is not ErrorCode.OFFSET_OUT_OF_RANGE or not self.cluster.lineages.may_lack(
+                        at := consumer.position(TP)
+                    ):
+                        raise
+                    consumer.assign({TP: max(at + 1, (await list_offsets(cluster, {TP: EARLIEST_LOCAL}))[TP].offset)})
         self.is_done = self.ending = True
         await asyncio.sleep(0)
