@@ -391,6 +391,11 @@ class SimCluster:
         found = assignments.get(tp.partition)
         return () if found is None or found.is_being_reassigned else tuple(found.replicas)
 
+    def is_registered(self, broker: int) -> bool:
+        """Whether a controller can know of it. (Who answers and is not registered is looked at by `watch_control`.)"""
+        server = self.zookeeper.server
+        return server is not None and broker_id(broker) in server.service.machine.tree.nodes
+
     def is_ignored(self, tp: TopicPartition) -> bool:
         """Deleted and made again at any moment, or without any promise."""
         return tp.topic in (COMING, RECKLESS)

@@ -260,7 +260,7 @@ class Watch:
                     process = cluster.brokers.get(broker)
                     if process is None or not process.is_serving or _knows(process, tp, state):
                         continue
-                    if cluster.network.hosts[process.name].refuses:
+                    if cluster.network.hosts[process.name].refuses or not cluster.is_registered(broker):
                         continue
                     same = (process.lives, state.leader_epoch, controller.id, controller.lives)
                     known, since_s = self._ignorant.get((tp, broker), (None, 0.0))
