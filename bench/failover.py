@@ -143,7 +143,7 @@ def memory_mb(cluster: System) -> float:
 def create(admin: AdminClient, partitions: int, *, leader: int, brokers: Sequence[int]) -> float:
     """Seconds until every partition has a leader; the one that is watched has `leader`."""
     topics = {OTHERS: partitions - 1, TOPIC: 1}
-    watched = NewTopic(TOPIC, replica_assignment=[sorted(brokers, key=lambda each: each != leader)])
+    watched = NewTopic(TOPIC, 1, replica_assignment=[sorted(brokers, key=lambda each: each != leader)])
     news = [NewTopic(OTHERS, num_partitions=partitions - 1, replication_factor=3)] if partitions > 1 else []
     began = time.monotonic()
     for new in (*news, watched):
