@@ -66,7 +66,7 @@ def _failover() -> str:
     lines += [f"| | {' | '.join(fields.values())} |", f"|---|{'---:|' * len(fields)}"]
     for point in result["points"]:
         values = " | ".join(f"{point[field]:,.2f}".removesuffix(".00") for field in fields)
-        lines.append(f"| {point.get('system', 'barnabas')} | {values} |")
+        lines.append(f"| {point['system']} | {values} |")
     return "\n".join([*lines, ""])
 
 
