@@ -72,8 +72,7 @@ def session(folder: str) -> SparkSession:
         .config("spark.sql.shuffle.partitions", "2")
         # As docs/spark.md advises and `barnabas pipeline` has it: Spark ends workers that were idle for a minute, as they are
         # while it is the other connector's turn. The official one has no Python in it.
-        .config("spark.python.daemon.module", "barnabas.spark.daemon")
-        .config("spark.python.unix.domain.socket.enabled", "true")
+        .config(map=dict(barnabas.spark.WORKER_SETTINGS))
         .config("spark.sql.warehouse.dir", f"{folder}/warehouse")
         .getOrCreate()
     )

@@ -11,10 +11,16 @@ Options and columns are those of Spark's own `kafka` source: see docs/spark-opti
 """
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+#: Of a session that reads or writes much (docs/spark.md): workers start with the imports made, and talk by Unix sockets.
+WORKER_SETTINGS: Final[Mapping[str, str]] = {
+    "spark.python.daemon.module": "barnabas.spark.daemon",
+    "spark.python.unix.domain.socket.enabled": "true",
+}
 
 
 def register(spark: "SparkSession") -> None:

@@ -5,13 +5,15 @@ order, since Spark compares offsets as text.
 """
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, TypeVar
 
 from barnabas.core.errors import BarnabasError
 from barnabas.core.ids import TopicPartition
+
+T = TypeVar("T")
 
 Offsets: TypeAlias = Mapping[TopicPartition, int]
 #: As Spark keeps it.
@@ -143,16 +145,21 @@ def in_tasks(ranges: Sequence[OffsetRange]) -> list[tuple[OffsetRange, ...]]:
         return [(each,) for each in ranges]
     share = sum(_cost(each) for each in ranges) // TASKS_BEFORE_SHARING
     enough = min(SHARED_RECORDS_MAX, max(SHARED_RECORDS_MIN, share))
-    tasks: list[tuple[OffsetRange, ...]] = []
-    shared: list[OffsetRange] = []
-    cost = 0
-    for each in ranges:
-        if shared and cost + _cost(each) > enough:
-            tasks.append(tuple(shared))
-            shared, cost = [], 0
+    return packed(ranges, _cost, enough)
+
+
+def packed(items: Iterable[T], cost: Callable[[T], int], most: int) -> list[tuple[T, ...]]:
+    """In order, as many together as cost `most`; one that costs more is alone."""
+    found: list[tuple[T, ...]] = []
+    shared: list[T] = []
+    total = 0
+    for each in items:
+        if shared and total + cost(each) > most:
+            found.append(tuple(shared))
+            shared, total = [], 0
         shared.append(each)
-        cost += _cost(each)
-    return [*tasks, tuple(shared)]
+        total += cost(each)
+    return [*found, tuple(shared)] if shared else found
 
 
 def _cost(of: OffsetRange) -> int:

@@ -9,10 +9,12 @@ import asyncio
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Final, NamedTuple
 
 from barnabas.core.errors import Malformed
 from barnabas.core.ids import TopicPartition
+from barnabas.spark.offsets import packed
 from barnabas.storage import txn_index
 from barnabas.storage.index_file import CorruptIndex
 from barnabas.storage.txn_index import AbortedTxn
@@ -112,17 +114,8 @@ _SHARED_BYTES: Final = 256 << 20
 
 def slices_in_tasks(slices: Sequence[TierSlice]) -> list[tuple[TierSlice, ...]]:
     """Small slices that follow on each other in a partition share a task."""
-    tasks: list[tuple[TierSlice, ...]] = []
-    shared: list[TierSlice] = []
-    for each in slices:
-        if shared and (
-            shared[-1].partition != each.partition
-            or sum(part.size_bytes for part in shared) + each.size_bytes > _SHARED_BYTES
-        ):
-            tasks.append(tuple(shared))
-            shared = []
-        shared.append(each)
-    return [*tasks, tuple(shared)] if shared else tasks
+    of_partitions = groupby(slices, lambda each: each.partition)
+    return [task for _, some in of_partitions for task in packed(some, lambda each: each.size_bytes, _SHARED_BYTES)]
 
 
 def _span(places: Sequence[Place], first: int, until: int, begin: int, end: int) -> tuple[int, int]:

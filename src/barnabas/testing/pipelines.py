@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 from barnabas.client.admin.configs import alter_configs
 from barnabas.client.asynchronous import AsyncClient
 from barnabas.core.words import AlterOperation, ConfigResourceType
+from barnabas.spark import WORKER_SETTINGS
 from barnabas.testing.asking import Question
 from barnabas.testing.records import Record, RecordHelpers
 
@@ -55,8 +56,7 @@ def spark_session(folder: Path) -> Iterator["SparkSession"]:
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.warehouse.dir", str(folder))
-        .config("spark.python.daemon.module", "barnabas.spark.daemon")
-        .config("spark.python.unix.domain.socket.enabled", "true")
+        .config(map=dict(WORKER_SETTINGS))
         .getOrCreate()
     )
     session.sparkContext.setLogLevel("ERROR")

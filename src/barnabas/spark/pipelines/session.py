@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 
+from barnabas.spark import WORKER_SETTINGS
 from barnabas.spark.pipelines.failures import PipelineFailed
 from barnabas.spark.pipelines.project import Project, user_environment
 
@@ -238,8 +239,7 @@ def _configuration(project: Project, master: str) -> dict[str, str]:
         "spark.ui.showConsoleProgress": "false",
         "spark.driver.extraJavaOptions": java,
         "spark.sql.session.timeZone": "UTC",
-        "spark.python.daemon.module": "barnabas.spark.daemon",
-        "spark.python.unix.domain.socket.enabled": "true",
+        **WORKER_SETTINGS,
         "spark.executorEnv.PYTHONPATH": user_environment(project)["PYTHONPATH"],
     }
     if master.startswith("local"):

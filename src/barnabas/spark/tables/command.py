@@ -11,6 +11,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
+from barnabas.spark import WORKER_SETTINGS
 from barnabas.spark.tables.runner import Runner, RunOptions
 
 if TYPE_CHECKING:
@@ -54,8 +55,7 @@ def _configuration(master: str, logging: Path) -> dict[str, str]:
     ours = {
         "spark.scheduler.mode": "FAIR",
         "spark.sql.session.timeZone": "UTC",
-        "spark.python.daemon.module": "barnabas.spark.daemon",
-        "spark.python.unix.domain.socket.enabled": "true",
+        **WORKER_SETTINGS,
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile=file:{logging}",
