@@ -223,7 +223,7 @@ def run(rounds: int) -> None:
         for target in targets:
             _add(results, target, "resident MB, loaded", resident_mb(target.pids))
     results["start s"] = {"barnabas": start_ours, "Apache Kafka": start_kafka}
-    _, tcp, _ = limits
+    _, tcp, *_ = limits
     rows = [
         Row(
             name,

@@ -78,7 +78,7 @@ def run(rounds: int) -> None:
                 for measure, value in one_round(target, number):
                     results.setdefault(measure, {}).setdefault(name, []).append(value)
             print(f"round {number + 1} of {rounds}: {name} done")
-    _, tcp, _ = limits
+    _, tcp, *_ = limits
     rows = [
         Row(
             name,
