@@ -197,7 +197,7 @@ def test_clients_that_do_not_know_offset_not_available_hear_that_there_is_no_lea
     assert Lagging(tmp_path).list(-1, version=4) == (ErrorCode.LEADER_NOT_AVAILABLE, -1)
 
 
-@pytest.mark.parametrize(("timestamp", "version"), [(-3, 6), (-4, 7), (-5, 8), (-6, 11), (-1_000, 11)])
+@pytest.mark.parametrize(("timestamp", "version"), [(-3, 6), (-4, 7), (-5, 8), (-6, 10), (-7, 11), (-1_000, 11)])
 def test_special_timestamps_that_a_version_does_not_have_are_refused(
     tmp_path: Path, timestamp: int, version: int
 ) -> None:
