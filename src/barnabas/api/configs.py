@@ -70,6 +70,10 @@ class ConfigsApi:
             except Refused as refusal:
                 result.error_code, result.error_message = refusal.code, refusal.message
                 continue
+            except ConfigError as error:
+                # Somebody else has stored what cannot be used. Other resources of the request have nothing to do with it.
+                result.error_code, result.error_message = ErrorCode.INVALID_CONFIG, str(error)
+                continue
             result.configs = [_result(entry) for entry in entries]
         return response
 
