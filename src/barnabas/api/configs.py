@@ -8,7 +8,7 @@ KRaft's: refused as a 3.9 broker in ZooKeeper mode does.
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Protocol, TypeVar
 
 from barnabas.coordination import paths
@@ -38,6 +38,8 @@ from barnabas.server.context import BrokerContext
 from barnabas.server.pipeline import ApiHandler
 
 A = TypeVar("A")
+#: The dynamic settings of this broker, or of the cluster's default, by the name of the entity: from ZooKeeper.
+ReadBroker = Callable[[str], Awaitable[Mapping[str, str]]]
 
 #: Resources that are gone through before others have their turn: those that are refused need no answer of ZooKeeper's.
 TURN_RESOURCES = 200
@@ -46,9 +48,10 @@ SETTINGS_MAX = 1_000
 
 
 class ConfigsApi:
-    def __init__(self, context: BrokerContext, store: ConfigStore, write: WriteConfig) -> None:
+    def __init__(self, context: BrokerContext, store: ConfigStore, read_broker: ReadBroker, write: WriteConfig) -> None:
         self._context = context
         self._store = store
+        self._read_broker = read_broker
         self._write = write
 
     # -- describe -----------------------------------------------------------------------------------------------------
@@ -66,6 +69,10 @@ class ConfigsApi:
                 entries = await self._entries(resource, request.include_synonyms, request.include_documentation)
             except Refused as refusal:
                 result.error_code, result.error_message = refusal.code, refusal.message
+                continue
+            except ConfigError as error:
+                # Somebody else has stored what cannot be used. Other resources of the request have nothing to do with it.
+                result.error_code, result.error_message = ErrorCode.INVALID_CONFIG, str(error)
                 continue
             result.configs = [_result(entry) for entry in entries]
         return response
@@ -118,7 +125,8 @@ class ConfigsApi:
                         "AlterConfigs is deprecated and does not support the resource type BROKER_LOGGER",
                     )
                 settings = replacement((entry.name, entry.value) for entry in resource.configs)
-                await self._replace(resource.resource_type, resource.resource_name, settings, request.validate_only)
+                kind, name = resource.resource_type, resource.resource_name
+                await self._replace(kind, name, await self._current(kind, name), settings, request.validate_only)
             except Refused as refusal:
                 answer.error_code, answer.error_message = refusal.code, refusal.message
         return response
@@ -148,7 +156,8 @@ class ConfigsApi:
                     check_not_by_hand({each.name: "" for each in changes})
                 current = await self._current(kind, name)
                 known = TOPIC_SETTINGS if kind == ConfigResourceType.TOPIC else BROKER_SETTINGS
-                await self._replace(kind, name, apply_changes(current, changes, known), request.validate_only)
+                settings = apply_changes(current, changes, known)
+                await self._replace(kind, name, current, settings, request.validate_only)
             except Refused as refusal:
                 answer.error_code, answer.error_message = refusal.code, refusal.message
         return response
@@ -159,21 +168,22 @@ class ConfigsApi:
         return await self._store.read(paths.TOPICS, name)
 
     async def _current(self, kind: int, name: str) -> Mapping[str, str]:
-        """The entity's own dynamic settings."""
-        dynamic = self._context.dynamic
+        """The entity's own dynamic settings, from ZooKeeper: this broker may not have heard yet what another has written, and
+        whoever changes one setting writes all of them."""
         match kind:
             case ConfigResourceType.TOPIC:
                 return await self._topic_settings(name)
             case ConfigResourceType.BROKER if not name:
-                return dynamic.cluster_default
+                return await self._read_broker(paths.DEFAULT_ENTITY)
             case ConfigResourceType.BROKER:
                 self._check_own_id(name)
-                return dynamic.own
+                return await self._read_broker(str(self._context.broker_id))
         raise Refused(ErrorCode.INVALID_REQUEST, f"Unsupported resource type: {_type_name(kind)}")
 
-    async def _replace(self, kind: int, name: str, settings: Mapping[str, str], validate_only: bool) -> None:
+    async def _replace(
+        self, kind: int, name: str, existing: Mapping[str, str], settings: Mapping[str, str], validate_only: bool
+    ) -> None:
         dynamic = self._context.dynamic
-        existing = await self._current(kind, name)
         if kind == ConfigResourceType.TOPIC:
             settings = keep_link(settings, existing)
             try:
@@ -335,8 +345,10 @@ def refuse_alter_incrementally(
     return incremental.IncrementalAlterConfigsResponse(responses=refused)
 
 
-def handlers(context: BrokerContext, store: ConfigStore, write: WriteConfig) -> list[ApiHandler]:
-    api = ConfigsApi(context, store, write)
+def handlers(
+    context: BrokerContext, store: ConfigStore, read_broker: ReadBroker, write: WriteConfig
+) -> list[ApiHandler]:
+    api = ConfigsApi(context, store, read_broker, write)
     return [
         ApiHandler(api_named("DescribeConfigs"), api.describe, refuse_describe),
         ApiHandler(api_named("AlterConfigs"), api.alter, refuse_alter),

@@ -5,7 +5,7 @@ Versions that kept offsets in ZooKeeper (OffsetCommit and OffsetFetch v0) are no
 """
 
 from collections.abc import Callable
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from barnabas.core.errors import ErrorCode, Refused
 from barnabas.core.ids import TopicId
@@ -60,7 +60,13 @@ class _Partition(Protocol):
     partition_index: int
 
 
+class _Topic(Protocol):
+    name: str
+    partitions: list[Any]
+
+
 P = TypeVar("P", bound=_Partition)
+T = TypeVar("T", bound=_Topic)
 A = TypeVar("A")
 
 
@@ -107,7 +113,7 @@ class GroupOffsetsApi:
             return OffsetCommitResponse(topics=refused)
 
         def finish(response: OffsetCommitResponse) -> OffsetCommitResponse:
-            response.topics += refused
+            _add_refused(response.topics, refused)
             return response
 
         # Where the coordinator refuses, the answer speaks of every partition of the request.
@@ -139,7 +145,7 @@ class GroupOffsetsApi:
             response = await self._groups.commit_offsets_in_transaction(request, requester_of(call))
         except Refused as refusal:
             response = refuse_txn_commit(request, refusal.code, refusal.message)
-        response.topics += refused
+        _add_refused(response.topics, refused)
         return response
 
     # -- OffsetFetch ---------------------------------------------------------------------------------------------------
@@ -216,11 +222,23 @@ class GroupOffsetsApi:
                 accepted.append(topic.replace(partitions=good))
 
         def finish(response: OffsetDeleteResponse) -> OffsetDeleteResponse:
-            response.topics += refused
+            _add_refused(response.topics, refused)
             return response
 
         future = self._groups.delete_offsets(request.replace(topics=accepted))
         return answer_later(call, request, future, finish)
+
+
+def _add_refused(topics: list[T], refused: list[T]) -> None:
+    """Each topic is answered once, as in Kafka: clients that look answers up by topic see the last one only."""
+    known = {topic.name: topic for topic in topics}
+    for topic in refused:
+        # One whose id is not known has no name.
+        answered = known.get(topic.name) if topic.name else None
+        if answered is None:
+            topics.append(topic)
+        else:
+            answered.partitions += topic.partitions
 
 
 def _commit_refused(topic: OffsetCommitRequestTopic, code: ErrorCode) -> OffsetCommitResponseTopic:

@@ -13,6 +13,7 @@ from barnabas.core.ids import TopicPartition
 from barnabas.core.words import (
     EARLIEST,
     EARLIEST_LOCAL,
+    EARLIEST_PENDING_UPLOAD,
     LATEST,
     LATEST_TIERED,
     MAX_TIMESTAMP,
@@ -54,6 +55,7 @@ SPECIAL_FROM_VERSION = {
     MAX_TIMESTAMP: 7,
     EARLIEST_LOCAL: 8,
     LATEST_TIERED: 9,
+    EARLIEST_PENDING_UPLOAD: 11,
 }
 #: Before this version clients do not know OFFSET_NOT_AVAILABLE (KIP-207).
 NOT_AVAILABLE_FROM_VERSION = 5

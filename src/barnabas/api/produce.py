@@ -28,6 +28,7 @@ from barnabas.protocol.record_batch import (
     HEADER_SIZE,
     MAGIC_AT,
     MAGIC_V2,
+    TRANSACTIONAL_FLAG,
     BatchHeader,
     read_header,
 )
@@ -98,6 +99,12 @@ class ProduceApi:
                 elif (code := _not_of_version(data.records, call.api_version)) is not ErrorCode.NONE:
                     answer.error_code = code
                     answer.error_message = f"Produce v{call.api_version} may not carry such a batch"
+                elif request.transactional_id is None and _is_transactional(data.records):
+                    # Nobody could say whether this producer may write to that transaction, nor who coordinates it.
+                    raise Refused(
+                        ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+                        "records of a transaction need its transactional id",
+                    )
                 else:
                     tp = TopicPartition(topic, data.index)
                     entries.append(AppendEntry(tp, data.records, topic_id=topic_data.topic_id if by_id else None))
@@ -285,6 +292,10 @@ def _not_of_version(records: memoryview, version: int) -> ErrorCode:
     ):
         return ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
     return ErrorCode.NONE
+
+
+def _is_transactional(records: memoryview) -> bool:
+    return len(records) >= HEADER_SIZE and records[ATTRIBUTES_AT + 1] & TRANSACTIONAL_FLAG != 0
 
 
 def refuse(request: ProduceRequest, code: ErrorCode, message: str | None) -> ApiMessage:

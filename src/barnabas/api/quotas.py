@@ -4,6 +4,7 @@ Users and client ids have `producer_byte_rate`, `consumer_byte_rate`, `request_p
 addresses have `connection_creation_rate`. All of them are enforced.
 """
 
+import math
 from collections.abc import Mapping
 from typing import Final
 
@@ -203,6 +204,8 @@ def _value(operation: OpData, keys: frozenset[str]) -> str:
 
 def quota_text(key: str, value: float) -> str:
     """As it is stored."""
+    if not math.isfinite(value):
+        raise Refused(ErrorCode.INVALID_REQUEST, f"Configuration {key} must be a finite number, not {value}")
     if key in _FRACTIONAL:
         return str(value)
     whole = int(value + _EPSILON)

@@ -12,7 +12,14 @@ from barnabas.client.admin.partitions import list_offsets
 from barnabas.client.asynchronous import AsyncClient
 from barnabas.core.errors import ErrorCode
 from barnabas.core.ids import TopicPartition
-from barnabas.core.words import EARLIEST, EARLIEST_LOCAL, LATEST, LATEST_TIERED, MAX_TIMESTAMP
+from barnabas.core.words import (
+    EARLIEST,
+    EARLIEST_LOCAL,
+    EARLIEST_PENDING_UPLOAD,
+    LATEST,
+    LATEST_TIERED,
+    MAX_TIMESTAMP,
+)
 
 _TIMES: Final = {
     "latest": LATEST,
@@ -20,6 +27,7 @@ _TIMES: Final = {
     "max-timestamp": MAX_TIMESTAMP,
     "earliest-local": EARLIEST_LOCAL,
     "latest-tiered": LATEST_TIERED,
+    "earliest-pending-upload": EARLIEST_PENDING_UPLOAD,
 }
 _RULE: Final = re.compile(r"([^:,]*)(?::(?:([0-9]*)|(?:([0-9]*)-([0-9]*))))?")
 
@@ -39,7 +47,10 @@ def command(
     partitions: Annotated[str | None, typer.Option("--partitions", metavar="0,1,…", help="Only these.")] = None,
     time: Annotated[
         str,
-        typer.Option("--time", help="A timestamp, or latest, earliest, max-timestamp, earliest-local, latest-tiered."),
+        typer.Option(
+            "--time",
+            help="A timestamp, or latest, earliest, max-timestamp, earliest-local, latest-tiered, earliest-pending-upload.",
+        ),
     ] = "latest",
     exclude_internal_topics: Annotated[
         bool, typer.Option("--exclude-internal-topics", help="Leave internal topics out.")
@@ -63,7 +74,8 @@ def parse_time(text: str) -> int:
     except ValueError:
         raise UsageError(
             f"Malformed time argument {text}. Please use -1 or latest / -2 or earliest / -3 or max-timestamp / "
-            "-4 or earliest-local / -5 or latest-tiered, or a specified long format timestamp"
+            "-4 or earliest-local / -5 or latest-tiered / -6 or earliest-pending-upload, or a specified long format "
+            "timestamp"
         ) from None
 
 

@@ -138,9 +138,12 @@ class Consumer:
         if self._look_up is not None and self._look_up.done():
             look_up, self._look_up = self._look_up, None
             look_up.result()
-        for leader, task in list(self._fetches.items()):
-            if not task.done():
-                continue
+        ended = {leader: task for leader, task in self._fetches.items() if task.done()}
+        # What others have brought is not lost with a failure: it is there at the next poll.
+        for leader in [leader for leader, task in ended.items() if task.exception() is not None]:
+            del self._fetches[leader]
+            ended[leader].result()
+        for leader, task in ended.items():
             del self._fetches[leader]
             for fetched in task.result():
                 position = self._positions.get(fetched.partition)
@@ -172,16 +175,20 @@ class Consumer:
         self, request: FetchRequest, response: FetchResponse, positions: Mapping[TopicPartition, int]
     ) -> list[Fetched]:
         results: list[Fetched] = []
+        moved: dict[str, None] = {}
         for code, fetched in fetched_of(request, response, positions):
             if code is ErrorCode.OFFSET_OUT_OF_RANGE:
                 await self._reset(fetched.partition, fetched.position)
             elif code in RETRIABLE:
-                self.cluster.forget_leaders([fetched.partition.topic])
-                await asyncio.sleep(self.config.retry_backoff_ms / 1000)
+                moved[fetched.partition.topic] = None
             elif code is not ErrorCode.NONE:
                 raise BrokerRefused(code, str(fetched.partition))
             elif fetched.data:
                 results.append(fetched)
+        if moved:
+            self.cluster.forget_leaders(moved)
+            if not results:
+                await asyncio.sleep(self.config.retry_backoff_ms / 1000)
         return results
 
     async def _reset(self, partition: TopicPartition, at: int) -> None:

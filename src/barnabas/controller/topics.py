@@ -5,7 +5,7 @@ is seen by the machine, as one that a tool wrote would be.
 """
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from barnabas.controller.effects import Failure
@@ -98,6 +98,8 @@ class TopicAdmin:
         self._choose = choose
         self._new_topic_id = new_topic_id
         self._validate_config = validate_config
+        #: By requests that are under way: nobody else may begin these, and write other settings.
+        self._being_made: set[str] = set()
 
     # --- making -------------------------------------------------------------------------------------------------------
 
@@ -106,17 +108,24 @@ class TopicAdmin:
     ) -> dict[str, CreatedTopic]:
         results: dict[str, CreatedTopic] = {}
         planned: dict[str, tuple[NewTopic, Assignment]] = {}
-        async for topic in in_turns(topics, size=200):
-            try:
-                assignment = self._plan(topic, planned)
-                if not validate_only and not permit(len(assignment)):
-                    raise Refused(ErrorCode.THROTTLING_QUOTA_EXCEEDED, _THROTTLED)
-                planned[topic.name] = (topic, assignment)
-            except Refused as refused:
-                results[topic.name] = CreatedTopic(Failure(refused.code, refused.message))
-        if validate_only:
-            return results | {name: _created(None, None, assignment) for name, (_, assignment) in planned.items()}
-        made = await self._write(planned)
+        # What is only validated keeps nobody from making it.
+        being_made = self._being_made.copy() if validate_only else self._being_made
+        try:
+            async for topic in in_turns(topics, size=200):
+                try:
+                    assignment = self._plan(topic, being_made)
+                    if not validate_only and not permit(len(assignment)):
+                        raise Refused(ErrorCode.THROTTLING_QUOTA_EXCEEDED, _THROTTLED)
+                except Refused as refused:
+                    results[topic.name] = CreatedTopic(Failure(refused.code, refused.message))
+                else:
+                    planned[topic.name] = (topic, assignment)
+                    being_made.add(topic.name)
+            if validate_only:
+                return results | {name: _created(None, None, assignment) for name, (_, assignment) in planned.items()}
+            made = await self._write(planned)
+        finally:
+            being_made.difference_update(planned)
         for name, (_, assignment) in planned.items():
             outcome = made[name]
             if isinstance(outcome, Failure):
@@ -131,11 +140,11 @@ class TopicAdmin:
             results[name] = CreatedTopic(Failure(ErrorCode.REQUEST_TIMED_OUT))
         return results
 
-    def _plan(self, topic: NewTopic, planned: Mapping[str, object]) -> Assignment:
+    def _plan(self, topic: NewTopic, being_made: Collection[str]) -> Assignment:
         context = self._machine.context
         if topic.name in context.to_delete:
             raise Refused(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{topic.name}' is marked for deletion.")
-        if topic.name in context.topics or topic.name in planned or self._metadata.topic(topic.name) is not None:
+        if topic.name in context.topics or topic.name in being_made or self._metadata.topic(topic.name) is not None:
             raise Refused(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{topic.name}' already exists.")
         by_number = topic.partitions != DEFAULT or topic.replication_factor != DEFAULT
         if topic.assignment and by_number:
@@ -145,7 +154,7 @@ class TopicAdmin:
                 "Both cannot be used at the same time.",
             )
         check_topic_name(topic.name)
-        validate_no_collision(topic.name, (*context.topics, *planned))
+        validate_no_collision(topic.name, (*context.topics, *being_made))
         if topic.assignment:
             assignment = validate_manual_assignment(topic.assignment)
         else:
@@ -172,11 +181,14 @@ class TopicAdmin:
         }
         created = await self._guarded([Create(path, data) for path, data in settings.items()])
         left_over = [
-            SetData(path, data)
-            for (path, data), result in zip(settings.items(), created, strict=True)
+            (name, SetData(path, data))
+            for name, (path, data), result in zip(planned, settings.items(), created, strict=True)
             if result.code is ZkCode.NODE_EXISTS
         ]
-        await self._guarded(left_over)
+        # Of a topic that was deleted; or of one that is there, and that this controller has not heard of yet.
+        if left_over:
+            there = (await self._session.batch([Exists(paths.topic(name)) for name, _ in left_over])).results
+            await self._guarded([each for (_, each), result in zip(left_over, there, strict=True) if not result.ok])
         ids = {name: self._new_topic_id() for name in planned}
         results = await self._guarded(
             [

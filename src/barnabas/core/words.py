@@ -14,6 +14,7 @@ EARLIEST: Final = -2
 MAX_TIMESTAMP: Final = -3
 EARLIEST_LOCAL: Final = -4
 LATEST_TIERED: Final = -5
+EARLIEST_PENDING_UPLOAD: Final = -6
 #: What `auto.offset.reset` may say, and the time that ListOffsets knows it by.
 OFFSET_RESETS: Final = {"earliest": EARLIEST, "latest": LATEST}
 

@@ -285,7 +285,7 @@ class ConsumerProtocol:
         topics = self._env.topics
         epoch = group.group_epoch
         has_changed = (
-            epoch == 0  # a new group begins with epoch 1, also where its first member wants no topic yet
+            not group.members  # the first one begins an epoch, also where it wants no topic yet
             or updated.subscribed_topics != member.subscribed_topics
             or updated.subscribed_regex != member.subscribed_regex
         )

@@ -5,12 +5,12 @@ from typing import Final
 
 from barnabas.core.errors import ErrorCode, Refused
 from barnabas.groups.classic_group import DEAD, STABLE, ClassicGroup
-from barnabas.groups.group import Group, GroupType, Outcome
-from barnabas.groups.offsets import Offsets
+from barnabas.groups.group import Group, GroupType
+from barnabas.groups.offsets import Offsets, removed_in_batches
 from barnabas.protocol.messages.delete_groups import DeletableGroupResult, DeleteGroupsResponse
 from barnabas.protocol.messages.describe_groups import DescribedGroup
 from barnabas.protocol.messages.list_groups import ListedGroup, ListGroupsRequest
-from barnabas.runtime.machine import Result
+from barnabas.runtime.machine import KeyValue, Result
 
 #: From this version of DescribeGroups on, a group that does not exist is an error (KIP-1043).
 GROUP_ID_NOT_FOUND_FROM: Final = 6
@@ -51,10 +51,9 @@ def list_groups(groups: Mapping[str, Group], request: ListGroupsRequest) -> list
     ]
 
 
-def delete_groups(
-    groups: Mapping[str, Group], offsets: Offsets, group_ids: list[str], out: Outcome
-) -> Result[DeleteGroupsResponse]:
+def delete_groups(groups: Mapping[str, Group], offsets: Offsets, group_ids: list[str]) -> Result[DeleteGroupsResponse]:
     response = DeleteGroupsResponse()
+    tombstones: list[KeyValue] = []
     for group_id in dict.fromkeys(group_ids):
         result = DeletableGroupResult(group_id=group_id)
         response.results.append(result)
@@ -67,6 +66,6 @@ def delete_groups(
         except Refused as refusal:
             result.error_code = refusal.code
             continue
-        offsets.delete_all(group_id, out)
-        out.records.extend(group.tombstones())
-    return out.result(response)
+        tombstones += offsets.delete_all(group_id)
+        tombstones += group.tombstones()
+    return removed_in_batches(tombstones, response)

@@ -163,7 +163,7 @@ class GroupMachine:
 
     def delete_offsets(self, request: OffsetDeleteRequest) -> Result[OffsetDeleteResponse]:
         _require_group_id(request.group_id)
-        return self._offsets.delete(request, Outcome())
+        return self._offsets.delete(request)
 
     # -- from outside --------------------------------------------------------------------------------------------------
 
@@ -174,7 +174,7 @@ class GroupMachine:
         return inspection.list_groups(self.groups, request)
 
     def delete_groups(self, group_ids: list[str]) -> Result[DeleteGroupsResponse]:
-        return inspection.delete_groups(self.groups, self._offsets, group_ids, Outcome())
+        return inspection.delete_groups(self.groups, self._offsets, group_ids)
 
     def topics_deleted(self, topics: Iterable[str]) -> Result[None]:
         self._forgotten.update(topics)

@@ -4,7 +4,7 @@ Pure; owner: the group machine.
 """
 
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, TypeVar
 
 from barnabas.core.errors import ErrorCode, Refused
 from barnabas.groups import records
@@ -38,7 +38,7 @@ from barnabas.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitResponsePartition,
     TxnOffsetCommitResponseTopic,
 )
-from barnabas.runtime.machine import Producer, Result
+from barnabas.runtime.machine import KeyValue, Producer, Result
 
 #: From this version of OffsetCommit on, a missing group has an error code of its own.
 GROUP_ID_NOT_FOUND_FROM: Final = 9
@@ -48,6 +48,29 @@ NO_EPOCH: Final = -1
 NO_EXPIRY: Final = -1
 #: Tombstones in one batch: it must fit into `max.message.bytes`.
 TOMBSTONES_MAX: Final = 2_000
+#: Of their keys, which have a group and a topic in them.
+TOMBSTONE_BYTES_MAX: Final = 256 * 1024
+
+R = TypeVar("R")
+
+
+def removed_in_batches(tombstones: list[KeyValue], response: R) -> Result[R]:
+    """What a request removes may be more than a batch takes: a group of a few topics has tens of thousands of offsets. So it is
+    written in several, and answered when the last is committed."""
+    fitting = _fitting(tombstones)
+    if fitting == len(tombstones):
+        return Result(tombstones, response)
+    return Result(tombstones[:fitting], then=lambda: removed_in_batches(tombstones[fitting:], response))
+
+
+def _fitting(tombstones: list[KeyValue]) -> int:
+    """How many of them go into one batch."""
+    size_bytes = 0
+    for at, (key, _) in enumerate(tombstones):
+        size_bytes += len(key)
+        if at and (at == TOMBSTONES_MAX or size_bytes > TOMBSTONE_BYTES_MAX):
+            return at
+    return len(tombstones)
 
 
 class Offsets:
@@ -188,12 +211,13 @@ class Offsets:
 
     # -- delete --------------------------------------------------------------------------------------------------------
 
-    def delete(self, request: OffsetDeleteRequest, out: Outcome) -> Result[OffsetDeleteResponse]:
+    def delete(self, request: OffsetDeleteRequest) -> Result[OffsetDeleteResponse]:
         group = self._groups.get(request.group_id)
         if group is None:
             raise Refused(ErrorCode.GROUP_ID_NOT_FOUND)
         group.check_offset_delete()
         response = OffsetDeleteResponse()
+        tombstones: list[KeyValue] = []
         for topic in request.topics:
             answers = OffsetDeleteResponseTopic(name=topic.name)
             response.topics.append(answers)
@@ -204,21 +228,21 @@ class Offsets:
                 if is_subscribed:
                     answer.error_code = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
                 elif self._has(request.group_id, topic.name, each.partition_index):
-                    out.records.append(records.offset_tombstone(request.group_id, topic.name, each.partition_index))
-        self._env.counts.offset_deletion(len(out.records))
-        return out.result(response)
+                    tombstones.append(records.offset_tombstone(request.group_id, topic.name, each.partition_index))
+        self._env.counts.offset_deletion(len(tombstones))
+        return removed_in_batches(tombstones, response)
 
     def _has(self, group_id: str, topic: str, partition: int) -> bool:
         return self._store.get(group_id, topic, partition) is not None or self._store.is_pending(
             group_id, topic, partition
         )
 
-    def delete_all(self, group_id: str, out: Outcome) -> None:
-        """All offsets of a group that is deleted, pending ones of open transactions included."""
+    def delete_all(self, group_id: str) -> list[KeyValue]:
+        """The tombstones of all offsets of a group that is deleted, pending ones of open transactions included."""
         doomed = {(topic, partition) for topic, each in self._store.of_group(group_id).items() for partition in each}
         doomed.update(self._store.pending_of_group(group_id))
-        out.records.extend(records.offset_tombstone(group_id, *each) for each in sorted(doomed))
         self._env.counts.offset_deletion(len(doomed))
+        return [records.offset_tombstone(group_id, *each) for each in sorted(doomed)]
 
     def forget_topics(self, topics: Iterable[str], out: Outcome) -> None:
         """The topics are gone, and so are their offsets: as many as fit into one batch."""

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from barnabas.coordination import paths
 from barnabas.coordination.config_store import ConfigStore
 from barnabas.coordination.zk_errors import SessionExpired
-from barnabas.core.config.dynamic import DynamicConfig
+from barnabas.core.config.dynamic import DynamicConfig, usable_of_broker
 from barnabas.core.errors import ErrorCode, Refused
 from barnabas.core.ids import BrokerId
 from barnabas.parts.security import SecurityParts
@@ -68,6 +68,14 @@ class EntitySettings:
             raise Refused(ErrorCode.STALE_BROKER_EPOCH, str(error)) from error
         for name, settings in found.items():
             self._changed(paths.TOPICS, name, settings)
+
+    async def read_broker(self, name: str) -> dict[str, str]:
+        """The dynamic settings of this broker, or the cluster's defaults, as they are in ZooKeeper now; passwords are plain."""
+        stored = await self.store.read(paths.BROKERS_ENTITY, name)
+        is_own = name == self._broker
+        if is_own:
+            stored, _ = self._security.secrets.reveal(stored)
+        return usable_of_broker(stored, per_broker=is_own)[0]
 
     async def write(self, entity_type: str, name: str, settings: Mapping[str, str]) -> None:
         """In ZooKeeper for everyone; here at once, so that who changed it here reads what was written."""

@@ -16,9 +16,17 @@ log = logging.getLogger(__name__)
 TOPICS_WAIT_S = 3.0
 #: A controller that reaches a broker tells it of the cluster at once: whoever waits for longer is told what for.
 TELL_AFTER_S = 10.0
-#: APIs that describe the cluster. A broker without metadata would send clients away with them.
+#: APIs that are answered from the cluster's metadata. A broker without it would send clients away, say of topics that they do
+#: not exist, and take all partitions from the members of a consumer group. It may lead partitions, and so coordinate groups and
+#: transactions, before it has the metadata: when all brokers start, or the only one.
 CLUSTER_APIS = tuple(
-    api_named(name).key for name in ("Metadata", "DescribeCluster", "DescribeTopicPartitions", "FindCoordinator")
+    api_named(name).key
+    for name in (
+        *("Metadata", "DescribeCluster", "DescribeTopicPartitions", "FindCoordinator"),
+        *("OffsetCommit", "OffsetFetch", "OffsetDelete", "TxnOffsetCommit", "AddPartitionsToTxn"),
+        *("JoinGroup", "SyncGroup", "ConsumerGroupHeartbeat", "ConsumerGroupDescribe"),
+        *("DeleteTopics", "DescribeConfigs", "AlterConfigs", "IncrementalAlterConfigs", "DescribeProducers"),
+    )
 )
 
 

@@ -13,6 +13,7 @@ from barnabas.core.ids import NO_EPOCH, BrokerId, LeaderEpoch, Offset, TopicId, 
 from barnabas.core.words import (
     EARLIEST,
     EARLIEST_LOCAL,
+    EARLIEST_PENDING_UPLOAD,
     LATEST,
     LATEST_TIERED,
     MAX_TIMESTAMP,
@@ -384,6 +385,8 @@ class Partition:
             return log.earliest_local_offset()
         elif timestamp == LATEST_TIERED:
             return log.latest_tiered_offset()
+        elif timestamp == EARLIEST_PENDING_UPLOAD:
+            return log.earliest_pending_upload_offset()
         else:
             is_max = timestamp == MAX_TIMESTAMP
             found = log.offset_of_max_timestamp() if is_max else log.offset_for_timestamp(timestamp)

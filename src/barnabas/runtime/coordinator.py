@@ -58,20 +58,21 @@ class CoordinatorRuntime(Generic[M]):
 
     # -- leadership ---------------------------------------------------------------------------------------------------
 
-    def elected(self, partition: int, epoch: int) -> None:
-        """This broker leads the partition now: load it, and serve when it is loaded."""
+    def elected(self, partition: int, epoch: int) -> bool:
+        """This broker leads the partition now: load it, and serve when it is loaded. False: what it has is still right."""
         current = self._shards.get(partition)
         if current is not None:
             if current.epoch >= epoch:
-                return
+                return False
             if current.state is ShardState.ACTIVE and epoch == current.epoch + 1:
                 # Still the leader, in the next epoch: the state is right, and nothing was lost. If epochs are missing, another
                 # broker has coordinated meanwhile, and may have kept this one from ending what it had decided.
                 current.epoch = epoch
-                return
+                return False
             current.close()
         shard = self._shards[partition] = Shard(self._context, partition, epoch, self._make_machine(partition))
         self._spawn(self._load(shard), f"load {self._context.name} {partition}")
+        return True
 
     def resigned(self, partition: int) -> None:
         shard = self._shards.pop(partition, None)

@@ -260,6 +260,10 @@ class Log:
         """The last one that is known to be in the tier; None where nothing is."""
         return self._reader.latest_tiered_offset()
 
+    def earliest_pending_upload_offset(self) -> TimestampedOffset | None:
+        """The first one that is not in the tier yet (KIP-1023); None where that is not known, or nothing goes there."""
+        return self._reader.earliest_pending_upload_offset()
+
     def latest_offset(self) -> TimestampedOffset:
         return self._reader.latest_offset()
 

@@ -199,6 +199,17 @@ class LogReader:
         highest = Offset(state.highest_copied_offset)
         return TimestampedOffset(-1, highest, state.epochs.epoch_at(highest))
 
+    def earliest_pending_upload_offset(self) -> TimestampedOffset | None:
+        """The first one that is not in the tier yet; None where that is not known, or nothing goes there."""
+        state = self._state
+        if not state.is_tiered:
+            return None
+        if state.highest_copied_offset >= 0:
+            pending = Offset(max(state.highest_copied_offset + 1, state.log_start_offset))
+            return TimestampedOffset(-1, pending, state.epochs.epoch_at(pending))
+        # Nothing is copied; unless something must have been, and this broker has not read of it yet.
+        return self.earliest_offset() if state.local_start_offset == state.log_start_offset else None
+
     def latest_offset(self) -> TimestampedOffset:
         state = self._state
         return TimestampedOffset(-1, state.log_end_offset, state.epochs.latest_epoch)

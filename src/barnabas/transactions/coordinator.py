@@ -108,12 +108,18 @@ class TransactionCoordinator:
     def elected(self, partition: int, epoch: int) -> None:
         """This broker leads a partition of the topic now."""
         self._epochs[partition] = epoch
-        self._runtime.elected(partition, epoch)
+        if self._runtime.elected(partition, epoch):
+            # Another broker may have coordinated meanwhile. What it has ended must not be ended again: a client that keeps
+            # its epoch may have the next transaction open. The log says what is left to do.
+            self._forget_decisions(partition)
 
     def resigned(self, partition: int) -> None:
         self._epochs.pop(partition, None)
-        self.markers.forget(partition)
         self._runtime.resigned(partition)
+        self._forget_decisions(partition)
+
+    def _forget_decisions(self, partition: int) -> None:
+        self.markers.forget(partition)
         for key in [key for key in self._awaited if key[0] == partition]:
             self._completed(*key)
 

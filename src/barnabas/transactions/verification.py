@@ -36,6 +36,9 @@ log = logging.getLogger(__name__)
 #: the markers are being written.
 RETRY_MAX_MS: Final = 100
 RETRY_BACKOFF_MS: Final = 20
+#: Partitions in one request, if it has more than one question: far below what a coordinator takes in one request
+#: (`barnabas.request.max.elements`). After a coordinator was away, thousands of producers may ask at once.
+PARTITIONS_PER_REQUEST_MAX: Final = 1_000
 
 
 class Asked(Enum):
@@ -258,10 +261,13 @@ class Verifier:
 
 
 def _take_batch(queue: list[_Pending]) -> list[_Pending]:
-    """The longest run of the queue in which no transactional id comes twice: it tells the answers apart."""
+    """The longest run of the queue in which no transactional id comes twice, which tells the answers apart, and which is not
+    too large."""
     batch: dict[str, _Pending] = {}
+    partitions = 0
     for pending in queue:
-        if pending.question.transactional_id in batch:
+        partitions += len(pending.partitions)
+        if batch and (pending.question.transactional_id in batch or partitions > PARTITIONS_PER_REQUEST_MAX):
             break
         batch[pending.question.transactional_id] = pending
     del queue[: len(batch)]

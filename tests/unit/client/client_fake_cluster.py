@@ -61,6 +61,8 @@ class FakeCluster:
     #: (producer id, epoch, first sequence) of every batch that was accepted.
     sequences: list[tuple[int, int, int]] = field(default_factory=list)
     produce_errors: list[ErrorCode] = field(default_factory=list)
+    #: Given to every fetch of a partition.
+    fetch_errors: dict[TopicPartition, ErrorCode] = field(default_factory=dict)
     aborted: list[AbortedTransaction] = field(default_factory=list)
     #: Fetches below it are out of range.
     log_start: int = 0
@@ -199,6 +201,9 @@ class FakeCluster:
         end = self.ends.get(where, 0)
         data = bytes(self.logs.get(where, b""))
         answer = PartitionData(partition_index=partition, high_watermark=end, last_stable_offset=end, records=b"")
+        if where in self.fetch_errors:
+            answer.error_code = self.fetch_errors[where]
+            return answer
         if not self.log_start <= offset <= end:
             answer.error_code = ErrorCode.OFFSET_OUT_OF_RANGE
             return answer

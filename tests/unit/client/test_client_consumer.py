@@ -9,6 +9,7 @@ from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.consumer import Consumer
 from barnabas.client.errors import BrokerRefused
 from barnabas.client.fetching import ConsumerConfig, Fetched, whole_batches_end
+from barnabas.core.errors import ErrorCode
 from barnabas.core.ids import TopicPartition
 from barnabas.core.words import READ_COMMITTED
 from barnabas.protocol.messages.fetch import AbortedTransaction
@@ -156,6 +157,44 @@ def test_lost_connection_is_survived() -> None:
             fake.broker.drop_connections()
             fake.append("t", batch(b"y"))
             assert await read_some(consumer) == [b"y"]
+
+    fake.run(scenario)
+
+
+def test_partitions_that_have_moved_do_not_hold_back_those_that_have_not() -> None:
+    """Each of them was waited for, one after the other: after a fail-over, minutes for a broker of a thousand."""
+    fake = FakeCluster(topics={"t": 50})
+    fake.append("t", batch(b"x"), 49)
+    fake.fetch_errors = {TopicPartition("t", number): ErrorCode.NOT_LEADER_OR_FOLLOWER for number in range(49)}
+
+    async def scenario(cluster: AsyncClient) -> None:
+        async with Consumer(cluster, ConsumerConfig(retry_backoff_ms=60_000)) as consumer:
+            consumer.assign({TopicPartition("t", number): 0 for number in range(50)})
+            async with asyncio.timeout(30):
+                [fetched] = await consumer.poll(60_000)
+            assert fetched.partition == TopicPartition("t", 49)
+
+    fake.run(scenario)
+
+
+def test_records_from_one_leader_are_not_lost_with_the_failure_of_another() -> None:
+    """Their positions had moved past them when the error was raised: whoever polled again never saw them."""
+    fake = FakeCluster(topics={"t": 2})
+    fake.append("t", batch(b"x"))
+
+    async def scenario(cluster: AsyncClient) -> None:
+        async def refused() -> list[Fetched]:
+            raise BrokerRefused(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "t-1")
+
+        async with Consumer(cluster) as consumer:
+            consumer.assign({T0: 0})
+            await cluster.leaders([T0])
+            consumer._start_fetches()
+            consumer._fetches[2] = asyncio.create_task(refused())
+            await asyncio.wait(consumer._fetches.values())
+            with pytest.raises(BrokerRefused):
+                await consumer.poll(1_000)
+            assert await read_all(consumer) == [b"x"]
 
     fake.run(scenario)
 

@@ -5,7 +5,7 @@ import asyncio
 from client_fake_broker import Call
 
 from barnabas.cli.local_cluster import wait_until
-from barnabas.client.admin.groups import CommittedOffset, commit_offsets, committed_offsets
+from barnabas.client.admin.groups import CommittedOffset, commit_offsets, committed_offsets, committed_offsets_of
 from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.blocking import BlockingClient
 from barnabas.client.config import ClientConfig, client_config
@@ -16,6 +16,14 @@ from barnabas.client.producer import Producer
 from barnabas.core.errors import ErrorCode
 from barnabas.core.ids import TopicPartition
 from barnabas.protocol.messages.fetch import FetchRequest, FetchResponse
+from barnabas.protocol.messages.find_coordinator import Coordinator, FindCoordinatorResponse
+from barnabas.protocol.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+    OffsetFetchResponseGroup,
+    OffsetFetchResponsePartitions,
+    OffsetFetchResponseTopics,
+)
 from barnabas.protocol.messages.produce import ProduceRequest
 from barnabas.testing.cluster import Cluster as RealCluster
 
@@ -59,6 +67,47 @@ def test_both_shells_send_ids_and_look_again_when_one_is_unknown() -> None:
 
     fake.run(scenario)
     assert PRODUCE in {call.message.API_KEY for call in fake.broker.calls}
+
+
+def test_offset_of_a_topic_that_the_coordinator_does_not_know_yet_is_asked_for_again() -> None:
+    """It was taken for one that was never committed: the consumer began at `auto.offset.reset`, and skipped records."""
+    fake = FakeCluster(ids={"t": OLD})
+    asked: list[bytes] = []
+
+    def fetch_offsets(call: Call) -> None:
+        assert isinstance(call.message, OffsetFetchRequest)
+        assert call.version == OffsetFetchRequest.MAX_VERSION
+        assert call.message.groups[0].topics is not None
+        asked.append(call.message.groups[0].topics[0].topic_id)
+        is_first = len(asked) == 1
+        part = OffsetFetchResponsePartitions(
+            partition_index=0,
+            committed_offset=-1 if is_first else 7,
+            error_code=ErrorCode.UNKNOWN_TOPIC_ID if is_first else ErrorCode.NONE,
+        )
+        fake.ids["t"] = NEW
+        topic = OffsetFetchResponseTopics(name="t", topic_id=asked[-1], partitions=[part])
+        call.reply(OffsetFetchResponse(groups=[OffsetFetchResponseGroup(group_id="g", topics=[topic])]))
+
+    def find_coordinator(call: Call) -> None:
+        call.reply(
+            FindCoordinatorResponse(
+                coordinators=[Coordinator(key="g", node_id=1, host=fake.broker.host, port=fake.broker.port)]
+            )
+        )
+
+    fake.broker.handlers[OffsetFetchRequest.API_KEY] = fetch_offsets
+    fake.broker.handlers[FindCoordinatorResponse.API_KEY] = find_coordinator
+
+    async def scenario(cluster: AsyncClient) -> None:
+        await cluster.topics(["t"])
+        assert await committed_offsets(cluster, "g", [T0]) == {T0: CommittedOffset(7)}
+        assert asked == [OLD, NEW]
+        asked.clear()
+        await cluster.topics(["t"])
+        assert await committed_offsets_of(cluster, ["g"], [T0]) == {"g": {T0: CommittedOffset(7)}}
+
+    fake.run(scenario)
 
 
 def make_again(real: RealCluster) -> None:

@@ -3,13 +3,15 @@
 import asyncio
 import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from live_cluster import LiveBroker, LiveCluster, live_cluster, run
 
 from barnabas.controller.effects import Failure
 from barnabas.controller.events import ElectionType, ProposedIsr
-from barnabas.controller.topics import MorePartitions, NewTopic
+from barnabas.controller.topics import MorePartitions, NewTopic, TopicAdmin, TopicDefaults
 from barnabas.coordination import paths
 from barnabas.coordination.operations import Create, SetData
 from barnabas.coordination.session import SessionState
@@ -21,7 +23,7 @@ from barnabas.coordination.znodes import (
     encode_config,
 )
 from barnabas.core.errors import ErrorCode, Refused
-from barnabas.core.ids import TopicPartition
+from barnabas.core.ids import TopicId, TopicPartition
 from barnabas.protocol.messages.leader_and_isr import LeaderAndIsrRequest
 from barnabas.protocol.messages.stop_replica import StopReplicaRequest
 from barnabas.protocol.messages.update_metadata import UpdateMetadataRequest
@@ -186,6 +188,65 @@ def test_request_without_time_to_wait_is_answered_with_a_time_out_and_happens_al
             created = await controller.controller.create_topics([NewTopic("orders", 1, 1)], timeout_ms=0)
             assert created["orders"].failure == Failure(ErrorCode.REQUEST_TIMED_OUT)
             await controller.until(lambda: controller.metadata.has_all_leaders("orders", [0]))
+
+    run(story())
+
+
+COMPACTED = NewTopic("orders", 1, 1, configs={"cleanup.policy": "compact"})
+
+
+async def settings_of_orders(broker: LiveBroker) -> dict[str, str]:
+    data, _ = await broker.session.get("/config/topics/orders")
+    return decode_config("", data)
+
+
+def test_of_two_who_make_a_topic_at_once_the_first_has_its_settings() -> None:
+    """A consumer's Metadata request creates the topic, without settings, while an administrator does so with some."""
+
+    async def story() -> None:
+        async with live_cluster(1) as cluster:
+            broker = await cluster.the_controller()
+            first, second = await asyncio.gather(
+                broker.controller.create_topics([COMPACTED], timeout_ms=10_000),
+                broker.controller.create_topics([NewTopic("orders", 1, 1)], timeout_ms=10_000),
+            )
+            assert first["orders"].failure is None
+            failure = second["orders"].failure
+            assert failure is not None and failure.code is ErrorCode.TOPIC_ALREADY_EXISTS
+            assert await settings_of_orders(broker) == COMPACTED.configs
+            assert await broker.controller.delete_topics(["orders"], timeout_ms=10_000) == {"orders": None}
+            await broker.until(lambda: not broker.controller.machine.context.to_delete)
+            assert await make(cluster, NewTopic("orders", 1, 1)) == {"orders": None}, "it may be made again"
+
+    run(story())
+
+
+def test_a_topic_that_the_controller_has_not_heard_of_yet_keeps_its_settings() -> None:
+    async def story() -> None:
+        async with live_cluster(1) as cluster:
+            broker = await cluster.the_controller()
+            assert await make(cluster, COMPACTED) == {"orders": None}
+            known = broker.controller.machine.context
+            before_its_watch: Any = SimpleNamespace(
+                is_active=True,
+                context=SimpleNamespace(topics=(), to_delete=(), epoch_zk_version=known.epoch_zk_version),
+            )
+            nothing_yet: Any = SimpleNamespace(topic=lambda name: None, brokers=broker.metadata.brokers)
+            admin = TopicAdmin(
+                broker.session,
+                before_its_watch,
+                nothing_yet,
+                defaults=TopicDefaults(),
+                choose=lambda below: 0,
+                new_topic_id=lambda: TopicId(bytes(15) + b"\7"),
+                validate_config=lambda configs: None,
+            )
+            created = await admin.create(
+                [NewTopic("orders", 1, 1)], timeout_ms=0, validate_only=False, permit=lambda partitions: True
+            )
+            failure = created["orders"].failure
+            assert failure is not None and failure.code is ErrorCode.TOPIC_ALREADY_EXISTS
+            assert await settings_of_orders(broker) == COMPACTED.configs
 
     run(story())
 

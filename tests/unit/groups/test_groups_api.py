@@ -398,6 +398,57 @@ def test_topics_that_may_not_be_read_or_do_not_exist_are_refused_one_by_one() ->
     run(scenario)
 
 
+def some_partitions(topic: type[Any], partition: type[Any], **more: Any) -> list[Any]:
+    """One that there is, and one that this broker does not know yet: the topic has grown."""
+    return [topic(name="orders", partitions=[partition(partition_index=index, **more) for index in (0, 7)])]
+
+
+@pytest.mark.parametrize(
+    ("request_", "response_type", "version"),
+    [
+        (
+            OffsetCommitRequest(
+                group_id="g", topics=some_partitions(OffsetCommitRequestTopic, OffsetCommitRequestPartition)
+            ),
+            OffsetCommitResponse,
+            8,
+        ),
+        (
+            TxnOffsetCommitRequest(
+                transactional_id="tx",
+                group_id="g",
+                producer_id=9,
+                producer_epoch=2,
+                topics=some_partitions(TxnOffsetCommitRequestTopic, TxnOffsetCommitRequestPartition),
+            ),
+            TxnOffsetCommitResponse,
+            3,
+        ),
+        (
+            OffsetDeleteRequest(
+                group_id="g", topics=some_partitions(OffsetDeleteRequestTopic, OffsetDeleteRequestPartition)
+            ),
+            OffsetDeleteResponse,
+            0,
+        ),
+    ],
+    ids=["OffsetCommit", "TxnOffsetCommit", "OffsetDelete"],
+)
+def test_topic_is_answered_once_though_some_of_its_partitions_are_refused(
+    request_: Any, response_type: type[Any], version: int
+) -> None:
+    """Sarama keeps answers by topic: of two of the same name it sees the last, and misses the partitions of the first."""
+
+    async def scenario(broker: FakeBroker) -> None:
+        await broker.ask(commit_request(1), OffsetCommitResponse, 8)
+        response = await broker.ask(request_, response_type, version)
+        [topic] = response.topics
+        codes = {each.partition_index: each.error_code for each in topic.partitions}
+        assert codes == {0: ErrorCode.NONE, 7: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+
+    run(scenario)
+
+
 @pytest.mark.parametrize("at_once", [True, False])
 def test_commit_that_the_coordinator_refuses_speaks_of_all_its_partitions(at_once: bool) -> None:
     async def scenario(broker: FakeBroker) -> None:
@@ -418,8 +469,15 @@ def test_commit_that_the_coordinator_refuses_speaks_of_all_its_partitions(at_onc
 
 def test_unknown_topic_ids_are_told_apart() -> None:
     async def scenario(broker: FakeBroker) -> None:
-        committed = await broker.ask(commit_request(1, "gone"), OffsetCommitResponse, 10)
-        assert committed.topics[0].partitions[0].error_code == ErrorCode.UNKNOWN_TOPIC_ID
+        request = commit_request(1, "gone")
+        request.topics += commit_request(1).topics + commit_request(1, "lost").topics
+        committed = await broker.ask(request, OffsetCommitResponse, 10)
+        codes = {topic.topic_id: topic.partitions[0].error_code for topic in committed.topics}
+        assert codes == {
+            topic_id("gone"): ErrorCode.UNKNOWN_TOPIC_ID,
+            topic_id("orders"): ErrorCode.NONE,
+            topic_id("lost"): ErrorCode.UNKNOWN_TOPIC_ID,
+        }
         response = await broker.ask(fetch_request(10, topic="gone"), OffsetFetchResponse, 10)
         assert response.groups[0].topics[0].partitions[0].error_code == ErrorCode.UNKNOWN_TOPIC_ID
 

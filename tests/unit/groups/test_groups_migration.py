@@ -120,6 +120,20 @@ def test_empty_classic_group_becomes_a_consumer_group_with_its_offsets(h: Harnes
     assert consumer_group(h).group_epoch > 2
 
 
+def test_first_member_of_a_former_classic_group_begins_an_epoch_though_it_wants_no_topic_yet(h: Harness) -> None:
+    """The Java client joins so while its pattern matches nothing. Its epoch must not fall when a topic comes."""
+    h.leave(*h.stable_group())
+    generation = h.group().generation
+    client = Client(h, "a", topics=[])
+    client.poll()
+    assert consumer_group(h).group_epoch == client.epoch > generation
+    consumer_group(h).validate()
+    client.topics = ["t"]
+    client.poll()
+    assert client.seen == sorted(client.seen)
+    assert client.numbers() == set(range(6))
+
+
 def test_group_that_has_just_become_classic_is_there_after_a_failover(h: Harness) -> None:
     a = Client(h, "a")
     a.poll()

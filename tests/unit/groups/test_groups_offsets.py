@@ -1,5 +1,7 @@
 """Committed offsets: who may commit, what is fetched, what goes away and when."""
 
+from typing import Any
+
 import pytest
 from consumer_driver import Client
 from group_harness import GROUP, Harness
@@ -24,6 +26,7 @@ from barnabas.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitRequestPartition,
     TxnOffsetCommitRequestTopic,
 )
+from barnabas.runtime.machine import Result, Ticket
 
 DAY_MS = 24 * 3600 * 1000
 
@@ -354,6 +357,37 @@ def test_deleting_a_group_deletes_its_offsets_committed_and_pending(h: Harness) 
     for machine in (h.machine, h.replayed()):
         assert GROUP not in machine.groups
         assert machine.store.count == 0
+
+
+@pytest.mark.parametrize("whole_group", [True, False], ids=["the group", "its offsets"])
+def test_more_offsets_are_deleted_than_one_batch_takes(
+    h: Harness, monkeypatch: pytest.MonkeyPatch, whole_group: bool
+) -> None:
+    """All in one would be larger than `max.message.bytes`, and never be written."""
+    partitions, topic = 6_000, "t" * 200
+    for partition in range(partitions):
+        commit(h, 1, topic=topic, partition=partition)
+    sizes: list[int] = []
+    carry_out = h.carry_out
+
+    def watched(result: Result[Any], ticket: Ticket | None) -> bool:
+        sizes.append(sum(len(record.key) for record in result.records))
+        return carry_out(result, ticket)
+
+    monkeypatch.setattr(h, "carry_out", watched)
+    if whole_group:
+        [deleted] = h.ask(lambda machine: machine.delete_groups([GROUP])).results
+        assert deleted.error_code == ErrorCode.NONE
+    else:
+        asked = OffsetDeleteRequestTopic(
+            name=topic, partitions=[OffsetDeleteRequestPartition(partition_index=each) for each in range(partitions)]
+        )
+        request = OffsetDeleteRequest(group_id=GROUP, topics=[asked])
+        assert len(h.ask(lambda machine: machine.delete_offsets(request)).topics[0].partitions) == partitions
+    assert max(sizes) < 500_000 < sum(sizes)
+    for machine in (h.machine, h.replayed()):
+        assert machine.store.count == 0
+        assert (GROUP in machine.groups) is not whole_group
 
 
 def test_offsets_of_a_deleted_topic_go_with_it(h: Harness) -> None:

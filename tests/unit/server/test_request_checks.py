@@ -44,8 +44,15 @@ class Replies:
         self.response = response
 
 
-def batch(codec: Codec = Codec.NONE) -> bytearray:
-    builder = BatchBuilder(codec=codec)
+def batch(codec: Codec = Codec.NONE, *, transactional: bool = False) -> bytearray:
+    producer_id, epoch, sequence = (7, 0, 0) if transactional else (-1, -1, -1)
+    builder = BatchBuilder(
+        codec=codec,
+        producer_id=producer_id,
+        producer_epoch=epoch,
+        base_sequence=sequence,
+        transactional=transactional,
+    )
     builder.append(b"k", b"v" * 100, timestamp=1_000)
     return bytearray(builder.build())
 
@@ -94,6 +101,14 @@ def test_refused_produce_without_acks_ends_the_connection_instead_of_answering()
     """A response that nobody waits for would be taken for the answer to the next request."""
     with pytest.raises(Malformed, match="TRANSACTIONAL_ID_AUTHORIZATION_FAILED"):
         produce(9, batch(), acks=0, allowed=False, transaction="txn")
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP])
+def test_records_of_a_transaction_are_refused_without_its_transactional_id(codec: Codec) -> None:
+    """They would join the open transaction of a producer whose id may not be written to, and nobody would be asked."""
+    with pytest.raises(Refused) as refusal:
+        produce(9, batch(codec, transactional=True))
+    assert refusal.value.code is ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
 
 
 class Lagging:
@@ -182,7 +197,7 @@ def test_clients_that_do_not_know_offset_not_available_hear_that_there_is_no_lea
     assert Lagging(tmp_path).list(-1, version=4) == (ErrorCode.LEADER_NOT_AVAILABLE, -1)
 
 
-@pytest.mark.parametrize(("timestamp", "version"), [(-3, 6), (-4, 7), (-5, 8), (-6, 11), (-1_000, 11)])
+@pytest.mark.parametrize(("timestamp", "version"), [(-3, 6), (-4, 7), (-5, 8), (-6, 10), (-7, 11), (-1_000, 11)])
 def test_special_timestamps_that_a_version_does_not_have_are_refused(
     tmp_path: Path, timestamp: int, version: int
 ) -> None:

@@ -5,7 +5,14 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from pathlib import Path
 
 from barnabas.core.errors import ErrorCode
-from barnabas.core.words import EARLIEST, EARLIEST_LOCAL, LATEST, LATEST_TIERED, MAX_TIMESTAMP
+from barnabas.core.words import (
+    EARLIEST,
+    EARLIEST_LOCAL,
+    EARLIEST_PENDING_UPLOAD,
+    LATEST,
+    LATEST_TIERED,
+    MAX_TIMESTAMP,
+)
 from barnabas.protocol.messages.create_topics import (
     CreatableReplicaAssignment,
     CreatableTopic,
@@ -76,7 +83,7 @@ async def offsets(tier: TieredBroker, timestamps: Sequence[int]) -> list[tuple[i
     for timestamp in timestamps:
         wanted = ListOffsetsPartition(partition_index=TP.partition, timestamp=timestamp)
         request = ListOffsetsRequest(replica_id=-1, topics=[ListOffsetsTopic(name=TP.topic, partitions=[wanted])])
-        answer = (await ask(tier.broker, request, ListOffsetsResponse, version=9)).topics[0].partitions[0]
+        answer = (await ask(tier.broker, request, ListOffsetsResponse, version=11)).topics[0].partitions[0]
         found.append((answer.error_code, answer.offset))
     return found
 
@@ -90,6 +97,7 @@ async def test_history_is_read_over_the_border_and_after_a_restart(tmp_path: Pat
     async with zookeeper() as ensemble:
         async with tiered_broker(ensemble, tmp_path, store) as tier:
             await tier.create(LOCAL_NOTHING)
+            assert await offsets(tier, [LATEST_TIERED, EARLIEST_PENDING_UPLOAD]) == [(0, -1), (0, 0)]
             for number in range(30):
                 await tier.produce(1, timestamp=1_000_000 + number * 1000)
             await until(lambda: tier.is_all_copied() and len(tier.log.segments) == 1, "only the active segment is here")
@@ -98,6 +106,7 @@ async def test_history_is_read_over_the_border_and_after_a_restart(tmp_path: Pat
             assert await read_all(tier, 7) == all_of(30)[7:]
             times = [EARLIEST, EARLIEST_LOCAL, LATEST_TIERED, LATEST, MAX_TIMESTAMP, 1_004_500, 1_029_000, 1_030_000]
             assert await offsets(tier, times) == [(0, each) for each in (0, local, local - 1, 30, 29, 5, 29, -1)]
+            assert await offsets(tier, [EARLIEST_PENDING_UPLOAD]) == [(0, local)]
             assert (await fetch(tier, 31))[0] == ErrorCode.OFFSET_OUT_OF_RANGE
         async with tiered_broker(ensemble, tmp_path, store) as tier:
             tier.produced = 30
@@ -252,6 +261,7 @@ async def test_topic_that_leaves_the_tier_begins_with_its_first_segment(tmp_path
         await until(lambda: tier.log.log_start_offset == local, "the log begins with what is here")
         await until(lambda: not store.objects, "nothing of it is in the tier")
         assert await offsets(tier, [EARLIEST, EARLIEST_LOCAL, LATEST_TIERED]) == [(0, local), (0, local), (0, -1)]
+        assert await offsets(tier, [EARLIEST_PENDING_UPLOAD]) == [(0, -1)], "nothing goes there any more"
         assert (await fetch(tier, 0))[0] == ErrorCode.OFFSET_OUT_OF_RANGE
         assert await read_all(tier, local) == all_of(20)[local:]
 

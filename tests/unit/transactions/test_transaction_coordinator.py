@@ -271,6 +271,34 @@ def test_what_another_coordinator_has_fenced_and_not_ended_is_ended_when_leaders
     run(scenario)
 
 
+def test_a_coordinator_that_missed_its_successor_sends_nothing_for_what_that_one_ended() -> None:
+    """It never resigned. With clients that keep their epoch, its marker would end the transaction that is open now."""
+
+    async def scenario(world: World) -> None:
+        await world.elected(epoch=5)
+        client = await world.init()
+        await world.coordinator.add_partitions("t", client, [A0])
+        world.markers_error = ErrorCode.NOT_LEADER_OR_FOLLOWER
+        await world.coordinator.end("t", client, commit=True, client_version=0)
+        await until(lambda: len(world.markers) == 1 and world.coordinator.markers.without_leader == 1)
+        world.markers_error = ErrorCode.NONE
+        second = world.make()
+        await world.elected(second, epoch=6)
+        await until(lambda: not len(second.markers))
+        assert await second.add_partitions("t", client, [A0]) is ErrorCode.NONE
+        second.close()
+        world.markers.clear()
+        await world.elected(epoch=7)
+        world.coordinator.markers.metadata_changed()
+        await turns()
+        assert world.markers == [], "the marker of the first transaction goes into the second one"
+        txn = await world.coordinator.describe("t")
+        assert txn is not None
+        assert txn.state is TransactionState.ONGOING
+
+    run(scenario)
+
+
 def test_an_answer_waits_for_the_commit_and_so_does_what_rests_on_it() -> None:
     async def scenario(world: World) -> None:
         await world.elected()

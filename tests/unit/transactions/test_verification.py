@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from txn_harness import A0, A1, B0
 
+from barnabas.core.config.catalog import BROKER_SETTINGS
 from barnabas.core.errors import ErrorCode, Refused
 from barnabas.core.ids import BrokerId, TopicPartition
 from barnabas.protocol.messages.add_partitions_to_txn import (
@@ -257,6 +258,26 @@ def test_what_a_producer_hears(asked: Asked, error: ErrorCode, heard: ErrorCode)
         assert bad.error is heard
         assert bad.guard is None
         assert good.error is ErrorCode.NONE
+
+    run(scenario)
+
+
+def test_no_request_has_more_questions_than_a_coordinator_takes() -> None:
+    """While the coordinator was away, every producer has come to ask. All in one request would be refused for all."""
+
+    async def scenario(world: World) -> None:
+        world.coordinator.gate.clear()
+        producers = 5_000
+        async with asyncio.TaskGroup() as asking:
+            tasks = [asking.create_task(world.verify(A0, name=f"t{number}")) for number in range(producers)]
+            while not world.coordinator.asked:
+                await asyncio.sleep(0)
+            world.coordinator.gate.set()
+        assert all(verdict.error is ErrorCode.NONE for task in tasks for verdict in task.result())
+        sizes = [len(request.transactions) for request in world.coordinator.asked]
+        assert sum(sizes) == producers
+        # A transaction, its topic and its partition: three elements each.
+        assert max(sizes) * 3 <= BROKER_SETTINGS["barnabas.request.max.elements"].default
 
     run(scenario)
 

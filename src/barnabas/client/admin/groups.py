@@ -222,22 +222,31 @@ async def committed_offsets(
 ) -> dict[TopicPartition, CommittedOffset]:
     """What the group has committed, for some partitions or all; those without an offset are left out."""
     wanted = None if partitions is None else by_topic(partitions)
-    request = OffsetFetchRequest(
-        group_id=group_id,
-        topics=None
-        if wanted is None
-        else [OffsetFetchRequestTopic(name=name, partition_indexes=indexes) for name, indexes in wanted.items()],
-        groups=[_of_group(cluster, group_id, wanted)],
-        require_stable=require_stable,
-    )
+    is_id_unknown = False
 
     def error_of(response: OffsetFetchResponse) -> int:
         return response.groups[0].error_code if response.groups else response.error_code
 
     async def once() -> dict[TopicPartition, CommittedOffset]:
+        nonlocal is_id_unknown
+        if is_id_unknown and wanted is not None:
+            # Made again perhaps, under another id: by its name alone it would have the offsets of the one before it.
+            await cluster.refresh(wanted.keys())
+        request = OffsetFetchRequest(
+            group_id=group_id,
+            topics=None
+            if wanted is None
+            else [OffsetFetchRequestTopic(name=name, partition_indexes=indexes) for name, indexes in wanted.items()],
+            groups=[_of_group(cluster, group_id, wanted)],
+            require_stable=require_stable,
+        )
         response = await cluster.ask_coordinator(group_id, request, OffsetFetchResponse, error_of=error_of)
         check(error_of(response))
-        return _committed(response, _names(request.groups[0].topics or ()))
+        try:
+            return _committed(response, _names(request.groups[0].topics or ()))
+        except BrokerRefused as refusal:
+            is_id_unknown = refusal.code is ErrorCode.UNKNOWN_TOPIC_ID
+            raise
 
     return await cluster.retrying("OffsetFetch", once)
 
@@ -263,8 +272,12 @@ async def committed_offsets_of(
             except ClientError:
                 continue  # too old, or gone: see below
             for told in response.groups:
-                if not told.error_code:
+                if told.error_code:
+                    continue
+                try:
                     found[told.group_id] = _committed_of(told.topics, _names(request.groups[0].topics or ()))
+                except BrokerRefused:
+                    continue  # not known yet: see below
     for group in group_ids:
         if group not in found:
             try:
@@ -305,7 +318,8 @@ def _committed_of(
         name = topic.name or names[topic.topic_id] if isinstance(topic, OffsetFetchResponseTopics) else topic.name
         for part in topic.partitions:
             key = TopicPartition(name, part.partition_index)
-            if part.error_code == ErrorCode.UNSTABLE_OFFSET_COMMIT:
+            if part.error_code and ErrorCode(part.error_code) in RETRIABLE:
+                # Not to be taken for an offset that was never committed: a consumer would begin somewhere else.
                 raise BrokerRefused(part.error_code, str(key))
             if not part.error_code and part.committed_offset >= 0:
                 found[key] = CommittedOffset(part.committed_offset, part.metadata or "", part.committed_leader_epoch)

@@ -110,12 +110,12 @@ class DynamicConfig:
     def set_broker(self, settings: Mapping[str, str]) -> tuple[str, ...]:
         """Replaces this broker's dynamic settings. Returns what was ignored, and why: settings that are already in the store
         cannot be refused, and one bad entry must not keep the others from taking effect."""
-        usable, ignored = _usable(settings, lambda name, raw: _check_entry(name, raw, per_broker=True))
+        usable, ignored = usable_of_broker(settings, per_broker=True)
         return ignored + self._apply(self._cluster_default, usable)
 
     def set_cluster_default(self, settings: Mapping[str, str]) -> tuple[str, ...]:
         """As `set_broker`, for the cluster's dynamic defaults."""
-        usable, ignored = _usable(settings, lambda name, raw: _check_entry(name, raw, per_broker=False))
+        usable, ignored = usable_of_broker(settings, per_broker=False)
         return ignored + self._apply(usable, self._own)
 
     def validate_broker_change(self, proposed: Mapping[str, str], *, per_broker: bool) -> None:
@@ -188,6 +188,11 @@ class DynamicConfig:
                 check(config)
         except ConfigError as error:
             raise ConfigError(f"Invalid dynamic configuration: {error}") from error
+
+
+def usable_of_broker(settings: Mapping[str, str], *, per_broker: bool) -> tuple[dict[str, str], tuple[str, ...]]:
+    """Of the dynamic settings of a broker, or of the cluster's defaults: those that may be used; what is ignored, and why."""
+    return _usable(settings, lambda name, raw: _check_entry(name, raw, per_broker=per_broker))
 
 
 def _usable(settings: Mapping[str, str], check: Callable[[str, str], None]) -> tuple[dict[str, str], tuple[str, ...]]:
