@@ -112,13 +112,13 @@ class Appends:
             outcome.log_start_offset = info.log_start_offset
             if required_acks == -1:
                 waiting[index] = (partition, info.last_offset + 1, partition.machine.leaderships)
+            if info.flush_due:
+                to_flush.append((outcome, partition.local_log))
             if info.duplicate:
                 if info.first_offset < 0:
                     # From before a restart: it is here, but nobody knows where. Clients take this for success.
                     outcome.error = ErrorCode.DUPLICATE_SEQUENCE_NUMBER
                 continue
-            if info.flush_due:
-                to_flush.append((outcome, partition.local_log))
             counters = hosted.counters(tp.topic)
             counters.bytes_in.value += info.size_bytes
             counters.messages_in.value += info.record_count
