@@ -245,12 +245,14 @@ class LogManager:
 
     def topic_settings_changed(self, topic: str, config: LogConfig) -> None:
         """`topic` is empty if every topic's settings may have changed."""
-        if topic:
-            for log in self.logs_of(topic):
-                log.update_config(config)
-        else:
-            for log in self.all_logs():
-                log.update_config(self._config_of(log.partition.topic))
+        for log in self.logs_of(topic) if topic else self.all_logs():
+            if log.is_closed:
+                continue  # its directory has just failed
+            try:
+                log.update_config(config if topic else self._config_of(log.partition.topic))
+            except LogDirFault as fault:
+                # The log has reported it. The others need their settings all the same, and so does whoever is told next.
+                logger.error("settings of %s came too late: %s", log.partition, fault)
 
     def check_framing(self, wanted: bool) -> None:
         """`barnabas.record.framing.check`"""
@@ -316,11 +318,16 @@ class LogManager:
         `KAFKA_STORAGE_ERROR`, or it would come back with the directory.
         """
         is_missing = partition not in self._logs
-        for logs in (self._logs, self._future):
-            log = self._release(logs, partition)
-            if log is not None:
-                self._delete(log)
+        leaving = [log for logs in (self._logs, self._future) if (log := self._release(logs, partition)) is not None]
         self.on_removed(partition)
+        fault: LogDirFault | None = None
+        for log in leaving:
+            try:
+                self._delete(log)
+            except LogDirFault as failed:
+                fault = failed  # the other one is in another directory, and has to go all the same
+        if fault is not None:
+            raise fault
         if is_missing and self.has_offline_dirs():
             raise Refused(
                 ErrorCode.KAFKA_STORAGE_ERROR,
