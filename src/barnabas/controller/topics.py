@@ -4,6 +4,7 @@ Owner: the event loop of the controller's broker. The controller's own watches d
 is seen by the machine, as one that a tool wrote would be.
 """
 
+import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -98,6 +99,7 @@ class TopicAdmin:
         self._choose = choose
         self._new_topic_id = new_topic_id
         self._validate_config = validate_config
+        self._writing = asyncio.Lock()
 
     # --- making -------------------------------------------------------------------------------------------------------
 
@@ -165,6 +167,14 @@ class TopicAdmin:
         return assignment
 
     async def _write(self, planned: Mapping[str, tuple[NewTopic, Assignment]]) -> dict[str, TopicId | Failure]:
+        """One request at a time: two that make the same topic must not mix one's settings with the other's partitions."""
+        async with self._writing:
+            found = (await self._session.batch([Exists(paths.topic(name)) for name in planned])).results
+            there = {name for name, result in zip(planned, found, strict=True) if result.ok}
+            made = await self._write_new({name: each for name, each in planned.items() if name not in there})
+            return {name: _exists(name) if name in there else made[name] for name in planned}
+
+    async def _write_new(self, planned: Mapping[str, tuple[NewTopic, Assignment]]) -> dict[str, TopicId | Failure]:
         """Settings first: a broker that sees the topic must find them."""
         settings = {
             paths.config_entity(paths.TOPICS, name): encode_config(topic.configs)
@@ -194,7 +204,7 @@ class TopicAdmin:
             if result.ok:
                 outcomes[name] = ids[name]
             elif result.code is ZkCode.NODE_EXISTS:
-                outcomes[name] = Failure(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
+                outcomes[name] = _exists(name)
             else:
                 outcomes[name] = Failure(ErrorCode.UNKNOWN_SERVER_ERROR, f"{paths.topic(name)}: {result.code.value}")
         return outcomes
@@ -299,6 +309,10 @@ class TopicAdmin:
         if missing and timeout_ms > 0:
             _log.info("not done within %d ms: %s", timeout_ms, ", ".join(sorted(missing)))
         return sorted(missing)
+
+
+def _exists(name: str) -> Failure:
+    return Failure(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
 
 
 def _created(failure: Failure | None, topic_id: TopicId | None, assignment: Assignment) -> CreatedTopic:
