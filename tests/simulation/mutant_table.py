@@ -252,6 +252,13 @@ NOT_SIMULATED: Final = (
         "test_broker_that_returns_forgets_topics_that_were_deleted_meanwhile",
     ),
     NotSimulated(
+        "core 8",
+        "settings that changed while a broker was away for long are not read again",
+        "nobody in the world is away for a quarter of an hour",
+        "unit/coordination/test_config_store.py",
+        "test_broker_that_was_away_for_so_long_that_notifications_are_gone_reads_all_settings_again",
+    ),
+    NotSimulated(
         "link 1",
         "a mirror that its replicas do not have keeps all others from their end",
         "replicas come back before anybody would notice",

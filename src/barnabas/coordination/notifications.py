@@ -32,18 +32,26 @@ class ChangeNotifications:
         prefix: str,
         handle: Callable[[bytes], Awaitable[None]],
         clock: Clock,
+        *,
+        reload: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
+        """`reload` is called with each new session, before what is new: notifications live a quarter of an hour, so a broker
+        that was away for longer has missed some."""
         self._session = session
         self._root = root
         self._prefix = prefix
         self._handle = handle
         self._clock = clock
+        self._reload = reload
+        self._is_reload_due = False
         #: Children that are there and have been handled.
         self._seen: set[str] = set()
         self._changed = asyncio.Event()
         self._unsubscribe = session.on_state(self._on_state)
 
     def _on_state(self, state: SessionState) -> None:
+        if state is SessionState.RENEWED:
+            self._is_reload_due = True
         if state in (SessionState.CONNECTED, SessionState.RENEWED):
             self._changed.set()  # watches of the old session are gone, and so may be what they would have told
 
@@ -66,6 +74,9 @@ class ChangeNotifications:
                 await self._changed.wait()
                 self._changed.clear()
                 try:
+                    if self._is_reload_due and self._reload is not None:
+                        await self._reload()
+                        self._is_reload_due = False
                     await self._read_new()
                 except (ConnectionLost, SessionExpired) as error:
                     log.info("cannot read notifications under %s, trying again: %s", self._root, error)
