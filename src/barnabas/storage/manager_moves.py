@@ -7,7 +7,7 @@ next start.
 
 import logging
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from barnabas.core.errors import BarnabasError, LogDirFault
 from barnabas.core.ids import TopicPartition
@@ -17,6 +17,9 @@ from barnabas.storage.environment import LogEnvironment
 from barnabas.storage.log import Log
 
 logger = logging.getLogger(__name__)
+
+#: The pause before a copy is synced again that could not be, though its disk is well.
+RETRY_S: Final = 5.0
 
 
 class DuplicateLog(BarnabasError):
@@ -65,11 +68,14 @@ class OldLogs:
         """Close `old`, and delete it once `copy`, which has got its name, is on disk."""
         old.abandon()
         self._old[old.partition] = _Old(old.directory, [])
+        self._make_safe(old, copy)
+
+    def _make_safe(self, old: Log, copy: Log) -> None:
         log_dir, disk = copy.log_dir, self._env.disk
 
         def flushed(error: BaseException | None) -> None:
             if error is not None:
-                self._end(old, copy)
+                self._end(old, copy, is_safe=False)
             else:
                 self._env.threads.run(lambda: disk.fsync_dir(log_dir), named)
 
@@ -78,16 +84,20 @@ class OldLogs:
                 self._env.on_fault(LogDirFault(log_dir, error))
             elif error is not None:
                 raise error
-            self._end(old, copy)
+            self._end(old, copy, is_safe=error is None)
 
         copy.flusher.flush_then(copy.log_end_offset, flushed)
 
-    def _end(self, old: Log, copy: Log) -> None:
+    def _end(self, old: Log, copy: Log, *, is_safe: bool) -> None:
+        if not is_safe and not copy.is_closed:
+            # The broker is out of descriptors, say: the disk is well.
+            self._env.timers.call_later(RETRY_S, lambda: self._make_safe(old, copy))
+            return
         waiters = self._old.pop(old.partition).waiters
         try:
             if not self._is_online(old.log_dir):
                 logger.error("%s stays where it is: %s is offline", old.directory, old.log_dir)
-            elif self._is_online(copy.log_dir):
+            elif is_safe or self._is_online(copy.log_dir):
                 self._delete(old)  # also if the copy was deleted meanwhile: then nobody wants either
             else:
                 # Not to be led from: the copy may have got records since. But it may be all that is left.

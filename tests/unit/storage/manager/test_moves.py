@@ -310,6 +310,28 @@ def test_disk_that_fails_before_a_copy_is_safe_leaves_the_old_log_aside(tmp_path
     asyncio.run(run())
 
 
+def test_log_stays_until_a_broker_that_is_out_of_descriptors_can_sync_its_copy(tmp_path: Path) -> None:
+    async def run() -> None:
+        disk = FailingDisk()
+        mover = Mover(tmp_path, disk=disk)
+        append(mover.partition.local_log, b"x")
+        mover.moves.begin(tp("t"), mover.b)
+        while mover.partition.local_log.log_dir != mover.b:
+            await asyncio.sleep(0)
+        disk.has_descriptors = False
+        mover.broker.run()
+        assert (tmp_path / "a" / "t-0").is_dir()
+        assert mover.broker.failed == []
+        disk.has_descriptors = True
+        mover.broker.run(5_000)
+        mover.broker.run()
+        assert not (tmp_path / "a" / "t-0").exists()
+        assert values(mover.partition.local_log) == [b"x"]
+        mover.broker.manager.shutdown()
+
+    asyncio.run(run())
+
+
 def test_topic_that_is_deleted_and_made_again_does_not_find_the_log_that_has_moved(tmp_path: Path) -> None:
     async def run() -> None:
         mover = Mover(tmp_path)
