@@ -259,6 +259,20 @@ NOT_SIMULATED: Final = (
         "test_broker_that_was_away_for_so_long_that_notifications_are_gone_reads_all_settings_again",
     ),
     NotSimulated(
+        "core 9",
+        "a coordinator does not load a partition whose log moves to another directory meanwhile",
+        "the administrator of the world moves no logs of internal topics",
+        "unit/replication/test_coordinator_log.py",
+        "test_load_goes_on_in_the_directory_that_the_log_has_moved_to",
+    ),
+    NotSimulated(
+        "core 10",
+        "records that wait for the disk while their log moves are refused",
+        "who sends them again notices nothing: they are known as duplicates",
+        "unit/replication/test_replica_manager.py",
+        "test_records_that_wait_for_the_disk_while_their_log_moves_are_acknowledged",
+    ),
+    NotSimulated(
         "link 1",
         "a mirror that its replicas do not have keeps all others from their end",
         "replicas come back before anybody would notice",

@@ -97,6 +97,19 @@ class World:
         partition.log = None
         self.manager.wake_all(partition)
 
+    def move_log(self) -> None:
+        """To another directory, as AlterReplicaLogDirs does in the end."""
+        old = self.partition.local_log
+        env = LogEnvironment(clock=self.clock, threads=self._threads)
+        tp = self.partition.tp
+        moved = open_log(str(self._folder / "elsewhere-0"), config=self._config, env=env, partition=tp)
+        copied = old.read(0, max_bytes=1 << 20, max_offset=old.log_end_offset).read()
+        moved.append_as_follower(copied, now_ms=self.clock.now_ms())
+        moved.update_high_watermark(old.high_watermark)
+        self.partition.attach(moved)
+        old.abandon()
+        self.manager.wake_all(self.partition)
+
     def append(self, size_bytes: int = 100) -> None:
         """One batch of about `size_bytes`."""
         builder = BatchBuilder()
@@ -435,6 +448,17 @@ def test_retry_of_a_batch_that_is_being_flushed_waits_for_the_disk_too(tmp_path:
     send("late")
     assert heard[2:] == ["late NONE 0"], "it is on disk"
     assert world.log.log_end_offset == 1
+
+
+def test_records_that_wait_for_the_disk_while_their_log_moves_are_acknowledged(tmp_path: Path) -> None:
+    """The second waits for the flush after the one that is under way, which a closed log does not begin."""
+    threads = ManualThreads()
+    world = World(tmp_path, flush_messages=1, threads=threads)
+    first, second = world.append_own()[1], world.append_own()[1]
+    world.move_log()
+    threads.run_pending()
+    assert (first, second) == ([ErrorCode.NONE], [ErrorCode.NONE])
+    assert world.partition.local_log.recovery_point == 4
 
 
 def test_follower_says_when_what_it_was_sent_has_to_be_flushed(tmp_path: Path) -> None:
