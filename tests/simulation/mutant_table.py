@@ -273,6 +273,13 @@ NOT_SIMULATED: Final = (
         "test_records_that_wait_for_the_disk_while_their_log_moves_are_acknowledged",
     ),
     NotSimulated(
+        "core 11",
+        "somebody who deletes the place of notifications ends every broker",
+        "strangers of the world write znodes, and delete none that brokers share",
+        "unit/coordination/test_config_store.py",
+        "test_broker_goes_on_when_somebody_has_deleted_the_place_of_notifications",
+    ),
+    NotSimulated(
         "link 1",
         "a mirror that its replicas do not have keeps all others from their end",
         "replicas come back before anybody would notice",

@@ -11,7 +11,15 @@ from barnabas.coordination import paths
 from barnabas.coordination.notifications import ChangeNotifications
 from barnabas.coordination.operations import Get, GetChildren, Operation
 from barnabas.coordination.session import ZooKeeperSession
-from barnabas.coordination.zk_errors import BadVersion, NodeExists, NoNode, NotEmpty
+from barnabas.coordination.zk_errors import (
+    BadVersion,
+    ConnectionLost,
+    NodeExists,
+    NoNode,
+    NotEmpty,
+    SessionExpired,
+    ZkError,
+)
 from barnabas.coordination.znodes import (
     decode_config,
     decode_config_change,
@@ -142,7 +150,15 @@ class ConfigStore:
 
     async def _reload(self) -> None:
         assert self._listener is not None
-        found = await self._read_everything()
+        try:
+            found = await self._read_everything()
+        except (ConnectionLost, SessionExpired):
+            raise
+        except ZkError as error:
+            log.error(
+                "settings cannot be read again: %s", error
+            )  # somebody has deleted or locked what every broker reads
+            return
         lost = {entity: {} for entity in self._known() if entity not in found}
         for (entity_type, name), settings in (*found.items(), *lost.items()):
             try:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from barnabas.coordination import paths
 from barnabas.coordination.metadata_cache import MetadataCache, MetadataChange
 from barnabas.coordination.session import ZooKeeperSession
-from barnabas.coordination.zk_errors import NoNode, SessionExpired
+from barnabas.coordination.zk_errors import ZkError
 from barnabas.runtime.tasks import Spawn
 
 _log = logging.getLogger(__name__)
@@ -47,8 +47,8 @@ class DeletedTopics:
         known = {name: topic.version for name, topic in self._metadata.topics.items()}
         try:
             there = set(await self._session.children(paths.BROKER_TOPICS))
-        except (SessionExpired, NoNode) as error:
-            # With the next session comes another registration.
+        except ZkError as error:
+            # With the next session comes another registration. Anything else is for whoever keeps ZooKeeper to mend.
             _log.info("whether topics were deleted cannot be told: %s", error)
             return
         gone = [

@@ -118,3 +118,47 @@ def test_broker_that_was_away_for_so_long_that_notifications_are_gone_reads_all_
             running.cancel()
 
     run(story())
+
+
+def test_settings_that_cannot_be_read_again_stay_as_they_were() -> None:
+    """Somebody has deleted what every broker makes at its start."""
+
+    async def story() -> None:
+        async with zookeeper() as ensemble, session(ensemble) as opened:
+            await create_top_level_paths(opened)
+            store, listener = ConfigStore(opened, ensemble.clock), Listener()
+            await store.write(paths.TOPICS, "t", {"x": "1"})
+            await store.start(listener.changed, known=listener.known)
+            states = States(opened)
+            ensemble.expire_sessions()
+            await states.until(SessionState.RENEWED)
+            await opened.delete("/config/users")
+            running = asyncio.ensure_future(store.run())
+            await store.write(paths.TOPICS, "t", {"x": "2"})
+            while listener.settings[paths.TOPICS, "t"] != {"x": "2"}:
+                listener.heard.clear()
+                await listener.heard.wait()
+            running.cancel()
+
+    run(story())
+
+
+def test_broker_goes_on_when_somebody_has_deleted_the_place_of_notifications() -> None:
+    """All brokers hear of it at the same time: none may end."""
+
+    async def story() -> None:
+        async with zookeeper() as ensemble, session(ensemble) as opened:
+            await create_top_level_paths(opened)
+            store, listener = ConfigStore(opened, ensemble.clock), Listener()
+            await store.start(listener.changed, known=listener.known)
+            running = asyncio.ensure_future(store.run())
+            await opened.delete(paths.CONFIG_CHANGES)
+            while await opened.exists(paths.CONFIG_CHANGES) is None:
+                assert not running.done()
+                await asyncio.sleep(0.001)
+            await store.write(paths.TOPICS, "t", {"x": "2"})
+            await listener.heard.wait()
+            assert listener.settings == {(paths.TOPICS, "t"): {"x": "2"}}
+            running.cancel()
+
+    run(story())

@@ -103,3 +103,15 @@ def test_session_that_ends_meanwhile_is_no_reason_to_forget_or_to_end() -> None:
             assert told.known == ["gone", "orders"]
 
     run(story())
+
+
+def test_somebody_who_has_deleted_all_topics_ends_no_broker() -> None:
+    async def story() -> None:
+        async with zookeeper() as ensemble, session(ensemble) as zk:
+            await topics_in(zk)
+            await zk.delete(paths.BROKER_TOPICS)
+            told = Told(zk)
+            await told.hear((1, 200))
+            assert told.known == ["gone", "orders"]
+
+    run(story())

@@ -12,6 +12,7 @@ from zookeeper_fixture import Ensemble, States, run, session, zookeeper
 
 from barnabas.coordination import paths
 from barnabas.coordination.former_session import FILE_NAME, FormerSession
+from barnabas.coordination.log_dir_failure import report_log_dir_failure
 from barnabas.coordination.registration import (
     BrokerRegistrar,
     DuplicateBrokerId,
@@ -23,6 +24,7 @@ from barnabas.coordination.session import SessionState, ZooKeeperSession
 from barnabas.coordination.zk_errors import SessionExpired
 from barnabas.coordination.znodes import BrokerRegistration, Endpoint
 from barnabas.core.clock import SystemClock
+from barnabas.core.ids import BrokerId
 from barnabas.runtime.disk import REAL_DISK
 
 GOLDEN = json.loads((Path(__file__).parents[2] / "golden/kafka-3.9.1/znodes.json").read_text())
@@ -343,5 +345,16 @@ def test_generated_broker_ids_start_above_the_reserved_ones_and_never_repeat() -
         async with zookeeper() as ensemble, session(ensemble) as zk:
             assert await generate_broker_id(zk, reserved_broker_max_id=1000) == 1001
             assert await generate_broker_id(zk, reserved_broker_max_id=1000) == 1002
+
+    run(story())
+
+
+def test_failed_directory_is_reported_although_somebody_has_deleted_the_place_of_reports() -> None:
+    async def story() -> None:
+        async with zookeeper() as ensemble, session(ensemble) as zk:
+            await create_top_level_paths(zk)
+            await zk.delete(paths.LOG_DIR_EVENT_NOTIFICATION)
+            await report_log_dir_failure(zk, BrokerId(1))
+            assert len(await zk.children(paths.LOG_DIR_EVENT_NOTIFICATION)) == 1
 
     run(story())
