@@ -1191,6 +1191,14 @@ _ALL = [
         profile="directories",
     ),
     Mutant(
+        "a controller ends at a reassignment whose state in ZooKeeper is nonsense",
+        "controller/reassignment_machine.py",
+        "            if partition not in context.leadership:\n",
+        "            if False:\n",
+        finding="core 12",
+        profile="zookeeper",
+    ),
+    Mutant(
         "a broker that is not connected to ZooKeeper as it registers ends",
         "coordination/session.py",
         '        while (found := self._connection.key) is None:\n            await self.exists("/")\n',

@@ -159,7 +159,7 @@ class ConfigStore:
                 "settings cannot be read again: %s", error
             )  # somebody has deleted or locked what every broker reads
             return
-        lost = {entity: {} for entity in self._known() if entity not in found}
+        lost: dict[Entity, dict[str, str]] = {entity: {} for entity in self._known() if entity not in found}
         for (entity_type, name), settings in (*found.items(), *lost.items()):
             try:
                 self._listener(entity_type, name, settings)
