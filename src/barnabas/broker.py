@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from barnabas.api.produce import ProduceApi
 from barnabas.coordination.config_store import ConfigStore
+from barnabas.coordination.deleted_topics import DeletedTopics
 from barnabas.coordination.log_dir_failure import report_log_dir_failure
 from barnabas.coordination.metadata_cache import MetadataChange
 from barnabas.coordination.registration import (
@@ -356,6 +357,12 @@ class Broker:
         )
         self.replicas = self.replication.replicas
         self.dynamic.subscribe(self.replication.settings_changed)
+        DeletedTopics(
+            self.session,
+            self.metadata,
+            epochs=lambda: (self.replication.control.controller_epoch, self.membership.epoch()),
+            spawn=self._spawn,
+        )
 
     def _make_context(self, config: BrokerConfig) -> BrokerContext:
         return BrokerContext(

@@ -454,10 +454,6 @@ class Faults:
         broker = self._pick()
         if broker is None or broker.storage.faults or not broker.is_serving or not self.damage.may_lose(broker):
             return None
-        if any(partition.future_log is not None for partition in getattr(broker.broker, "replicas", ())):
-            return (
-                None  # a failure in the middle of a move leaves a log in both, as in Kafka: an operator has to choose
-            )
         return broker, self._world.random.choice(["/one", "/two"])
 
     def _break_directory(self) -> None:

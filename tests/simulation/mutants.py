@@ -1001,7 +1001,7 @@ _ALL = [
     Mutant(
         "a broker keeps the key to its session only after it has registered",
         "coordination",
-        """            await self._former.keep(self._session.key)
+        """            await self._former.keep(await self._session.key())
         while True:
 """,
         "            pass\n        while True:\n",
@@ -1011,7 +1011,7 @@ _ALL = [
                 "                self._registered(stat.czxid)\n                return self._epoch\n",
                 "                self._registered(stat.czxid)\n"
                 "                if self._former is not None:\n"
-                "                    await self._former.keep(self._session.key)\n"
+                "                    await self._former.keep(await self._session.key())\n"
                 "                return self._epoch\n",
             ),
         ),
@@ -1164,6 +1164,47 @@ _ALL = [
         "                pass\n",
         finding="tier seed 2",
         world="tier",
+    ),
+    # -- moves between log directories, and the session of a broker
+    Mutant(
+        "a log that moves back does not wait for the one that it replaced",
+        "replication/log_dir_moves.py",
+        "                    if await self._waits_for_the_move_before(partition.tp):\n",
+        "                    if False:\n",
+        finding="core 1",
+        profile="administrator",
+    ),
+    Mutant(
+        "of two logs of one partition the one that goes less far is used",
+        "storage/manager_moves.py",
+        "    leaving = min(one, other, key=_reach)\n",
+        "    leaving = max(one, other, key=_reach)\n",
+        finding="core 1",
+        profile="directories",
+    ),
+    Mutant(
+        "a broker that finds one partition twice does not start",
+        "storage/manager_moves.py",
+        "    if None not in (one.topic_id, other.topic_id) and one.topic_id != other.topic_id:\n",
+        "    if one is not other:\n",
+        finding="core 1",
+        profile="directories",
+    ),
+    Mutant(
+        "a controller ends at a reassignment whose state in ZooKeeper is nonsense",
+        "controller/reassignment_machine.py",
+        "            if partition not in context.leadership:\n",
+        "            if False:\n",
+        finding="core 12",
+        profile="zookeeper",
+    ),
+    Mutant(
+        "a broker that is not connected to ZooKeeper as it registers ends",
+        "coordination/session.py",
+        '        while (found := self._connection.key) is None:\n            await self.exists("/")\n',
+        '        if (found := self._connection.key) is None:\n            raise TypeError("no key")\n',
+        finding="seed 10",
+        profile="administrator",
     ),
 ]
 

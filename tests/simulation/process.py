@@ -29,8 +29,6 @@ from tests.simulation.zookeeper import SimKazooClient, SimLogThread
 #: What an operation of the disk takes, in virtual seconds, and a byte of it: an SSD with some load on it.
 DISK_S = {LOOK: 5e-6, READ: 10e-6, WRITE: 10e-6, NAME: 50e-6, SYNC: 2e-3}
 BYTE_S = 1e-9
-#: Of a broker's logs.
-DIRECTORIES = frozenset({"/one", "/two"})
 
 
 class SimClock:
@@ -292,19 +290,10 @@ class BrokerProcess(Process):
 
     def mend_directories(self) -> None:
         """They work again. While one was dead, a replica may have been taken away and given again: it has a log in the other
-        directory now, and an operator deletes the old one, as the broker that would not start asks for."""
-        failed = {fault.prefix for fault in self.storage.faults} & DIRECTORIES
+        directory now, and the broker has to choose."""
         self.storage.heal()
         if self.is_up:
             self.kill()
-        with self.looked_at():
-            life = self.storage.life()
-            for folder in sorted(failed):
-                (other,) = DIRECTORIES - {folder}
-                for name in sorted(set(life.subdirs(folder)) & set(life.subdirs(other))):
-                    self.world.note(self.name, f"an operator deletes {folder}/{name}: there is {other}/{name}")
-                    life.rmtree(f"{folder}/{name}")
-            self.storage.process_died(life)
 
     def _ready(self, broker: Broker) -> None:
         self.has_lost_power = False

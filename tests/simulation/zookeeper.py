@@ -79,8 +79,8 @@ class SimKazooClient:
         self._is_stopped = False
 
     @property
-    def client_id(self) -> tuple[int | None, bytes]:
-        return self._session_id, self._password
+    def client_id(self) -> tuple[int | None, bytes] | None:
+        return (self._session_id, self._password) if self._state == KazooState.CONNECTED else None
 
     def add_listener(self, listener: Any) -> None:
         self._listeners.append(listener)

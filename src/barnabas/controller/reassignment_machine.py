@@ -90,9 +90,12 @@ class ReassignmentMachine:
         return set(results) - failed
 
     def resume(self, wanted: Callable[[TopicPartition, ReplicaAssignment], bool]) -> Program[None]:
-        for partition in list(self._state.context.reassigning):
-            assignment = self._state.context.assignment(partition)
-            if wanted(partition, assignment):
+        context = self._state.context
+        for partition in list(context.reassigning):
+            assignment = context.assignment(partition)
+            if partition not in context.leadership:
+                _log.error("the reassignment of %s waits: its state in ZooKeeper cannot be read", partition)
+            elif wanted(partition, assignment):
                 yield from self._proceed(partition, assignment)
 
     def complete_if_in_sync(self, partitions: Iterable[TopicPartition]) -> Program[None]:
@@ -232,10 +235,12 @@ class ReassignmentMachine:
     def _raise_epoch(self, partition: TopicPartition, assignment: ReplicaAssignment) -> Program[None]:
         """Same leader, same ISR, next leader epoch: replicas take a request over only if its epoch is higher."""
         context = self._state.context
-        state: LeaderAndIsr | None = context.leadership.get(partition)
+        state: LeaderAndIsr | None = context.leadership[partition]
         while True:
             if state is None:
-                raise BrokenInvariant(f"{partition} is being reassigned and has no state")
+                # Somebody has written nonsense there, or deleted it. The others must not be without a controller for that.
+                _log.error("the reassignment of %s waits: its state in ZooKeeper cannot be read", partition)
+                return
             wanted = state.with_leader(state.leader).by(context.epoch)
             written = (yield from write_leadership({partition: wanted}))[partition]
             if isinstance(written, LeaderAndIsr):

@@ -5,13 +5,21 @@ Owner: the event loop. The store keeps nothing: it reads, writes, and tells a li
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
 from barnabas.coordination import paths
 from barnabas.coordination.notifications import ChangeNotifications
 from barnabas.coordination.operations import Get, GetChildren, Operation
 from barnabas.coordination.session import ZooKeeperSession
-from barnabas.coordination.zk_errors import BadVersion, NodeExists, NoNode, NotEmpty
+from barnabas.coordination.zk_errors import (
+    BadVersion,
+    ConnectionLost,
+    NodeExists,
+    NoNode,
+    NotEmpty,
+    SessionExpired,
+    ZkError,
+)
 from barnabas.coordination.znodes import (
     decode_config,
     decode_config_change,
@@ -26,6 +34,8 @@ log = logging.getLogger(__name__)
 #: Quotas and credentials come and go with whom they are for.
 _SHORT_LIVED = (paths.CLIENTS, paths.USERS, paths.IPS)
 
+#: (entity type, sanitized entity name)
+Entity = tuple[str, str]
 #: (entity type, sanitized entity name, settings as they are now)
 ConfigListener = Callable[[str, str, Mapping[str, str]], None]
 #: Replaces an entity's settings in ZooKeeper and on this broker: (entity type, name, settings).
@@ -36,8 +46,14 @@ class ConfigStore:
     def __init__(self, session: ZooKeeperSession, clock: Clock) -> None:
         self._session = session
         self._listener: ConfigListener | None = None
+        self._known: Callable[[], Iterable[Entity]] = tuple
         self._notifications = ChangeNotifications(
-            session, paths.CONFIG_CHANGES, paths.CONFIG_CHANGE_PREFIX, self._on_notification, clock
+            session,
+            paths.CONFIG_CHANGES,
+            paths.CONFIG_CHANGE_PREFIX,
+            self._on_notification,
+            clock,
+            reload=self._reload,
         )
 
     async def read(self, entity_type: str, name: str) -> dict[str, str]:
@@ -113,16 +129,43 @@ class ConfigStore:
         except (NotEmpty, NoNode, BadVersion):
             return  # another client has written, or is writing
 
-    async def start(self, listener: ConfigListener) -> None:
-        """Passes all settings of topics, brokers, users, clients and addresses to the listener; `run` passes changes."""
-        self._listener = listener
+    async def start(self, listener: ConfigListener, *, known: Callable[[], Iterable[Entity]]) -> None:
+        """Passes all settings of topics, brokers, users, clients and addresses to the listener; `run` passes changes.
+
+        `known`: who has settings as far as the listener knows. After an absence, those that have none any more are told of too.
+        """
+        self._listener, self._known = listener, known
         await self._notifications.start()
+        for (entity_type, name), settings in (await self._read_everything()).items():
+            listener(entity_type, name, settings)
+
+    async def _read_everything(self) -> dict[Entity, dict[str, str]]:
         everything = await asyncio.gather(*(self.read_all(each) for each in paths.CONFIG_ENTITY_TYPES))
-        for entity_type, entities in zip(paths.CONFIG_ENTITY_TYPES, everything, strict=True):
-            for name, settings in entities.items():
-                listener(entity_type, name, settings)
-        for name, settings in (await self.read_user_clients()).items():
-            listener(paths.USERS, name, settings)
+        found = {
+            (entity_type, name): settings
+            for entity_type, entities in zip(paths.CONFIG_ENTITY_TYPES, everything, strict=True)
+            for name, settings in entities.items()
+        }
+        return found | {(paths.USERS, name): each for name, each in (await self.read_user_clients()).items()}
+
+    async def _reload(self) -> None:
+        assert self._listener is not None
+        try:
+            found = await self._read_everything()
+        except (ConnectionLost, SessionExpired):
+            raise
+        except ZkError as error:
+            log.error(
+                "settings cannot be read again: %s", error
+            )  # somebody has deleted or locked what every broker reads
+            return
+        lost: dict[Entity, dict[str, str]] = {entity: {} for entity in self._known() if entity not in found}
+        for (entity_type, name), settings in (*found.items(), *lost.items()):
+            try:
+                self._listener(entity_type, name, settings)
+            except Exception:
+                # As with notifications: what is wrong with one must not end the broker.
+                log.exception("ignoring the settings of %s %s", entity_type, name)
 
     async def run(self) -> None:
         await self._notifications.run()

@@ -241,9 +241,10 @@ class KazooConnection:
         self._client.close()
 
     @property
-    def key(self) -> SessionKey:
-        """Of the current session. The caller knows that there is one."""
-        return SessionKey(*self._client.client_id)
+    def key(self) -> SessionKey | None:
+        """Of the current session; None while there is no connection."""
+        found = self._client.client_id
+        return None if found is None else SessionKey(*found)
 
     def watches(self, path: str) -> tuple[str, ...]:
         """What of a znode is watched now: `data`, `children`. From any thread: kazoo's dictionaries are only looked into."""

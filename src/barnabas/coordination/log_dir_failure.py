@@ -19,7 +19,8 @@ async def report_log_dir_failure(session: ZooKeeperSession, broker_id: BrokerId)
     """The controller sees the notification, asks which replicas are offline, and elects others."""
     while True:
         try:
-            await session.create(paths.log_dir_event(), encode_log_dir_event(broker_id), sequence=True)
+            # Also where somebody has deleted the place of such reports.
+            await session.create(paths.log_dir_event(), encode_log_dir_event(broker_id), sequence=True, make_path=True)
         except SessionExpired as error:
             log.warning("a failed log directory is not reported yet: %s", error)
             await asyncio.sleep(REPORT_RETRY_S)

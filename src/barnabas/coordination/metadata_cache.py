@@ -171,9 +171,22 @@ class MetadataCache:
             self._update_topic(name, topic_id, states, changed, deleted)
 
         change = MetadataChange(tuple(deleted), frozenset(changed), brokers_changed, controller_changed)
+        self._tell(change)
+        return change
+
+    def forget(self, topics: Iterable[str]) -> None:
+        """They were deleted, and no controller has told."""
+        deleted: list[TopicPartition] = []
+        for name in topics:
+            topic = self._topics.pop(name, None)
+            if topic is not None:
+                self._names.pop(topic.id, None)
+                deleted += [TopicPartition(name, number) for number in topic.partitions]
+        self._tell(MetadataChange(deleted=tuple(deleted)))
+
+    def _tell(self, change: MetadataChange) -> None:
         for listener in tuple(self._listeners):
             listener(change)
-        return change
 
     def _replace_brokers(self, live: list[UpdateMetadataBroker]) -> bool:
         brokers = {BrokerId(broker.id): _broker_image(broker) for broker in live}

@@ -10,13 +10,15 @@ from collections.abc import Awaitable, Callable
 
 from barnabas.coordination.operations import Delete, Get, Operation
 from barnabas.coordination.session import SessionState, ZooKeeperSession
-from barnabas.coordination.zk_errors import ConnectionLost, SessionExpired
+from barnabas.coordination.zk_errors import ConnectionLost, SessionExpired, ZkError
 from barnabas.core.clock import Clock
 from barnabas.core.errors import Malformed
 
 log = logging.getLogger(__name__)
 
 EXPIRATION_MS = 15 * 60 * 1000
+#: Before the next attempt to read what somebody has deleted or locked.
+MEND_PAUSE_S = 5.0
 
 
 class ChangeNotifications:
@@ -32,18 +34,26 @@ class ChangeNotifications:
         prefix: str,
         handle: Callable[[bytes], Awaitable[None]],
         clock: Clock,
+        *,
+        reload: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
+        """`reload` is called with each new session, before what is new: notifications live a quarter of an hour, so a broker
+        that was away for longer has missed some."""
         self._session = session
         self._root = root
         self._prefix = prefix
         self._handle = handle
         self._clock = clock
+        self._reload = reload
+        self._is_reload_due = False
         #: Children that are there and have been handled.
         self._seen: set[str] = set()
         self._changed = asyncio.Event()
         self._unsubscribe = session.on_state(self._on_state)
 
     def _on_state(self, state: SessionState) -> None:
+        if state is SessionState.RENEWED:
+            self._is_reload_due = True
         if state in (SessionState.CONNECTED, SessionState.RENEWED):
             self._changed.set()  # watches of the old session are gone, and so may be what they would have told
 
@@ -66,11 +76,27 @@ class ChangeNotifications:
                 await self._changed.wait()
                 self._changed.clear()
                 try:
+                    if self._is_reload_due and self._reload is not None:
+                        await self._reload()
+                        self._is_reload_due = False
                     await self._read_new()
                 except (ConnectionLost, SessionExpired) as error:
                     log.info("cannot read notifications under %s, trying again: %s", self._root, error)
+                except ZkError as error:
+                    # Somebody has deleted it, or has locked it: no reason for every broker to end.
+                    log.error("cannot read notifications: %s", error)
+                    await self._try_to_mend()
         finally:
             self._unsubscribe()
+
+    async def _try_to_mend(self) -> None:
+        """As every broker does at its start. Nobody is told by a watch from here on unless that succeeds."""
+        try:
+            await self._session.ensure_path(self._root)
+        except ZkError as error:
+            log.error("%s cannot be made again: %s", self._root, error)
+            await asyncio.sleep(MEND_PAUSE_S)
+        self._changed.set()
 
     async def _read_new(self) -> None:
         children = await self._session.children(self._root, self._on_watch)
@@ -143,5 +169,7 @@ class ReloadOnReturn:
                     await self._load()
                 except (ConnectionLost, SessionExpired) as error:
                     log.info("%s wait for ZooKeeper: %s", self._what, error)  # the next session comes with a state
+                except ZkError as error:
+                    log.error("%s are not read again: %s", self._what, error)
         finally:
             self._unsubscribe()

@@ -95,7 +95,7 @@ class BrokerRegistrar:
         path = paths.broker_id(self._registration.id)
         if self._former is not None:
             # Before the znode is there: a process that is killed as it registers leaves the key to what it left.
-            await self._former.keep(self._session.key)
+            await self._former.keep(await self._session.key())
         while True:
             stamped = replace(self._registration, timestamp_ms=self._clock.now_ms())
             try:

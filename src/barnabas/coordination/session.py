@@ -116,11 +116,13 @@ class ZooKeeperSession:
         """What of a znode this session watches: `data`, `children`."""
         return () if self._connection is None else self._connection.watches(path)
 
-    @property
-    def key(self) -> SessionKey:
-        """What it takes to close the current session from elsewhere. A secret."""
+    async def key(self) -> SessionKey:
+        """What it takes to close the current session from elsewhere. A secret. kazoo tells it while it is connected: this
+        waits for that. Raises `SessionExpired`."""
         assert self._connection is not None
-        return self._connection.key
+        while (found := self._connection.key) is None:
+            await self.exists("/")
+        return found
 
     async def start(self) -> None:
         """Connects, and makes the chroot. Raises `ConnectionLost` if that takes longer than it may."""

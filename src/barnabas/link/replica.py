@@ -200,8 +200,11 @@ class MirrorReplica:
 
     # -- writing --------------------------------------------------------------------------------------------------------
 
-    def append_follower(self, records: memoryview, leader_high_watermark: int, leader_log_start: int) -> None:
-        """What the source sent, with its offsets, in this cluster's leader epoch. The high watermark is this cluster's own."""
+    def append_follower(self, records: memoryview, leader_high_watermark: int, leader_log_start: int) -> bool:
+        """What the source sent, with its offsets, in this cluster's leader epoch. The high watermark is this cluster's own.
+
+        False: the source does not care whether it is on disk.
+        """
         mirror_log = self._writable_log()
         try:
             if len(records):
@@ -213,6 +216,10 @@ class MirrorReplica:
         self.source_end = leader_high_watermark
         self._source_start = leader_log_start
         self.follow_log_start()
+        return False
+
+    async def flush(self) -> None:
+        await self.partition.flush()
 
     def _append(self, mirror_log: Log, records: memoryview) -> None:
         partition = self.partition
@@ -223,6 +230,8 @@ class MirrorReplica:
         info = mirror_log.append_as_follower(data, now_ms=now_ms)
         if info is None:
             return
+        if info.flush_due:
+            mirror_log.flusher.flush_in_background()
         for offset, epoch in began:
             latest = self.epochs.latest_epoch
             # A log that begins inside of a batch gets the whole batch.

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Iterable, Mapping
 
 from barnabas.coordination import paths
-from barnabas.coordination.config_store import ConfigStore
+from barnabas.coordination.config_store import ConfigStore, Entity
 from barnabas.coordination.zk_errors import SessionExpired
 from barnabas.core.config.dynamic import DynamicConfig, usable_of_broker
 from barnabas.core.errors import ErrorCode, Refused
@@ -35,13 +35,16 @@ class EntitySettings:
         self._broker = str(broker_id)
         self._quotas = quotas
         self._security = security
+        #: Who has settings, as far as is known here.
+        self._known: set[Entity] = set()
 
     async def start(self) -> None:
-        await self.store.start(self._changed)
+        await self.store.start(self._changed, known=lambda: tuple(self._known))
         await self._encode_secrets_anew()
 
     def _changed(self, entity_type: str, name: str, settings: Mapping[str, str]) -> None:
-        """Told by ZooKeeper: of everything at the start, then of changes."""
+        """Told by ZooKeeper: of everything at the start and after an absence, then of changes."""
+        (self._known.add if settings else self._known.discard)((entity_type, name))
         ignored: tuple[str, ...] = ()
         if entity_type == paths.TOPICS:
             ignored = self._dynamic.set_topic(name, settings)

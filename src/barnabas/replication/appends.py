@@ -14,7 +14,6 @@ from barnabas.replication.delayed import DelayedProduce
 from barnabas.replication.early_batches import EarlyBatches, nameless
 from barnabas.replication.hosted import HostedPartitions
 from barnabas.replication.partition import Partition
-from barnabas.storage.log import Log
 from barnabas.storage.log_types import InvalidRecords, Origin, RecordError
 
 log = logging.getLogger(__name__)
@@ -80,7 +79,7 @@ class Appends:
         outcomes: list[AppendOutcome] = []
         grown: list[tuple[Partition, bool]] = []
         waiting: dict[int, tuple[Partition, int, int]] = {}
-        to_flush: list[tuple[AppendOutcome, Log]] = []
+        to_flush: list[tuple[AppendOutcome, Partition]] = []
         for index, (tp, records, guard, topic_id) in enumerate(entries):
             outcome = AppendOutcome()
             outcomes.append(outcome)
@@ -112,13 +111,13 @@ class Appends:
             outcome.log_start_offset = info.log_start_offset
             if required_acks == -1:
                 waiting[index] = (partition, info.last_offset + 1, partition.machine.leaderships)
+            if info.flush_due:
+                to_flush.append((outcome, partition))
             if info.duplicate:
                 if info.first_offset < 0:
                     # From before a restart: it is here, but nobody knows where. Clients take this for success.
                     outcome.error = ErrorCode.DUPLICATE_SEQUENCE_NUMBER
                 continue
-            if info.flush_due:
-                to_flush.append((outcome, partition.local_log))
             counters = hosted.counters(tp.topic)
             counters.bytes_in.value += info.size_bytes
             counters.messages_in.value += info.record_count
@@ -197,7 +196,7 @@ class Appends:
             else:
                 on_committed(outcome.error)
 
-        self._flush(outcome, partition.local_log, flushed)
+        self._flush(outcome, partition, flushed)
 
     def when_replicated(
         self, partition: Partition, end: int, leadership: int, on_done: Callable[[ErrorCode], None]
@@ -242,7 +241,7 @@ class Appends:
                 # Clients look whether the log begins after what they wrote last: then they may have been forgotten.
                 outcome.log_start_offset = partition.log.log_start_offset
 
-    def _flush_then(self, to_flush: list[tuple[AppendOutcome, Log]], then: Callable[[], object]) -> None:
+    def _flush_then(self, to_flush: list[tuple[AppendOutcome, Partition]], then: Callable[[], object]) -> None:
         """`flush.messages` is reached: the answer waits for the disk; the loop does not."""
         left = len(to_flush)
 
@@ -252,12 +251,17 @@ class Appends:
             if left == 0:
                 then()
 
-        for outcome, flushed_log in to_flush:
-            self._flush(outcome, flushed_log, flushed)
+        for outcome, partition in to_flush:
+            self._flush(outcome, partition, flushed)
 
-    @staticmethod
-    def _flush(outcome: AppendOutcome, flushed_log: Log, then: Callable[[], None]) -> None:
+    def _flush(self, outcome: AppendOutcome, partition: Partition, then: Callable[[], None]) -> None:
+        flushed_log = partition.local_log
+
         def flushed(error: Exception | None) -> None:
+            if error is not None and partition.log not in (None, flushed_log):
+                # The log has moved to another directory, and has the records there.
+                self._flush(outcome, partition, then)
+                return
             if error is not None:
                 outcome.error, outcome.message, outcome.base_offset = ErrorCode.KAFKA_STORAGE_ERROR, str(error), -1
             then()

@@ -46,12 +46,15 @@ _WIRE_FAILURES: Final = (ClientError, Malformed, OSError, EOFError)
 class FollowerPartition(LocalLog, Protocol):
     """What a fetcher needs of a replica; `replication.partition.Partition` is one."""
 
-    def append_follower(self, records: memoryview, leader_high_watermark: int, leader_log_start: int) -> None:
+    def append_follower(self, records: memoryview, leader_high_watermark: int, leader_log_start: int) -> bool:
         """Append whole batches (a cut one at the end is left out), then take the leader's high watermark and start.
 
+        True: they have to be on disk (`flush`) before the leader hears of them, which the next fetch tells it.
         Raises `Malformed` or `Refused` for bytes that are no batches, `LogDirFault` for a disk that failed.
         """
         ...
+
+    async def flush(self) -> None: ...
 
     async def truncate_to(self, offset: Offset, *, is_wanted: Callable[[], bool]) -> None:
         """Cut the log. That may take a while: `is_wanted` is asked right before the cut, which is left out if it says no."""
@@ -116,6 +119,8 @@ class ReplicaFetcher:
             end_after=end_after,
         )
         self._partitions: dict[TopicPartition, FollowerPartition] = {}
+        #: Appended to, and to be flushed before the next fetch.
+        self._unflushed: list[FollowerPartition] = []
         self._changed = asyncio.Event()
         #: What the leader has been asked for and has not answered.
         self._polled: FetchPlan | None = None
@@ -358,9 +363,15 @@ class ReplicaFetcher:
                 fenced,
             )
         states = [self._machine.state(effect.partition) for effect in truncations]
+        unflushed, self._unflushed = self._unflushed, []
         # All at once: they wait for the disk, and share the checkpoints that they write.
         await asyncio.gather(
-            *(self._truncate(each, state) for each, state in zip(truncations, states, strict=True) if state is not None)
+            *(
+                self._truncate(each, state)
+                for each, state in zip(truncations, states, strict=True)
+                if state is not None
+            ),
+            *(replica.flush() for replica in unflushed),
         )
 
     def _try(self, effect: Append | GiveUp) -> None:
@@ -375,7 +386,8 @@ class ReplicaFetcher:
     def _apply(self, effect: Append | GiveUp, replica: FollowerPartition) -> None:
         match effect:
             case Append(partition, records, leader_high_watermark, leader_log_start):
-                replica.append_follower(records, leader_high_watermark, leader_log_start)
+                if replica.append_follower(records, leader_high_watermark, leader_log_start):
+                    self._unflushed.append(replica)
                 if self._throttle is not None and records:
                     self._throttle.record(partition, len(records))
                 self._machine.appended(effect)

@@ -38,6 +38,7 @@ class MovableLogs(Protocol):
     def get_or_create_future(self, partition: TopicPartition) -> Log: ...
     def delete_future(self, partition: TopicPartition) -> None: ...
     def swap_future(self, partition: TopicPartition) -> Log: ...
+    def when_old_is_gone(self, partition: TopicPartition, then: Callable[[], None]) -> None: ...
     def fail_dir(self, path: str, error: OSError) -> None: ...
 
 
@@ -109,6 +110,8 @@ class LogDirMoves:
                     # Too much perhaps, if things change meanwhile: that costs another copy, and nobody reads it yet.
                     await cut(future.truncate_then, excess_from)
                 elif future.log_end_offset == partition.log.log_end_offset:
+                    if await self._waits_for_the_move_before(partition.tp):
+                        continue
                     self._swap(partition)
                     return
                 elif not await self._is_held_back():
@@ -134,11 +137,20 @@ class LogDirMoves:
         start = TierStart(offset, log_start, epochs, producers)
         await cut(future.start_from_tier_then, start)
 
+    async def _waits_for_the_move_before(self, tp: TopicPartition) -> bool:
+        """The log that it replaced may have the place of this one."""
+        gone = asyncio.Event()
+        self._logs.when_old_is_gone(tp, gone.set)
+        if gone.is_set():
+            return False
+        await gone.wait()
+        return True
+
     def _swap(self, partition: Partition) -> None:
         try:
             self._logs.swap_future(partition.tp)
         finally:
-            # Also where the old directory failed at the very end: the new log is in its place, and the old one is closed.
+            # Also where the new directory failed at the very end: then there may be no log.
             moved = self._logs.get(partition.tp)
             if moved is None:
                 partition.log = None

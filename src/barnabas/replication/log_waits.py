@@ -1,4 +1,4 @@
-"""Reading and cutting a log from a coroutine, which waits where the log must."""
+"""Reading, flushing and cutting a log from a coroutine, which waits where the log must."""
 
 import asyncio
 from collections.abc import Callable
@@ -24,6 +24,13 @@ async def read_log(log: Log, offset: int, *, max_bytes: int, max_offset: int) ->
             under_repair.when_over(over.set)
             await over.wait()
     return log.read(offset, max_bytes=max_bytes, max_offset=max_offset)
+
+
+async def flushed(log: Log) -> None:
+    """Wait until what the log holds now is on disk, or never will be: then its directory has failed, or it was deleted."""
+    over = asyncio.Event()
+    log.flusher.flush_then(log.log_end_offset, lambda error: over.set())
+    await over.wait()
 
 
 class Cut(Protocol[Where]):

@@ -20,7 +20,7 @@ from barnabas.core.words import (
     READ_COMMITTED,
 )
 from barnabas.replication.fetch_session_cache import CachedPartition, FetchSession
-from barnabas.replication.log_waits import cut
+from barnabas.replication.log_waits import cut, flushed
 from barnabas.replication.machine import PartitionMachine
 from barnabas.replication.reads import DivergingEpoch, FetchParams, PartitionRead, TieredRead
 from barnabas.replication.state import FetchRecorded, PartitionLeadership, ProposeIsr, Role
@@ -169,11 +169,13 @@ class Partition:
             )
         return f"broker {self.machine.local_broker} does not lead {self.tp}"
 
-    def append_follower(self, records: memoryview, leader_high_watermark: int, leader_log_start: int) -> None:
-        """Copy what the leader sent, then take over its high watermark and log start."""
+    def append_follower(self, records: memoryview, leader_high_watermark: int, leader_log_start: int) -> bool:
+        """Copy what the leader sent, then take over its high watermark and log start. True: `flush.messages` is reached."""
         log = self.local_log
+        flush_due = False
         if len(records):
-            log.append_as_follower(records, now_ms=self._clock.now_ms())
+            info = log.append_as_follower(records, now_ms=self._clock.now_ms())
+            flush_due = info is not None and info.flush_due
         moved = self.machine.record_follower_append(
             log_start=log.log_start_offset,
             log_end=log.log_end_offset,
@@ -183,6 +185,12 @@ class Partition:
             log.maybe_increment_log_start_offset(leader_log_start, "the leader's log starts there")
         if moved:
             self._on_high_watermark(self)
+        return flush_due
+
+    async def flush(self) -> None:
+        """Wait until what the log holds now is on disk, or the log is closed. A disk that fails has been reported by then."""
+        if self.log is not None:
+            await flushed(self.log)
 
     async def truncate_to(self, offset: int, *, is_wanted: Callable[[], bool]) -> None:
         """Drop what the leader has not got; nothing if `is_wanted` says no by then, or the log has been moved meanwhile."""

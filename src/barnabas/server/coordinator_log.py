@@ -20,7 +20,6 @@ from barnabas.replication.manager import ReplicaManager
 from barnabas.replication.partition import Partition
 from barnabas.runtime.internal_log import Replay
 from barnabas.runtime.machine import NO_PRODUCER, KeyValue, Marker, Producer, ReplayedRecord
-from barnabas.storage.log import Log
 from barnabas.storage.log_types import Origin, ReadResult
 
 #: How much of the log is read and replayed before others get their turn.
@@ -91,7 +90,7 @@ class InternalTopicLog:
         """Reading and decompressing run on a thread; the loop only replays."""
         replica = self._replicas.require(TopicPartition(self._topic, partition))
         leadership = replica.machine.leaderships
-        offset = await self._load_from(replica.local_log.log_start_offset, replica.local_log, replay)
+        offset = await self._load_from(replica.local_log.log_start_offset, replica, replay)
         # What the former leader left above the high watermark is not committed yet. Nobody may see it before it is, and no
         # decision may be carried out: another leader might not have it.
         replicated: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
@@ -100,13 +99,18 @@ class InternalTopicLog:
         if error not in (ErrorCode.NONE, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND):
             raise Refused(error, f"{replica.tp} is not led by this broker any more")
         # Markers are written to `__consumer_offsets` whoever loads it.
-        await self._load_from(offset, replica.local_log, replay)
+        await self._load_from(offset, replica, replay)
 
-    async def _load_from(self, offset: Offset, log: Log, replay: Replay) -> Offset:
-        """To the very end, which may move meanwhile; the offset reached."""
+    async def _load_from(self, offset: Offset, replica: Partition, replay: Replay) -> Offset:
+        """To the very end, which may move meanwhile, as may the log, to another directory; the offset reached."""
         loop = asyncio.get_running_loop()
-        while offset < (end := log.log_end_offset):
-            found = await read_log(log, offset, max_bytes=LOAD_STEP_BYTES, max_offset=end)
+        while offset < (end := (log := replica.local_log).log_end_offset):
+            try:
+                found = await read_log(log, offset, max_bytes=LOAD_STEP_BYTES, max_offset=end)
+            except Refused:
+                if replica.log in (None, log):
+                    raise
+                continue
             try:
                 entries, next_offset = await loop.run_in_executor(self._pool, _read_entries, found)
             finally:

@@ -112,7 +112,13 @@ class LogAppender:
             header.record_count,
             size,
             duplicate=True,
+            # The first one's flush may not have ended yet.
+            flush_due=before.last_offset >= self._flusher.recovery_point and self._is_flush_due(),
         )
+
+    def _is_flush_due(self) -> bool:
+        state = self._state
+        return state.log_end_offset - self._flusher.recovery_point >= state.config.flush_messages
 
     def append_as_follower(self, records: bytes | bytearray | memoryview, *, now_ms: int) -> AppendInfo | None:
         """Write what the leader sent, with its offsets and epochs; None if there was no whole batch.

@@ -231,7 +231,7 @@ class Log:
         """The partition's directory has been renamed (a deletion, or a future log that takes its place)."""
         self._state.directory = directory
         self._epoch_file.directory = directory
-        self.flusher.unsynced.moved_to(directory)
+        self.flusher.moved_to(directory)
         self._state.snapshots.directory = directory
         for segment in self._state.segments:
             segment.moved_to(directory)

@@ -54,7 +54,9 @@ class UnsyncedFiles:
         self._paths = {path: written for path, written in self._paths.items() if written > generation}
 
     def moved_to(self, directory: str) -> None:
-        self._paths = {f"{directory}/{path.rpartition('/')[2]}": written for path, written in self._paths.items()}
+        """A flush that is under way looks for them under their former names."""
+        self._generation += 1
+        self._paths = {f"{directory}/{path.rpartition('/')[2]}": self._generation for path in self._paths}
 
 
 class FlushJob:
@@ -228,6 +230,12 @@ class LogFlusher:
                 logger.error("flush of %s failed: %s", self._log.partition, error)
 
         self.flush_then(self._log.log_end_offset if up_to is None else up_to, then)
+
+    def moved_to(self, directory: str) -> None:
+        """The partition's directory was renamed. What is under way does not find all that it has to sync."""
+        self.unsynced.moved_to(directory)
+        for job in self._running:
+            job.up_to = min(job.up_to, Offset(self.recovery_point))
 
     def cut_to(self, offset: int) -> None:
         """The log was cut there, and may grow again."""

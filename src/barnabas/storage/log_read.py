@@ -91,11 +91,12 @@ def _take(
 def search_timestamp(segment: Segment, timestamp: int, from_offset: int) -> TimestampedOffset | None:
     """The first record of the segment that is both late and high enough."""
     indexed = segment.time_index.lookup(timestamp)
-    start = segment.find(max(indexed.offset, from_offset, segment.base_offset))
     # The entry's own batch may hold the record too: begin with it, not after it.
-    position = 0 if start is None else start.position
+    start = segment.find(max(indexed.offset, from_offset, segment.base_offset))
+    if start is None:
+        return None  # the log starts after all of it: DeleteRecords
     in_vain = 0
-    for at, header in segment.headers(position):
+    for at, header in segment.headers(start.position):
         if header.max_timestamp >= timestamp and header.last_offset >= from_offset:
             in_vain += 1
             if in_vain > LOOKUP_BATCHES_MAX:

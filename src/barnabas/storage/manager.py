@@ -24,7 +24,8 @@ from barnabas.storage.environment import Done, LogEnvironment
 from barnabas.storage.index_repair import IndexRepairs
 from barnabas.storage.log import Log
 from barnabas.storage.log_dir import LogDir
-from barnabas.storage.manager_load import DuplicateLog, load_dirs
+from barnabas.storage.manager_load import load_dirs
+from barnabas.storage.manager_moves import OldLogs, put_one_aside
 from barnabas.storage.manager_settings import ManagerSettings
 from barnabas.storage.manager_upkeep import WRITTEN_SLICE, Checkpointer, Periodic, checkpoint_offsets, sliced
 from barnabas.storage.recovery import open_log
@@ -82,6 +83,12 @@ class LogManager:
         #: Where AlterReplicaLogDirs wants a partition that does not exist yet.
         self._preferred: dict[TopicPartition, str] = {}
         self._doomed: list[str] = []
+        self._old = OldLogs(
+            env,
+            is_online=lambda path: any(log_dir.path == path for log_dir in self.live_dirs),
+            delete=self._delete,
+            keep_aside=lambda log: self._rename(log, names.stray_dir(log.partition)),
+        )
         env.on_fault = self.handle_fault
         env.pool.repair = IndexRepairs(env).begin
         env.on_recovery_point = self._on_recovery_point
@@ -132,20 +139,27 @@ class LogManager:
                 continue
             self._doomed += found.doomed
             for log in found.logs:
-                self._adopt(log)
+                self._adopt_found(log)
         self._check_alive()
         took_ms = round((self._env.clock.monotonic_s() - began_s) * 1000)
         logger.info("loaded %d logs in %d ms", len(self._logs) + len(self._future), took_ms)
 
     def _adopt(self, log: Log) -> None:
-        logs = self._future if log.is_future else self._logs
-        other = logs.setdefault(log.partition, log)
+        (self._future if log.is_future else self._logs)[log.partition] = log
         self._counts[log.log_dir] += 1
-        if other is not log:
-            raise DuplicateLog(
-                f"{log.partition} is in both {log.directory} and {other.directory}: a move between directories was cut "
-                "short by a failure; delete the one in the directory that failed"
-            )
+
+    def _adopt_found(self, log: Log) -> None:
+        """As `_adopt`; a crash in the middle of a move may have left another one."""
+        logs = self._future if log.is_future else self._logs
+        other = logs.get(log.partition)
+        if other is not None:
+            leaving, doomed = put_one_aside(other, log, self._env.disk)
+            if doomed is not None:
+                self._doomed.append(doomed)
+            if leaving is log:
+                return
+            self._release(logs, log.partition)
+        self._adopt(log)
 
     def _release(self, logs: dict[TopicPartition, Log], partition: TopicPartition) -> Log | None:
         log = logs.pop(partition, None)
@@ -231,12 +245,14 @@ class LogManager:
 
     def topic_settings_changed(self, topic: str, config: LogConfig) -> None:
         """`topic` is empty if every topic's settings may have changed."""
-        if topic:
-            for log in self.logs_of(topic):
-                log.update_config(config)
-        else:
-            for log in self.all_logs():
-                log.update_config(self._config_of(log.partition.topic))
+        for log in self.logs_of(topic) if topic else self.all_logs():
+            if log.is_closed:
+                continue  # its directory has just failed
+            try:
+                log.update_config(config if topic else self._config_of(log.partition.topic))
+            except LogDirFault as fault:
+                # The log has reported it. The others need their settings all the same, and so does whoever is told next.
+                logger.error("settings of %s came too late: %s", log.partition, fault)
 
     def check_framing(self, wanted: bool) -> None:
         """`barnabas.record.framing.check`"""
@@ -275,7 +291,10 @@ class LogManager:
     def _candidates(self, partition: TopicPartition) -> list[LogDir]:
         """Live directories, the best first."""
         preferred = self._preferred.get(partition)
-        return sorted(self.live_dirs, key=lambda log_dir: (log_dir.path != preferred, self._counts[log_dir.path]))
+        free = [
+            log_dir for log_dir in self.live_dirs if not self._old.is_at(log_dir.file(names.partition_dir(partition)))
+        ]
+        return sorted(free, key=lambda log_dir: (log_dir.path != preferred, self._counts[log_dir.path]))
 
     def _create(self, partition: TopicPartition, name: str, candidates: list[LogDir]) -> Log:
         # A name that no file can have would look like a disk that fails, one after the other.
@@ -299,11 +318,16 @@ class LogManager:
         `KAFKA_STORAGE_ERROR`, or it would come back with the directory.
         """
         is_missing = partition not in self._logs
-        for logs in (self._logs, self._future):
-            log = self._release(logs, partition)
-            if log is not None:
-                self._delete(log)
+        leaving = [log for logs in (self._logs, self._future) if (log := self._release(logs, partition)) is not None]
         self.on_removed(partition)
+        fault: LogDirFault | None = None
+        for log in leaving:
+            try:
+                self._delete(log)
+            except LogDirFault as failed:
+                fault = failed  # the other one is in another directory, and has to go all the same
+        if fault is not None:
+            raise fault
         if is_missing and self.has_offline_dirs():
             raise Refused(
                 ErrorCode.KAFKA_STORAGE_ERROR,
@@ -372,7 +396,12 @@ class LogManager:
         log_dir = next((d for d in self.live_dirs if d.path == preferred), None)
         if log_dir is None:
             raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"{preferred} is offline")
-        future = self._create(partition, names.future_dir(partition), [log_dir])
+        name = names.future_dir(partition)
+        if len(name) > names.NAME_LENGTH_MAX:
+            raise Refused(
+                ErrorCode.INVALID_TOPIC_EXCEPTION, f"{partition} cannot be moved: its copy would need a longer name"
+            )
+        future = self._create(partition, name, [log_dir])
         if current.topic_id is not None:
             future.assign_topic_id(current.topic_id)
         self._adopt(future)
@@ -380,23 +409,32 @@ class LogManager:
         return future
 
     def swap_future(self, partition: TopicPartition) -> Log:
-        """The future log has caught up: it becomes the log, and the old one is deleted. The answer is the new one."""
+        """The future log has caught up: it becomes the log. The answer is the new one.
+
+        The old one is deleted when the new one is on disk. Not before the one of the move before has gone (`when_old_is_gone`).
+        """
         current, future = self._logs.get(partition), self._future.get(partition)
         if current is None or future is None:
             raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"{partition} has no future log, or it is offline")
+        if partition in self._old:
+            raise BrokenInvariant(f"{partition} moves again, and its log of the move before has not gone yet")
         source_dir, target_dir = self._dir_of(current), self._dir_of(future)
-        self._rename(future, names.partition_dir(partition))
         future.update_high_watermark(current.high_watermark)
         future.highest_copied_offset = current.highest_copied_offset
-        # What DeleteRecords or retention took away meanwhile must not come back.
+        # What DeleteRecords or retention took away meanwhile must not come back. If its disk fails, it is still the future one.
         future.maybe_increment_log_start_offset(current.log_start_offset, "the log that moves starts there")
+        self._rename(future, names.partition_dir(partition))
         self._release(self._future, partition)
         self._release(self._logs, partition)
         self._adopt(future)
         logger.info("%s has moved from %s to %s", partition, source_dir.path, target_dir.path)
         self._checkpoint_dir(target_dir)
-        self._delete(current)
+        self._old.retire(current, future)
         return future
+
+    def when_old_is_gone(self, partition: TopicPartition, then: Callable[[], None]) -> None:
+        """Call `then` when no log is left that a move has replaced."""
+        self._old.when_gone(partition, then)
 
     # -- failure
 

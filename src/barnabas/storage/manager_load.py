@@ -11,7 +11,7 @@ from threading import Lock
 from typing import Final
 
 from barnabas.core.config.log_config import LogConfig
-from barnabas.core.errors import BarnabasError, ConfigError, Malformed
+from barnabas.core.errors import ConfigError, Malformed
 from barnabas.core.ids import Offset, TopicId, TopicPartition
 from barnabas.runtime.disk import Disk
 from barnabas.storage import names
@@ -26,10 +26,6 @@ logger = logging.getLogger(__name__)
 
 #: KRaft's own topic, in whose directory a broker finds no log of its kind.
 _CLUSTER_METADATA: Final = "__cluster_metadata"
-
-
-class DuplicateLog(BarnabasError):
-    """One partition in two directories: a move between them was cut short; the operator knows which to delete."""
 
 
 @dataclass(slots=True)

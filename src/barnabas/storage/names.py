@@ -44,7 +44,7 @@ FUTURE_DIR_SUFFIX: Final = "-future"
 STRAY_DIR_SUFFIX: Final = "-stray"
 
 #: Longest file name of the file systems that matter.
-_NAME_LENGTH_MAX: Final = 255
+NAME_LENGTH_MAX: Final = 255
 _SUFFIXED_DIR = re.compile(r"(\S+)-(\S+)\.(\S+)(-delete|-future|-stray)")
 _SEGMENT_FILE = re.compile(
     r"([0-9]{1,20})(\.(?:log|index|timeindex|txnindex|snapshot))((?:\.deleted|\.cleaned|\.swap)*)"
@@ -127,12 +127,22 @@ def partition_dir(partition: TopicPartition) -> str:
 
 def delete_dir(partition: TopicPartition, unique: str | None = None) -> str:
     """A name for a partition that is to be deleted. The topic is cut where the name would grow too long."""
-    tail = f"-{partition.partition}.{unique or uuid4().hex}{DELETE_DIR_SUFFIX}"
-    return partition.topic[: _NAME_LENGTH_MAX - len(tail)] + tail
+    return _cut_dir(partition, unique, DELETE_DIR_SUFFIX)
+
+
+def stray_dir(partition: TopicPartition, unique: str | None = None) -> str:
+    """A name for a log that is not to be used, and not to be deleted either. Cut as that of one that is."""
+    return _cut_dir(partition, unique, STRAY_DIR_SUFFIX)
+
+
+def _cut_dir(partition: TopicPartition, unique: str | None, suffix: str) -> str:
+    tail = f"-{partition.partition}.{unique or uuid4().hex}{suffix}"
+    return partition.topic[: NAME_LENGTH_MAX - len(tail)] + tail
 
 
 def future_dir(partition: TopicPartition, unique: str | None = None) -> str:
-    """A name for the copy that grows in another log directory. Never cut: its topic must be read back whole."""
+    """A name for the copy that grows in another log directory. Never cut, as its topic must be read back whole: it may be
+    longer than `NAME_LENGTH_MAX`."""
     return f"{partition.topic}-{partition.partition}.{unique or uuid4().hex}{FUTURE_DIR_SUFFIX}"
 
 

@@ -6,7 +6,7 @@ from model_cluster import ModelCluster
 from barnabas.controller.effects import AlterReassignmentsReply, Failure, ListReassignmentsReply
 from barnabas.controller.events import AlterReassignments, ListReassignments
 from barnabas.coordination import paths
-from barnabas.coordination.operations import Create
+from barnabas.coordination.operations import Create, SetData
 from barnabas.coordination.znodes import ReplicaAssignment, encode_reassign_partitions
 from barnabas.core.errors import ErrorCode
 from barnabas.core.ids import TopicPartition
@@ -130,6 +130,26 @@ def test_reassignment_goes_on_under_a_new_controller() -> None:
     cluster.alter_isr(ORDERS, (2, 3, 4))
     assert cluster.assignment(ORDERS) == ReplicaAssignment((3, 4))
     assert cluster.state(ORDERS).leader == 3
+
+
+@pytest.mark.parametrize("is_new_controller", [True, False])
+def test_partition_whose_state_cannot_be_read_waits_and_the_cluster_keeps_its_controller(
+    is_new_controller: bool,
+) -> None:
+    """Each controller in turn failed at it and resigned: no partition of the cluster got another leader any more."""
+    cluster = four()
+    cluster.create_topic("fine", (1, 2))
+    if is_new_controller:
+        assert reassign(cluster, (3, 4)) is None
+    cluster.write(SetData(paths.partition_state(ORDERS), b"no json"))
+    if not is_new_controller:
+        assert reassign(cluster, (3, 4)) is None
+    before = cluster.controller.machine.epoch
+    cluster.kill(1)
+    assert cluster.controller.machine.epoch == before + 1
+    assert cluster.state(TopicPartition("fine", 0)).leader == 2
+    cluster.start(1)
+    assert cluster.controller.machine.epoch == before + 1
 
 
 def test_new_replica_whose_broker_dies_goes_on_when_it_returns() -> None:

@@ -87,6 +87,20 @@ def test_leader_whose_session_expires_is_replaced_and_comes_back(kafka: Kafka) -
 
 
 @three_brokers
+def test_topic_that_is_deleted_while_a_broker_is_away_is_gone_there_too(kafka: Kafka) -> None:
+    """It has no replica of the topic: nobody waits for it, and nobody tells it of the deletion when it is back."""
+    cluster, stays, gone = kafka.cluster, kafka.topic(), kafka.name("deleted")
+    cluster.create_topic(gone, replication_factor=1)
+    away = next(each for each in (1, 2, 3) if each not in (cluster.leader_of(gone), cluster.controller()))
+    cluster.pause(away)
+    cluster.wait_for_isr(stays, 2)  # its session is over
+    cluster.delete_topic(gone)
+    cluster.resume(away)
+    cluster.wait_for_isr(stays, 3)
+    wait_until(lambda: not cluster.partitions(gone, seen_by=away), 60, what=f"the end of {gone} on broker {away}")
+
+
+@three_brokers
 def test_controller_moves_and_the_new_one_makes_topics(kafka: Kafka) -> None:
     cluster = kafka.cluster
     before = cluster.controller()

@@ -263,6 +263,27 @@ def test_settings_that_a_deleted_topic_left_behind_are_replaced() -> None:
     run(story())
 
 
+@pytest.mark.parametrize("timeout_ms", [0, 10_000])
+def test_request_for_a_topic_that_is_being_made_does_not_change_its_settings(timeout_ms: int) -> None:
+    """A client's Metadata request, say, that makes a topic with the defaults, while an administrator makes it compacted."""
+
+    async def story() -> None:
+        async with live_cluster(1) as cluster:
+            controller = (await cluster.the_controller()).controller
+            wanted = [NewTopic("table", 1, 1, configs={"cleanup.policy": "compact"}), NewTopic("table", 1, 1)]
+            answers = await asyncio.gather(
+                *(controller.create_topics([each], timeout_ms=timeout_ms) for each in (*wanted, *wanted))
+            )
+            failures = [answer["table"].failure for answer in answers]
+            codes = [None if failure is None else failure.code for failure in failures]
+            late = ErrorCode.REQUEST_TIMED_OUT if timeout_ms == 0 else None
+            assert codes == [late, *[ErrorCode.TOPIC_ALREADY_EXISTS] * 3]
+            data, _ = await next(iter(cluster.brokers.values())).session.get(paths.config_entity("topics", "table"))
+            assert decode_config("", data) == {"cleanup.policy": "compact"}
+
+    run(story())
+
+
 def test_topics_are_deleted_and_their_replicas_told_to_delete() -> None:
     async def story() -> None:
         async with live_cluster(1, 2) as cluster:

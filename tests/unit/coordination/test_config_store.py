@@ -1,11 +1,15 @@
 """Settings in ZooKeeper: what is left of an entity whose last setting has gone."""
 
-from tests.unit.coordination.zookeeper_fixture import run, session, zookeeper
+import asyncio
+from collections.abc import Mapping
+
+from tests.unit.coordination.zookeeper_fixture import States, run, session, zookeeper
 
 from barnabas.coordination import paths
 from barnabas.coordination.config_store import ConfigStore
 from barnabas.coordination.registration import create_top_level_paths
-from barnabas.coordination.session import ZooKeeperSession
+from barnabas.coordination.session import SessionState, ZooKeeperSession
+from barnabas.coordination.znodes import encode_config
 
 
 async def left(opened: ZooKeeperSession) -> set[str]:
@@ -59,5 +63,102 @@ def test_user_with_settings_of_its_own_stays_when_its_last_client_goes() -> None
             assert await left(opened) == {"alice"} and await store.read(paths.USERS, "alice") == {"x": "1"}
             await store.write(paths.USERS, "nobody", {})
             assert await left(opened) == {"alice"}
+
+    run(story())
+
+
+class Listener:
+    """Keeps what it is told, as a broker does. One entity is too much for it."""
+
+    def __init__(self) -> None:
+        self.settings: dict[tuple[str, str], dict[str, str]] = {}
+        self.heard = asyncio.Event()
+
+    def changed(self, entity_type: str, name: str, settings: Mapping[str, str]) -> None:
+        if name == "nonsense":
+            raise ValueError("of no use")
+        self.settings[entity_type, name] = dict(settings)
+        self.heard.set()
+
+    def known(self) -> list[tuple[str, str]]:
+        return [entity for entity, settings in self.settings.items() if settings]
+
+
+def test_broker_that_was_away_for_so_long_that_notifications_are_gone_reads_all_settings_again() -> None:
+    """Among them those of a user who must not log in any more."""
+
+    async def story() -> None:
+        async with zookeeper() as ensemble, session(ensemble) as opened:
+            await create_top_level_paths(opened)
+            store, listener = ConfigStore(opened, ensemble.clock), Listener()
+            for kind, name in ((paths.TOPICS, "t"), (paths.USERS, "mallory"), (paths.USERS, "alice/clients/app")):
+                await store.write(kind, name, {"x": "1"})
+            await store.start(listener.changed, known=listener.known)
+            states = States(opened)
+            ensemble.expire_sessions()
+            await states.until(SessionState.RENEWED)
+            # Meanwhile, without a notification that is still there.
+            await opened.create(paths.config_entity(paths.TOPICS, "nonsense"), encode_config({"x": "3"}))
+            await opened.set(paths.config_entity(paths.TOPICS, "t"), encode_config({"x": "2"}))
+            await opened.delete(paths.config_entity(paths.USERS, "mallory"))
+            await opened.delete(paths.config_entity(paths.USERS, "alice/clients/app"))
+            listener.heard.clear()
+            running = asyncio.ensure_future(store.run())
+            await listener.heard.wait()
+            assert listener.settings == {
+                (paths.TOPICS, "t"): {"x": "2"},
+                (paths.USERS, "mallory"): {},
+                (paths.USERS, "alice"): {},
+                (paths.USERS, "alice/clients/app"): {},
+            }
+            await store.write(paths.TOPICS, "t", {"x": "4"})
+            while listener.settings[paths.TOPICS, "t"] != {"x": "4"}:
+                listener.heard.clear()
+                await listener.heard.wait()
+            running.cancel()
+
+    run(story())
+
+
+def test_settings_that_cannot_be_read_again_stay_as_they_were() -> None:
+    """Somebody has deleted what every broker makes at its start."""
+
+    async def story() -> None:
+        async with zookeeper() as ensemble, session(ensemble) as opened:
+            await create_top_level_paths(opened)
+            store, listener = ConfigStore(opened, ensemble.clock), Listener()
+            await store.write(paths.TOPICS, "t", {"x": "1"})
+            await store.start(listener.changed, known=listener.known)
+            states = States(opened)
+            ensemble.expire_sessions()
+            await states.until(SessionState.RENEWED)
+            await opened.delete("/config/users")
+            running = asyncio.ensure_future(store.run())
+            await store.write(paths.TOPICS, "t", {"x": "2"})
+            while listener.settings[paths.TOPICS, "t"] != {"x": "2"}:
+                listener.heard.clear()
+                await listener.heard.wait()
+            running.cancel()
+
+    run(story())
+
+
+def test_broker_goes_on_when_somebody_has_deleted_the_place_of_notifications() -> None:
+    """All brokers hear of it at the same time: none may end."""
+
+    async def story() -> None:
+        async with zookeeper() as ensemble, session(ensemble) as opened:
+            await create_top_level_paths(opened)
+            store, listener = ConfigStore(opened, ensemble.clock), Listener()
+            await store.start(listener.changed, known=listener.known)
+            running = asyncio.ensure_future(store.run())
+            await opened.delete(paths.CONFIG_CHANGES)
+            while await opened.exists(paths.CONFIG_CHANGES) is None:
+                assert not running.done()
+                await asyncio.sleep(0.001)
+            await store.write(paths.TOPICS, "t", {"x": "2"})
+            await listener.heard.wait()
+            assert listener.settings == {(paths.TOPICS, "t"): {"x": "2"}}
+            running.cancel()
 
     run(story())

@@ -12,6 +12,7 @@ from zookeeper_fixture import Ensemble, States, run, session, zookeeper
 
 from barnabas.coordination import paths
 from barnabas.coordination.former_session import FILE_NAME, FormerSession
+from barnabas.coordination.log_dir_failure import report_log_dir_failure
 from barnabas.coordination.registration import (
     BrokerRegistrar,
     DuplicateBrokerId,
@@ -20,8 +21,10 @@ from barnabas.coordination.registration import (
     generate_broker_id,
 )
 from barnabas.coordination.session import SessionState, ZooKeeperSession
+from barnabas.coordination.zk_errors import SessionExpired
 from barnabas.coordination.znodes import BrokerRegistration, Endpoint
 from barnabas.core.clock import SystemClock
+from barnabas.core.ids import BrokerId
 from barnabas.runtime.disk import REAL_DISK
 
 GOLDEN = json.loads((Path(__file__).parents[2] / "golden/kafka-3.9.1/znodes.json").read_text())
@@ -116,6 +119,60 @@ def test_broker_that_was_killed_closes_its_former_session_and_registers_at_once(
     run(story())
 
 
+def test_broker_registers_when_the_connection_is_back_that_was_lost_just_before(tmp_path: Path) -> None:
+    """kazoo does not tell the key of its session while it is not connected."""
+
+    async def story() -> None:
+        async with zookeeper() as ensemble, session(ensemble) as zk:
+            await create_top_level_paths(zk)
+            place = BrokerRegistrar(
+                zk, broker(7, 9092), clock=SystemClock(), wait_for_former_self_ms=0, former=former(ensemble, tmp_path)
+            )
+            registering: list[asyncio.Task[int]] = []
+
+            def lost(state: SessionState) -> None:
+                if state is SessionState.SUSPENDED:
+                    registering.append(asyncio.ensure_future(place.register()))
+
+            zk.on_state(lost)
+            states = States(zk)
+            ensemble.drop_connections()
+            await states.until(SessionState.SUSPENDED)
+            assert await registering[0] == place.epoch
+            _, owned = await zk.get(paths.broker_id(7))
+            assert owned.ephemeral_owner == zk.session_id
+            assert f"{zk.session_id:x}" in (tmp_path / FILE_NAME).read_text()
+
+    run(story())
+
+
+def test_broker_whose_session_is_over_as_it_registers_hears_of_that(tmp_path: Path) -> None:
+    """The next session registers it. Any other error ends the broker."""
+
+    async def story() -> None:
+        async with zookeeper() as ensemble, session(ensemble) as zk:
+            await create_top_level_paths(zk)
+            place = BrokerRegistrar(
+                zk, broker(7, 9092), clock=SystemClock(), wait_for_former_self_ms=0, former=former(ensemble, tmp_path)
+            )
+            registering: list[asyncio.Task[int]] = []
+
+            def expired(state: SessionState) -> None:
+                if state is SessionState.EXPIRED:
+                    registering.append(asyncio.ensure_future(place.register()))
+
+            zk.on_state(expired)
+            states = States(zk)
+            ensemble.expire_sessions()
+            await states.until(SessionState.EXPIRED)
+            with pytest.raises(SessionExpired):
+                await registering[0]
+            await states.until(SessionState.RENEWED)
+            assert await place.register() > 0
+
+    run(story())
+
+
 def test_broker_that_was_killed_as_it_registered_closes_that_session_too(tmp_path: Path) -> None:
     """Tier seed 73: the znode was there, the key to its session was not yet. The next process waited for the time-out."""
 
@@ -193,12 +250,12 @@ def test_session_key_is_for_its_owner_alone_and_damage_is_told_without_it(
     async def story() -> None:
         async with zookeeper() as ensemble, session(ensemble) as zk:
             kept = former(ensemble, tmp_path)
-            await kept.keep(zk.key)
+            await kept.keep(await zk.key())
             file = tmp_path / FILE_NAME
             assert stat.S_IMODE(file.stat().st_mode) == 0o600
             secret = json.loads(file.read_bytes())["password"]
-            assert bytes.fromhex(secret) == zk.key.password
-            assert secret not in repr(zk.key)
+            assert bytes.fromhex(secret) == (await zk.key()).password
+            assert secret not in repr(await zk.key())
             file.write_bytes(file.read_bytes()[:-1])
             assert not await kept.end(zk.session_id)
             assert "is damaged" in caplog.text
@@ -210,7 +267,7 @@ def test_session_key_is_for_its_owner_alone_and_damage_is_told_without_it(
 def test_session_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
     async def story() -> None:
         async with zookeeper() as ensemble, session(ensemble) as zk, session(ensemble) as other:
-            await former(ensemble, tmp_path).keep(zk.key)
+            await former(ensemble, tmp_path).keep(await zk.key())
             assert not await former(ensemble, tmp_path).end(other.session_id)
             assert await other.exists("/")
 
@@ -288,5 +345,16 @@ def test_generated_broker_ids_start_above_the_reserved_ones_and_never_repeat() -
         async with zookeeper() as ensemble, session(ensemble) as zk:
             assert await generate_broker_id(zk, reserved_broker_max_id=1000) == 1001
             assert await generate_broker_id(zk, reserved_broker_max_id=1000) == 1002
+
+    run(story())
+
+
+def test_failed_directory_is_reported_although_somebody_has_deleted_the_place_of_reports() -> None:
+    async def story() -> None:
+        async with zookeeper() as ensemble, session(ensemble) as zk:
+            await create_top_level_paths(zk)
+            await zk.delete(paths.LOG_DIR_EVENT_NOTIFICATION)
+            await report_log_dir_failure(zk, BrokerId(1))
+            assert len(await zk.children(paths.LOG_DIR_EVENT_NOTIFICATION)) == 1
 
     run(story())

@@ -1,5 +1,6 @@
 """A follower's log that is a list, for the tests of fetchers."""
 
+import asyncio
 import struct
 
 from barnabas.core.errors import ErrorCode, LogDirFault, Malformed, Refused
@@ -22,6 +23,8 @@ class FakeReplica:
         self.high_watermark = high_watermark
         self.leader_log_start = -1
         self.broken: str | None = None
+        #: Set: appends have to be flushed, and a flush waits for it.
+        self.disk: asyncio.Event | None = None
         for offset, epoch in enumerate(epochs):
             self.cache.assign(epoch, log_start + offset)
 
@@ -47,6 +50,10 @@ class FakeReplica:
             self.epochs_of.append(epoch)
         self.high_watermark = min(leader_high_watermark, self.log_end)
         self.leader_log_start = leader_log_start
+        return self.disk is not None
+
+    async def flush(self):
+        await self.disk.wait()
 
     async def truncate_to(self, offset, *, is_wanted):
         self.cut(offset)

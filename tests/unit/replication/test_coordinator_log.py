@@ -61,3 +61,27 @@ def test_load_of_a_partition_whose_leadership_is_lost_meanwhile_is_refused(tmp_p
         assert refusal.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
     asyncio.run(main())
+
+
+def test_load_goes_on_in_the_directory_that_the_log_has_moved_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It failed, and its groups had no coordinator until the next election."""
+    monkeypatch.setattr("barnabas.server.coordinator_log.LOAD_STEP_BYTES", 100)
+
+    async def main() -> None:
+        world = World(tmp_path)
+        for _ in range(5):
+            world.append_own()
+        with ThreadPoolExecutor(1) as pool:
+            offsets: list[int] = []
+
+            def replay(entry: ReplayedRecord | Marker, offset: int) -> None:
+                offsets.append(offset)
+                if offset == 3:
+                    world.move_log()
+
+            await InternalTopicLog("t", world.manager, pool).load(0, replay)
+        assert offsets == list(range(10))
+
+    asyncio.run(main())

@@ -127,6 +127,26 @@ def test_records_reach_the_replica_and_the_next_fetch_acknowledges_them():
     asyncio.run(run())
 
 
+def test_records_that_have_to_be_flushed_are_acknowledged_when_they_are_on_disk():
+    """`flush.messages`: a leader counts what a fetch acknowledges, and so does whoever waits for acks=all."""
+
+    async def run():
+        leader, replica = ScriptedLeader(), FakeReplica(1)
+        replica.disk = asyncio.Event()
+        async with managed({2: leader}) as manager:
+            add(manager, A, replica)
+            await leader.plan()
+            leader.say(FetchedPartition(A, 0, 2, 0, None, records(5, 5)))
+            await turns_until(lambda: replica.epochs_of == [1, 5, 5])
+            for _ in range(20):
+                await asyncio.sleep(0)
+            assert leader.plans.empty(), "it is not on disk"
+            replica.disk.set()
+            assert (await leader.plan()).to_send[A].fetch_offset == 3
+
+    asyncio.run(run())
+
+
 def test_new_partition_does_not_wait_for_the_end_of_a_long_poll():
     async def run():
         leader = ScriptedLeader()

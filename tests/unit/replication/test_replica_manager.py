@@ -1,5 +1,6 @@
 """The replica manager on real logs: long polls that end when they should, pins that are given back."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -95,6 +96,19 @@ class World:
         partition.machine.go_offline()
         partition.log = None
         self.manager.wake_all(partition)
+
+    def move_log(self) -> None:
+        """To another directory, as AlterReplicaLogDirs does in the end."""
+        old = self.partition.local_log
+        env = LogEnvironment(clock=self.clock, threads=self._threads)
+        tp = self.partition.tp
+        moved = open_log(str(self._folder / "elsewhere-0"), config=self._config, env=env, partition=tp)
+        copied = old.read(0, max_bytes=1 << 20, max_offset=old.log_end_offset).read()
+        moved.append_as_follower(copied, now_ms=self.clock.now_ms())
+        moved.update_high_watermark(old.high_watermark)
+        self.partition.attach(moved)
+        old.abandon()
+        self.manager.wake_all(self.partition)
 
     def append(self, size_bytes: int = 100) -> None:
         """One batch of about `size_bytes`."""
@@ -407,6 +421,68 @@ def test_record_that_was_cut_while_the_disk_was_slow_is_not_acknowledged(tmp_pat
     assert heard == []
     threads.run_pending()
     assert heard == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
+
+
+def test_retry_of_a_batch_that_is_being_flushed_waits_for_the_disk_too(tmp_path: Path) -> None:
+    """The producer lost its connection, and sends the batch again on another one."""
+    threads = ManualThreads()
+    world = World(tmp_path, flush_messages=1, threads=threads)
+    heard: list[str] = []
+
+    def send(name: str) -> None:
+        builder = BatchBuilder(producer_id=7, producer_epoch=0, base_sequence=0)
+        builder.append(b"k", b"v", timestamp=0)
+        world.manager.append(
+            [AppendEntry(TP, bytearray(builder.build()))],
+            required_acks=1,
+            timeout_ms=30_000,
+            origin=Origin.CLIENT,
+            on_done=lambda outcomes: heard.append(f"{name} {outcomes[0].error.name} {outcomes[0].base_offset}"),
+        )
+
+    send("first")
+    send("retry")
+    assert heard == []
+    threads.run_pending()
+    assert heard == ["first NONE 0", "retry NONE 0"]
+    send("late")
+    assert heard[2:] == ["late NONE 0"], "it is on disk"
+    assert world.log.log_end_offset == 1
+
+
+def test_records_that_wait_for_the_disk_while_their_log_moves_are_acknowledged(tmp_path: Path) -> None:
+    """The second waits for the flush after the one that is under way, which a closed log does not begin."""
+    threads = ManualThreads()
+    world = World(tmp_path, flush_messages=1, threads=threads)
+    first, second = world.append_own()[1], world.append_own()[1]
+    world.move_log()
+    threads.run_pending()
+    assert (first, second) == ([ErrorCode.NONE], [ErrorCode.NONE])
+    assert world.partition.local_log.recovery_point == 4
+
+
+def test_follower_says_when_what_it_was_sent_has_to_be_flushed(tmp_path: Path) -> None:
+    async def run() -> None:
+        threads = ManualThreads()
+        world = World(tmp_path, replicas=(ME, FOLLOWER), isr=(ME, FOLLOWER), flush_messages=2, threads=threads)
+        both = (ME, FOLLOWER)
+        world.partition.become_follower(
+            PartitionLeadership(
+                leader=FOLLOWER, leader_epoch=LeaderEpoch(1), isr=both, partition_epoch=1, replicas=both
+            )
+        )
+        batches = [plain_batch([(b"k", b"v")], timestamp=0) for _ in range(2)]
+        batches[1][:8] = (1).to_bytes(8, "big")
+        assert not world.partition.append_follower(memoryview(batches[0]), 0, 0)
+        assert world.partition.append_follower(memoryview(batches[1]), 0, 0)
+        flushing = asyncio.ensure_future(world.partition.flush())
+        await asyncio.sleep(0)
+        assert not flushing.done() and world.log.recovery_point == 0
+        threads.run_pending()
+        await flushing
+        assert world.log.recovery_point == 2
+
+    asyncio.run(run())
 
 
 class BrokenDisk(Disk):

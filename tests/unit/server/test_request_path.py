@@ -132,7 +132,7 @@ def test_failed_directory_is_reported_by_the_next_session_where_this_one_expires
     class Session:
         attempts = 0
 
-        async def create(self, path: str, data: bytes, *, sequence: bool) -> str:
+        async def create(self, path: str, data: bytes, *, sequence: bool, make_path: bool) -> str:
             self.attempts += 1
             if self.attempts == 1:
                 raise SessionExpired("the session has expired and there is no new one yet")

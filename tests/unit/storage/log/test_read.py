@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.unit.storage.log.log_support import NOW_MS, Partition, batch, contents
+from tests.unit.storage.log.log_support import NOW_MS, Partition, QuickDisk, batch, contents
 
 from barnabas.core.config.log_config import LogConfig
 from barnabas.core.errors import ErrorCode, Refused
@@ -187,6 +187,36 @@ def test_deleted_records_are_not_found_by_timestamp(partition: Partition) -> Non
     assert found.offset == 1
     assert partition.log.earliest_offset().offset == 1
     assert partition.log.earliest_offset().leader_epoch == 0
+
+
+class CountingDisk(QuickDisk):
+    """Counts bytes that are read."""
+
+    __slots__ = ("read_bytes",)
+
+    def __init__(self) -> None:
+        self.read_bytes = 0
+
+    def pread(self, fd: int, size_bytes: int, position: int) -> bytes:
+        self.read_bytes += size_bytes
+        return super().pread(fd, size_bytes, position)
+
+    def preadinto(self, fd: int, buffer: bytearray | memoryview, position: int) -> int:
+        self.read_bytes += len(buffer)
+        return super().preadinto(fd, buffer, position)
+
+
+def test_segment_whose_records_are_all_deleted_is_not_read_for_a_timestamp(tmp_path: Path) -> None:
+    """DeleteRecords leaves the active segment where it is. The event loop waits for the look-up."""
+    disk = CountingDisk()
+    config = LogConfig(segment_bytes=1 << 30, index_interval_bytes=100, segment_index_bytes=1 << 16)
+    partition = Partition(tmp_path, config, disk=disk)
+    partition.fill(3000)
+    partition.commit()
+    partition.log.maybe_increment_log_start_offset(partition.log.log_end_offset, "DeleteRecords")
+    before = disk.read_bytes
+    assert partition.log.offset_for_timestamp(NOW_MS) is None
+    assert disk.read_bytes - before < partition.log.size_bytes / 10
 
 
 def test_with_log_append_time_every_record_has_the_batchs_time(tmp_path: Path) -> None:

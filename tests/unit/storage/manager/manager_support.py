@@ -73,14 +73,14 @@ class Broker:
         start: bool = True,
         broker_id: int = 1,
         cluster_id: str | None = "cluster",
-        disk: FailingDisk | None = None,
+        disk: Disk | None = None,
         is_tiering: bool = False,
     ) -> None:
         self.roots = [str(root) for root in roots]
         self.clock = ManualClock(NOW_MS)
         self.timers = ManualTimers(self.clock)
         self.threads = ManualThreads()
-        self.disk = disk or FailingDisk()
+        self.disk: Any = disk or FailingDisk()
         self.failed: list[tuple[str, list[TopicPartition]]] = []
         self.env = LogEnvironment(
             disk=self.disk, clock=self.clock, timers=self.timers, threads=self.threads, is_tiering=is_tiering

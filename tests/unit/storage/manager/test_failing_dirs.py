@@ -1,11 +1,13 @@
 """A directory that fails goes offline with its logs, once; the others go on."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.unit.storage.manager.manager_support import Broker, append, tp, values
+from tests.unit.storage.manager.manager_support import CONFIG, NOW_MS, Broker, append, tp, values
 
 from barnabas.core.errors import ErrorCode, LogDirFault, Refused
+from barnabas.core.ids import TopicPartition
 from barnabas.storage import names
 from barnabas.storage.manager import NoLogDirLeft
 
@@ -153,3 +155,48 @@ def test_want_of_descriptors_is_no_fault_of_the_disk_and_the_next_append_goes_on
     again = Broker(tmp_path / "a")
     reopened = again.manager.get(tp("t"))
     assert reopened is not None and values(reopened) == [b"first", b"x" * 1500, b"small", b"z" * 1500]
+
+
+def test_disk_that_fails_as_a_topic_is_deleted_does_not_keep_its_copy(tmp_path: Path) -> None:
+    """A topic of the same name that is made later would go on with the copy of the old one."""
+    broker = Broker(tmp_path / "a", tmp_path / "b")
+    manager = broker.manager
+    manager.prefer_dir(tp("t"), broker.roots[0])
+    manager.get_or_create(tp("t"), topic_id=None)
+    manager.prefer_dir(tp("t"), broker.roots[1])
+    manager.get_or_create_future(tp("t"))
+    broker.disk.bad.add(broker.roots[0])
+    removed: list[TopicPartition] = []
+    manager.on_removed = removed.append
+    with pytest.raises(LogDirFault):
+        manager.delete(tp("t"))
+    assert manager.get_future(tp("t")) is None
+    assert [path.name for path in (tmp_path / "b").iterdir() if path.name.endswith("-future")] == []
+    assert removed == [tp("t")]
+    manager.shutdown()
+
+
+def test_disk_that_fails_as_settings_change_leaves_the_settings_of_other_logs_changed(tmp_path: Path) -> None:
+    """A log that leaves the tier writes its leader epochs, for it begins later from then on."""
+    tiered = replace(CONFIG, remote_storage_enable=True, local_retention_bytes=0, retention_ms=-1)
+    broker = Broker(tmp_path / "a", tmp_path / "b", config_of=lambda topic: tiered, is_tiering=True)
+    manager = broker.manager
+    for number in range(2):
+        manager.prefer_dir(tp("t", number), broker.roots[number])
+        log = manager.get_or_create(tp("t", number), topic_id=None)
+        append(log, b"x")
+        log.roll(NOW_MS)
+        append(log, b"y")
+        log.update_high_watermark(2)
+        log.highest_copied_offset = 0
+        log.delete_old_segments(NOW_MS)
+    broker.run()
+    assert [manager.get(tp("t", number)).local_log_start_offset for number in range(2)] == [1, 1]  # type: ignore[union-attr]
+    broker.disk.bad.add(broker.roots[0])
+    left = replace(CONFIG, remote_log_delete_on_disable=True)
+    manager.topic_settings_changed("t", left)
+    assert broker.failed == [(broker.roots[0], [tp("t", 0)])]
+    other = manager.get(tp("t", 1))
+    assert other is not None
+    assert (other.config, other.log_start_offset) == (left, 1)
+    manager.shutdown()

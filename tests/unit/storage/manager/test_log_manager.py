@@ -17,7 +17,7 @@ from barnabas.storage import names
 from barnabas.storage.checkpoints import read_offsets, read_partition_metadata
 from barnabas.storage.log import Log
 from barnabas.storage.log_dir import LogDirLocked
-from barnabas.storage.manager_load import DuplicateLog
+from barnabas.storage.manager_moves import DuplicateLog
 from barnabas.storage.manager_settings import ManagerSettings
 from barnabas.storage.meta_properties import InconsistentMetaProperties
 
@@ -223,10 +223,64 @@ def test_what_is_no_partition_is_left_alone(tmp_path: Path, caplog: pytest.LogCa
     assert {path.name for path in tmp_path.iterdir()} >= {"lost+found", "notes", "file", "t-0.0123456789abcdef-stray"}
 
 
-def test_one_partition_in_two_directories_stops_the_start(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("one", "other"), [((b"x",), (b"x", b"y")), ((b"x", b"y"), (b"x",))])
+def test_of_one_partition_in_two_directories_the_one_that_goes_further_is_used(
+    tmp_path: Path, one: tuple[bytes, ...], other: tuple[bytes, ...]
+) -> None:
+    """A broker that died in the middle of a move leaves both."""
+    for root, content in (("a", one), ("b", other)):
+        broker = Broker(tmp_path / root)
+        append(broker.manager.get_or_create(tp("t"), topic_id=TOPIC_ID), *content)
+        broker.manager.shutdown()
+    broker = Broker(tmp_path / "a", tmp_path / "b")
+    log = broker.manager.get(tp("t"))
+    assert log is not None
+    assert values(log) == [b"x", b"y"]
+    aside = "a" if other == (b"x", b"y") else "b"
+    [stray] = [path for path in (tmp_path / aside).iterdir() if path.is_dir()]
+    assert stray.name.endswith("-stray"), "the operator deletes it"
+    broker.manager.shutdown()
+    Broker(tmp_path / "a", tmp_path / "b").manager.shutdown()
+
+
+def test_the_log_of_the_later_leader_epoch_goes_further(tmp_path: Path) -> None:
+    for root, epoch, content in (("a", 1, (b"cut off", b"cut off")), ("b", 2, (b"kept",))):
+        broker = Broker(tmp_path / root)
+        append(broker.manager.get_or_create(tp("t"), topic_id=TOPIC_ID), *content, epoch=epoch)
+        broker.manager.shutdown()
+    broker = Broker(tmp_path / "a", tmp_path / "b")
+    log = broker.manager.get(tp("t"))
+    assert log is not None
+    assert values(log) == [b"kept"]
+    broker.manager.shutdown()
+
+
+def test_of_two_copies_of_one_partition_one_is_deleted(tmp_path: Path) -> None:
+    """A move was sent elsewhere, and the power went before the first copy was known to be deleted."""
+    broker = Broker(tmp_path / "a", tmp_path / "b", tmp_path / "c")
+    broker.manager.prefer_dir(tp("t"), broker.roots[0])
+    broker.manager.get_or_create(tp("t"), topic_id=None)
+    broker.manager.prefer_dir(tp("t"), broker.roots[1])
+    first = Path(broker.manager.get_or_create_future(tp("t")).directory)
+    broker.manager.delete_future(tp("t"))
+    [deleted] = [path for path in (tmp_path / "b").iterdir() if path.is_dir()]
+    deleted.rename(first)
+    broker.manager.prefer_dir(tp("t"), broker.roots[2])
+    broker.manager.get_or_create_future(tp("t"))
+    broker.kill()
+    again = Broker(tmp_path / "a", tmp_path / "b", tmp_path / "c")
+    assert again.manager.get_future(tp("t")) is not None
+    again.run(60_000)
+    again.run()
+    left = [path.name for root in ("b", "c") for path in (tmp_path / root).iterdir() if path.is_dir()]
+    assert len(left) == 1 and left[0].endswith("-future")
+    again.manager.shutdown()
+
+
+def test_one_name_with_two_topic_ids_in_two_directories_stops_the_start(tmp_path: Path) -> None:
     for root in ("a", "b"):
         broker = Broker(tmp_path / root)
-        append(broker.manager.get_or_create(tp("t"), topic_id=None), b"x")
+        append(broker.manager.get_or_create(tp("t"), topic_id=TopicId(random_uuid())), b"x")
         broker.manager.shutdown()
     with pytest.raises(DuplicateLog, match="delete the one"):
         Broker(tmp_path / "a", tmp_path / "b")
@@ -494,6 +548,7 @@ def test_a_log_moves_to_another_directory(tmp_path: Path) -> None:
     assert future.directory == str(tmp_path / "b" / "t-0")
     assert (future.high_watermark, future.topic_id) == (2, TOPIC_ID)
     append(future, b"z")
+    broker.run()
     broker.run(60_000)
     broker.run()
     assert [path.name for path in (tmp_path / "a").iterdir() if path.is_dir()] == []

@@ -4,10 +4,14 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from random import Random
+from typing import Any
 
-from tests.unit.storage.manager.manager_support import CONFIG, NOW_MS, Broker, append, tp, values
+import pytest
+from tests.simulation.disk import SimDisk
+from tests.unit.storage.manager.manager_support import CONFIG, NOW_MS, Broker, FailingDisk, append, tp, values
 
-from barnabas.core.errors import ErrorCode, Refused
+from barnabas.core.errors import ErrorCode, LogDirFault, Refused
 from barnabas.core.ids import BrokerId, LeaderEpoch
 from barnabas.metrics.registry import Registry
 from barnabas.protocol.records import BatchBuilder
@@ -17,6 +21,8 @@ from barnabas.replication.manager import ReplicaManager
 from barnabas.replication.partition import Partition
 from barnabas.replication.state import PartitionLeadership
 from barnabas.replication.throttle import ReplicationThrottle
+from barnabas.runtime.disk import Disk
+from barnabas.storage import names
 
 ME = BrokerId(1)
 
@@ -24,9 +30,9 @@ ME = BrokerId(1)
 class Mover:
     """A broker that leads t-0 in directory a, and moves it to b."""
 
-    def __init__(self, tmp_path: Path) -> None:
+    def __init__(self, tmp_path: Path, disk: Disk | None = None) -> None:
         self.a, self.b = str(tmp_path / "a"), str(tmp_path / "b")
-        self.broker = Broker(tmp_path / "a", tmp_path / "b")
+        self.broker = Broker(tmp_path / "a", tmp_path / "b", disk=disk)
         logs = self.broker.manager
         if logs.get(tp("t")) is None:
             logs.prefer_dir(tp("t"), self.a)
@@ -233,3 +239,161 @@ def test_move_waits_for_its_throttle(tmp_path: Path) -> None:
         mover.broker.manager.shutdown()
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_power_cut_at_any_step_of_a_move_takes_nothing_that_was_flushed(seed: int) -> None:
+    """The directories are on two disks: what one of them keeps says nothing of the other."""
+
+    async def run() -> None:
+        chance = Random(seed)
+        machine = SimDisk(journaled=chance.random() < 0.3)
+        mover = Mover(Path("/"), disk=machine.life())
+        expected = [b"%d" % number for number in range(12)]
+        append(mover.partition.local_log, *expected)
+        mover.partition.local_log.update_high_watermark(12)
+        mover.partition.local_log.flusher.flush()
+        machine.write_back()
+        mover.moves.begin(tp("t"), mover.b)
+        for _ in range(chance.choice((0, 2, 4, 8, 12, 20, 40))):
+            mover.broker.threads.run_one()
+            await asyncio.sleep(0)
+        machine.power_cut(chance)
+        for task in mover.tasks:
+            task.cancel()
+        again = Mover(Path("/"), disk=machine.life())
+        assert values(again.partition.local_log) == expected
+        again.broker.manager.shutdown()
+
+    asyncio.run(run())
+
+
+def test_move_back_waits_until_the_log_of_the_first_move_has_gone(tmp_path: Path) -> None:
+    async def run() -> None:
+        mover = Mover(tmp_path)
+        append(mover.partition.local_log, b"x")
+        mover.moves.begin(tp("t"), mover.b)
+        while mover.partition.local_log.log_dir != mover.b:
+            await asyncio.sleep(0)
+        assert (tmp_path / "a" / "t-0").is_dir(), "nothing has been synced yet"
+        mover.moves.begin(tp("t"), mover.a)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert mover.partition.local_log.log_dir == mover.b
+        await mover.done()
+        assert mover.partition.local_log.log_dir == mover.a
+        mover.broker.run()
+        assert values(mover.partition.local_log) == [b"x"]
+        assert not (tmp_path / "b" / "t-0").exists()
+        assert mover.broker.failed == []
+        mover.broker.manager.shutdown()
+
+    asyncio.run(run())
+
+
+def test_disk_that_fails_before_a_copy_is_safe_leaves_the_old_log_aside(tmp_path: Path) -> None:
+    async def run() -> None:
+        disk = FailingDisk()
+        mover = Mover(tmp_path, disk=disk)
+        append(mover.partition.local_log, b"x")
+        mover.moves.begin(tp("t"), mover.b)
+        while mover.partition.local_log.log_dir != mover.b:
+            await asyncio.sleep(0)
+        disk.bad.add(mover.b)
+        await mover.done()
+        mover.broker.run()
+        assert mover.broker.failed == [(mover.b, [tp("t")])]
+        [kept] = [path.name for path in (tmp_path / "a").iterdir() if path.is_dir()]
+        assert kept.startswith("t-0.") and kept.endswith("-stray")
+        mover.broker.manager.shutdown()
+
+    asyncio.run(run())
+
+
+def test_log_stays_until_a_broker_that_is_out_of_descriptors_can_sync_its_copy(tmp_path: Path) -> None:
+    async def run() -> None:
+        disk = FailingDisk()
+        mover = Mover(tmp_path, disk=disk)
+        append(mover.partition.local_log, b"x")
+        mover.moves.begin(tp("t"), mover.b)
+        while mover.partition.local_log.log_dir != mover.b:
+            await asyncio.sleep(0)
+        disk.has_descriptors = False
+        mover.broker.run()
+        assert (tmp_path / "a" / "t-0").is_dir()
+        assert mover.broker.failed == []
+        disk.has_descriptors = True
+        mover.broker.run(5_000)
+        mover.broker.run()
+        assert not (tmp_path / "a" / "t-0").exists()
+        assert values(mover.partition.local_log) == [b"x"]
+        mover.broker.manager.shutdown()
+
+    asyncio.run(run())
+
+
+def test_topic_that_is_deleted_and_made_again_does_not_find_the_log_that_has_moved(tmp_path: Path) -> None:
+    async def run() -> None:
+        mover = Mover(tmp_path)
+        append(mover.partition.local_log, b"x")
+        mover.moves.begin(tp("t"), mover.b)
+        while mover.partition.local_log.log_dir != mover.b:
+            await asyncio.sleep(0)
+        manager = mover.broker.manager
+        manager.delete(tp("t"))
+        manager.prefer_dir(tp("t"), mover.a)
+        assert manager.get_or_create(tp("t"), topic_id=None, is_new=True).log_end_offset == 0
+        mover.broker.run()
+        assert not (tmp_path / "a" / "t-0").exists(), "nobody wants it any more"
+        manager.shutdown()
+
+    asyncio.run(run())
+
+
+class NoEpochs(FailingDisk):
+    """Takes no leader epochs under the folders that are bad."""
+
+    __slots__ = ()
+
+    def rename(self, source: str, target: str) -> None:
+        if target.endswith(names.LEADER_EPOCH_CHECKPOINT):
+            self._check(target)
+        Disk.rename(self, source, target)
+
+    def open(self, path: str, **how: Any) -> int:
+        self.paths[fd := Disk.open(self, path, **how)] = ""
+        return fd
+
+
+def test_disk_that_fails_as_the_copy_takes_over_leaves_the_log_as_it_is(tmp_path: Path) -> None:
+    disk = NoEpochs()
+    broker = Broker(tmp_path / "a", tmp_path / "b", disk=disk)
+    manager = broker.manager
+    manager.prefer_dir(tp("t"), broker.roots[0])
+    log = manager.get_or_create(tp("t"), topic_id=None)
+    append(log, b"deleted", b"kept")
+    log.update_high_watermark(2)
+    manager.prefer_dir(tp("t"), broker.roots[1])
+    future = manager.get_or_create_future(tp("t"))
+    future.append_as_follower(log.read(0, max_bytes=1000, max_offset=2).read(), now_ms=0)
+    log.maybe_increment_log_start_offset(1, "DeleteRecords")
+    disk.bad.add(broker.roots[1])
+    with pytest.raises(LogDirFault):
+        manager.swap_future(tp("t"))
+    assert broker.failed == [(broker.roots[1], [])]
+    assert manager.get(tp("t")) is log and not log.is_closed
+    assert manager.get_future(tp("t")) is None
+    manager.shutdown()
+
+
+def test_copy_whose_name_would_be_too_long_is_refused_and_no_directory_goes_offline(tmp_path: Path) -> None:
+    broker = Broker(tmp_path / "a", tmp_path / "b")
+    manager, long = broker.manager, tp("t" * 249)
+    manager.prefer_dir(long, broker.roots[0])
+    manager.get_or_create(long, topic_id=None)
+    manager.prefer_dir(long, broker.roots[1])
+    with pytest.raises(Refused) as caught:
+        manager.get_or_create_future(long)
+    assert caught.value.code is ErrorCode.INVALID_TOPIC_EXCEPTION
+    assert broker.failed == []
+    manager.shutdown()
