@@ -62,6 +62,8 @@ _NO_TWO_PHASE: Final = frozenset(
     }
 )
 _FENCED: Final = frozenset({ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH})
+#: States of a transactional id whose last transaction is seen, or is about to be.
+_COMMITTED: Final = frozenset({"PrepareCommit", "CompleteCommit"})
 
 #: Where a driver may die: tests stop it there.
 READY, DECIDED, HALF_ENDED, ALL_ENDED = "ready", "decided", "half-ended", "all-ended"
@@ -298,8 +300,11 @@ class Driver:
         half = (len(participants) + 1) // 2
         for part in (dict(participants[:half]), dict(participants[half:])):
             identities = {name: each.identity for name, each in part.items()}
-            for name, refusal in self._transactions.end_all(identities, committed=True).items():
-                if refusal is None:
+            outcome = self._transactions.end_all(identities, committed=True)
+            refused = {name: refusal for name, refusal in outcome.items() if refusal is not None}
+            seen = self._committed({name: part[name] for name in refused})
+            for name, refusal in refused.items():
+                if name in seen:
                     continue
                 if refusal.code not in _LOST:
                     raise refusal
@@ -310,6 +315,22 @@ class Driver:
                 # A prepared one cannot time out: if its coordinator has forgotten it, it was ended long ago.
             self._at(HALF_ENDED)
         return left
+
+    def _committed(self, refused: Mapping[str, Participant]) -> set[str]:
+        """Those that were committed before, though another end is refused.
+
+        With `transaction.version` 2 an end raises the epoch, and without it does not. Where the cluster has changed its version
+        since, an end that comes again does not look like one.
+        """
+        states = self._transactions.describe_all(list(refused)) if refused else {}
+        return {
+            name
+            for name, state in states.items()
+            if not isinstance(state, BrokerRefused)
+            and state.transaction_state in _COMMITTED
+            and state.producer_id == refused[name].producer_id
+            and state.producer_epoch in (refused[name].epoch, refused[name].epoch + 1)
+        }
 
     def _give_up(
         self,

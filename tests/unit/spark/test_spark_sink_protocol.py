@@ -14,6 +14,7 @@ from spark_sink_query import SCHEMA, Died, Query, Run, Task, all_of, rows_of
 
 from barnabas.client.blocking_transactions import BlockingTransactions, Initialised
 from barnabas.client.errors import BrokerRefused
+from barnabas.client.transactions import Transactions
 from barnabas.core.errors import ConfigError, ErrorCode
 from barnabas.spark import sink, transactions
 from barnabas.spark.sink import Written
@@ -341,6 +342,32 @@ def test_transactions_that_ended_so_long_ago_that_nobody_remembers_are_not_taken
         query.start(onLostTransactions="skip").do(0)
         query.start().do(1)
         assert query.seen() == all_of(0, 1)
+
+
+@pytest.mark.parametrize("raised_epochs", [True, False])
+def test_ended_transactions_are_not_taken_for_lost_after_the_cluster_has_agreed_on_another_version(
+    mixed_cluster: Cluster, kafka: Kafka, monkeypatch: pytest.MonkeyPatch, raised_epochs: bool
+) -> None:
+    """`transaction.version` goes up with the last old broker, and down with one that comes back. An end with the one version
+    leaves another epoch than an end with the other, and a second end with the other is refused."""
+    query = Query(mixed_cluster.bootstrap, monkeypatch, kafka.name("query"))
+
+    def agree(raises_epochs: bool) -> None:
+        async def agreed(transactions: Transactions, transactional_id: str) -> bool:
+            return raises_epochs
+
+        monkeypatch.setattr(Transactions, "raises_epochs", agreed)
+
+    agree(raised_epochs)
+    run = query.start()
+    messages = run.write_all(0, 16)
+    with pytest.raises(Died):
+        run.writer(dies_at=ALL_ENDED).commit(messages, 0)
+    agree(not raised_epochs)
+    again = query.start()
+    again.writer().commit(again.write_all(0, 16), 0)
+    again.do(1)
+    assert query.seen() == sorted(all_of(0, tasks=16) + all_of(1))
 
 
 def test_aborted_batches_leave_nothing(query: Query) -> None:
