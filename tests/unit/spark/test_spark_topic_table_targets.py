@@ -3,6 +3,7 @@
 import math
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -27,7 +28,7 @@ from barnabas.spark.pipelines.sinks.delta_table import DeltaTarget
 from barnabas.spark.pipelines.sinks.exactly_once import NOWHERE, Overtaken, Span, Task
 from barnabas.spark.pipelines.sinks.iceberg_table import IcebergTarget
 from barnabas.spark.pipelines.sinks.table_schema import TableMismatch
-from barnabas.spark.tables import filling, rows
+from barnabas.spark.tables import filling, reading, rows
 from barnabas.spark.tables.definition import OFFSET, PARTITION, TIMESTAMP, Definition, checked
 from barnabas.spark.tables.direct import Direct, DirectReader
 from barnabas.spark.tables.places import place_of
@@ -219,3 +220,19 @@ def test_record_that_fitted_before_a_run_died_and_does_not_now_is_an_error(tmp_p
     assert (split.errors, split.first_error) == (2, "3"), "3 is told, and 6; 1 was told before"
     batch, _ = next_batch(start=5)
     assert batch._known_bad == {}, "the table has come as far: nothing need be looked up"
+
+
+def test_large_rows_that_are_read_directly_are_staged_as_they_come(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("barnabas.spark.pipelines.sinks.files.BYTES_MAX", 1000)
+    task = SimpleNamespace(partitionId=lambda: 0, taskAttemptId=lambda: 0)
+    monkeypatch.setattr(reading.TaskContext, "get", lambda: task)
+    columns = StructType().add("n", "string")
+    held = reading._Held(DeltaTarget(str(tmp_path), columns, [], {}), "job")
+    row = pa.RecordBatch.from_pylist([{"n": "x" * 400}], schema=to_arrow_schema(columns))
+    staged = []
+    for _ in range(6):
+        held.add([row])
+        staged.append(len(held.staged))
+    assert staged == [0, 0, 1, 1, 1, 2]
