@@ -16,7 +16,7 @@ KINDS: Mapping[str, tuple[str, str, str]] = {
     "transaction.two.phase.commit.enable": ("false", "true", "true"),
     "transaction.partition.verification.enable": ("true", "false", "true"),
     # Longer than a driver takes to come back: one that finds forgotten what it had ended and not recorded stops, and says so.
-    "transactional.id.expiration.ms": ("604800000", "604800000", "120000"),
+    "transactional.id.expiration.ms": ("604800000", "604800000", "600000"),
     "transaction.remove.expired.transaction.cleanup.interval.ms": ("3600000", "3600000", "1000"),
     "min.insync.replicas": ("1", "2", "1"),
     "log.segment.bytes": ("1073741824", "100000", "1073741824"),
