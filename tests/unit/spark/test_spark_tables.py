@@ -283,6 +283,9 @@ def test_a_folder_of_parquet_is_deleted_when_it_is_emptied(tmp_path: Path) -> No
     (tmp_path / "out" / "a.parquet").write_bytes(b"x")
     assert emptying.empty(sink).rows == 1
     assert not (tmp_path / "out").exists()
+    (tmp_path / "out" / "_spark_metadata").mkdir(parents=True)
+    assert emptying.empty(sink).rows == 0
+    assert not (tmp_path / "out").exists(), "batches that are listed would not be written again"
     with pytest.raises(emptying.CannotEmpty, match="not a local folder"):
         emptying.stock_of(sinks.parquet("s3://bucket/out"))
 
