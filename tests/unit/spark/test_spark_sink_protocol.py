@@ -5,6 +5,7 @@ Against real brokers, with transactions that time out and with prepared ones tha
 
 import json
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -505,6 +506,21 @@ def test_decisions_are_json_that_any_tool_can_read(query: Query) -> None:
         reader.close()
     assert mine["decision"]["batch"] == mine["ended"]["batch"] == 3
     assert len(mine["decision"]["transactions"]) == 3  # type: ignore[arg-type]
+
+
+def test_a_driver_asks_for_no_longer_time_out_than_its_tasks(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Brokers with a low `transaction.max.timeout.ms` would refuse it, whatever the option says."""
+    asked: list[int] = []
+    initialise = BlockingTransactions.initialise
+
+    def noted(transactions: BlockingTransactions, name: str | None, *, timeout_ms: int, **more: Any) -> Any:
+        asked.append(timeout_ms)
+        return initialise(transactions, name, timeout_ms=timeout_ms, **more)
+
+    monkeypatch.setattr(BlockingTransactions, "initialise", noted)
+    query.start(**{"kafka.transaction.timeout.ms": "20000"}).do(0)
+    assert set(asked) == {20000}
+    assert query.seen() == all_of(0)
 
 
 def test_a_time_out_that_brokers_refuse_says_which_setting(query: Query) -> None:
