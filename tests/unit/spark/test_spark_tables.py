@@ -42,7 +42,14 @@ from barnabas.spark.pipelines.sources.sql_query import SqlSource
 
 Rows = list[dict[str, Any]]
 INT, LONG, STRING, DOUBLE = IntegerType(), LongType(), StringType(), DoubleType()
-TYPES: dict[str, DataType] = {"int": INT, "long": LONG, "string": STRING, "double": DOUBLE, "boolean": BooleanType()}
+TYPES: dict[str, DataType] = {
+    "int": INT,
+    "long": LONG,
+    "string": STRING,
+    "double": DOUBLE,
+    "boolean": BooleanType(),
+    "decimal": DecimalType(38, 18),
+}
 
 
 def schema_of(text: str) -> StructType:
@@ -400,6 +407,20 @@ def test_changes_of_a_table_that_was_there_before_them_are_applied(tmp_path: Pat
     ]
     table.write("id long, n long, _deleted boolean, _sequence string", changes, mergeSchema="true")
     assert [(row["id"], row["n"], row["_sequence"]) for row in table.rows()] == [(1, 1, "5"), (3, 0, None)]
+
+
+def test_sqlite_keeps_every_digit_of_a_decimal_or_refuses_it(tmp_path: Path) -> None:
+    table = Table("sqlite", tmp_path)
+    whole = Decimal("12345678901234567")
+    kept = [whole, Decimal("0"), Decimal("-1.5"), Decimal("0.1234567890123"), None]
+    table.write("id long, n decimal", [{"id": number, "n": value} for number, value in enumerate(kept)])
+    assert [row["n"] for row in table.rows()] == [int(whole), 0, -1.5, 0.1234567890123, None]
+    with pytest.raises(TableMismatch, match=r"column n has 1 values with more, the first of them 1234567890123456\.78"):
+        table.write(
+            "id long, n decimal",
+            [{"id": 9, "n": Decimal("1234567890123456.78")}, {"id": 10, "n": Decimal("1.5")}],
+        )
+    assert len(table.rows()) == len(kept)
 
 
 def test_large_values_are_not_all_held_before_they_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
