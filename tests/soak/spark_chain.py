@@ -6,6 +6,9 @@ writes that topic, read committed, into a Delta table. Tasks read for the first,
 harness kills the whole driver, at some moment or exactly where it has decided, the process in which it plans and reads, its
 Python workers, its executors' JVMs, a broker, or takes all brokers away for a while. At the end both have every number once.
 
+With `--differ` brokers differ in their settings, and each has others after each restart. They are also restarted in turn, as
+for a roll-out, and one looks like a broker of Kafka's for a while, so that `transaction.version` goes down and up again.
+
 By default there are two executors in JVMs of their own. With `--speculation`, and a master whose workers are on two hosts,
 some attempts dawdle so that there is something to speculate about. A run goes on until every kind of fault has really
 happened, and says how often each did: one that cannot bring that about has proved nothing, and fails.
@@ -30,6 +33,7 @@ import psutil
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from barnabas.cli.local_cluster import LocalCluster
+from tests.soak.differing_brokers import announce_nothing, settings_of
 from tests.soak.spark_chain_driver import FIRST, SECOND, kill_family
 from tests.soak.workload import DELIVERY_TIMEOUT_MS, QUIET, PromiseBroken
 
@@ -108,6 +112,8 @@ class Chain:
     master: str = EXECUTORS
     #: Needs a master whose workers have host names of their own: Spark puts no second attempt on the host of the first.
     speculation: bool = False
+    #: Brokers have other settings after each restart, beginning with those of `differing_brokers`.
+    differ: bool = False
     rate: int = 500
     say: Callable[[str], None] = lambda line: None
     #: What really happened, by the names of FAULTS.
@@ -115,6 +121,7 @@ class Chain:
 
     def __post_init__(self) -> None:
         self._chance = random.Random(self.seed)
+        self._restarts: Counter[int] = Counter()
         self._began = time.monotonic()
         self._driver: subprocess.Popen[bytes] | None = None
         self.log = self.folder / "driver.log"
@@ -151,7 +158,8 @@ class Chain:
 
     def kinds(self) -> list[str]:
         """Every fault that can happen here: without executors of their own there is no JVM to kill but the driver's."""
-        return [name for name in FAULTS if name != "executor" or self.master == EXECUTORS]
+        known = [*FAULTS, *DIFFERENCES] if self.differ else list(FAULTS)
+        return [name for name in known if name != "executor" or self.master == EXECUTORS]
 
     def _go_through_faults(self, kinds: list[str], *, seconds: float, once: bool) -> None:
         deadline = time.monotonic() + seconds
@@ -164,12 +172,12 @@ class Chain:
                     return
                 if time.monotonic() > last:
                     self.check_happened(kinds)
-                again = [name for name in missing if name in FAULTS] if time.monotonic() > deadline else kinds
+                again = [name for name in missing if name in kinds] if time.monotonic() > deadline else kinds
                 queue = list(again or kinds) if once else self._chance.sample(again or kinds, len(again or kinds))
             self.everyone_runs()
             self.let_work()
             name = queue.pop(0)
-            FAULTS[name](self)
+            (FAULTS | DIFFERENCES)[name](self)
 
     def _missing(self, kinds: list[str]) -> list[str]:
         missing = [name for name in kinds if not self.happened[name]]
@@ -327,8 +335,13 @@ class Chain:
         self.cluster.kill(broker)
         self._happened("broker", f"killed broker {broker}")
         time.sleep(self._chance.choice([0, 1, 3]))
-        self.cluster.start_broker(broker)
+        self._start_broker(broker)
         self.note(f"broker {broker} is back")
+
+    def _start_broker(self, broker: int, *, wait: bool = True) -> None:
+        self._restarts[broker] += 1
+        config = settings_of(broker, restarts=self._restarts[broker]) if self.differ else None
+        self.cluster.start_broker(broker, config=config, wait=wait)
 
     def outage(self) -> None:
         """The whole cluster goes away for a while. Clients wait for it: the driver that ran goes on."""
@@ -337,7 +350,7 @@ class Chain:
         self.note(f"all brokers are away for {OUTAGE_S:g} s")
         time.sleep(OUTAGE_S)
         for broker in self.cluster.broker_ids:
-            self.cluster.start_broker(broker, wait=False)
+            self._start_broker(broker, wait=False)
         for broker in self.cluster.broker_ids:
             self.cluster.wait_ready(broker)
         self._happened("outage", "the cluster is back")
@@ -349,6 +362,30 @@ class Chain:
             if time.monotonic() > deadline:
                 raise PromiseBroken(f"no batch came through after the brokers were back: see {self.log}")
             time.sleep(0.1)
+
+    def roll(self) -> None:
+        """Each broker stops as it should and comes back with other settings, while the queries run."""
+        for broker in self.cluster.broker_ids:
+            self.cluster.terminate(broker)
+            self._start_broker(broker)
+            time.sleep(self._chance.uniform(0, 1))
+        self._happened("roll", "every broker has other settings")
+
+    def lose_features(self) -> None:
+        """A broker without features: until its next restart the cluster goes without transaction.version 2."""
+        broker, other = self._chance.sample(list(self.cluster.broker_ids), 2)
+        announce_nothing(self.cluster, broker)
+        self.cluster.terminate(other)
+        self._start_broker(other)
+        self.note(f"broker {broker} announces no features")
+        commits = self.folder / "checkpoint-topic" / "commits"
+        before, deadline = _count(commits), time.monotonic() + 60
+        while _count(commits) == before and time.monotonic() < deadline:
+            time.sleep(0.1)
+        if _count(commits) > before:
+            self._happened("features", "a batch went through without them")
+        self.cluster.terminate(broker)
+        self._start_broker(broker)
 
     def _happened(self, name: str, line: str) -> None:
         self.happened[name] += 1
@@ -420,6 +457,14 @@ FAULTS: dict[str, Callable[[Chain], None]] = {
     "broker": Chain.kill_broker,
     "outage": Chain.outage,
 }
+#: Of brokers that differ.
+DIFFERENCES: dict[str, Callable[[Chain], None]] = {"roll": Chain.roll, "features": Chain.lose_features}
+
+
+def cluster_of(*, brokers: int = 3, differ: bool = False) -> LocalCluster:
+    own = {broker: settings_of(broker) for broker in range(1, brokers + 1)} if differ else {}
+    options = ("--tick-time", "500")
+    return LocalCluster(brokers=brokers, config=CLUSTER_CONFIG, broker_config=own, zookeeper_options=options)
 
 
 def main() -> None:
@@ -429,11 +474,12 @@ def main() -> None:
     parser.add_argument("--rate", type=int, default=500, help="records a second")
     parser.add_argument("--master", default=EXECUTORS)
     parser.add_argument("--speculation", action="store_true", help="needs a --master with workers on two hosts")
+    parser.add_argument("--differ", action="store_true", help="brokers differ in their settings, which change")
     parser.add_argument("--faults", nargs="*", help="these alone, in turn")
     arguments = parser.parse_args()
     with (
         tempfile.TemporaryDirectory(prefix="spark-chain-", ignore_cleanup_errors=True) as folder,
-        LocalCluster(brokers=3, config=CLUSTER_CONFIG, zookeeper_options=("--tick-time", "500")) as cluster,
+        cluster_of(differ=arguments.differ) as cluster,
     ):
         print(f"seed {arguments.seed}", flush=True)
         chain = Chain(
@@ -442,6 +488,7 @@ def main() -> None:
             arguments.seed,
             master=arguments.master,
             speculation=arguments.speculation,
+            differ=arguments.differ,
             rate=arguments.rate,
             say=lambda line: print(line, flush=True),
         )

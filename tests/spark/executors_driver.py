@@ -6,6 +6,7 @@ because a process has one Spark. Every check raises; the last line says that all
 
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -46,13 +47,18 @@ class Bench:
         self.spark.sparkContext.setLogLevel("ERROR")
         barnabas.spark.register(self.spark)
 
-    def topic(self, name: str, *, partitions: int, records: int = 0) -> str:
-        self.admin.create_topics([NewTopic(name, partitions, 1)])[name].result(60)
-        producer = Producer({"bootstrap.servers": self.bootstrap})
-        for number in range(records):
-            producer.produce(name, value=str(number), partition=number % partitions)
-        assert producer.flush(60) == 0
+    def topic(self, name: str, *, partitions: int, records: int = 0, **config: str) -> str:
+        new = NewTopic(name, partitions, 1, config={key.replace("_", "."): value for key, value in config.items()})
+        self.admin.create_topics([new])[name].result(60)
+        self.produce(name, range(records), partitions=partitions)
         return name
+
+    def produce(self, name: str, numbers: range, *, partitions: int = 1, keys: int = 4) -> None:
+        """Each as its value; so many keys take turns."""
+        producer = Producer({"bootstrap.servers": self.bootstrap})
+        for number in numbers:
+            producer.produce(name, key=str(number % keys), value=str(number), partition=number % partitions)
+        assert producer.flush(60) == 0
 
     def read(self, name: str, **options: str) -> DataFrame:
         reader = self.spark.read.format("barnabas").option("kafka.bootstrap.servers", self.bootstrap)
@@ -128,6 +134,20 @@ def what_was_planned_changes_before_it_is_read(bench: Bench) -> None:
     assert lenient.collect() == []
 
 
+def what_was_planned_is_compacted_before_it_is_read(bench: Bench) -> None:
+    """Records that a later one of their key replaces are gone, which is no loss of data."""
+    settings = {"cleanup_policy": "compact", "min_cleanable_dirty_ratio": "0.001", "segment_ms": "100"}
+    name = bench.topic("compacted", partitions=1, records=40, **settings)
+    planned = bench.read(name).rdd
+    assert planned.getNumPartitions() == 1
+    deadline = time.monotonic() + WAIT_S
+    while bench.seen(name, 1)[:4] != [36, 37, 38, 39]:
+        assert time.monotonic() < deadline, "nothing was compacted"
+        time.sleep(0.5)
+        bench.produce(name, range(100, 101), keys=1000)  # in another segment: the newest one is not compacted
+    assert sorted(int(row.value) for row in planned.collect()) == [36, 37, 38, 39]
+
+
 def workers_die_and_each_row_is_there_once(bench: Bench) -> None:
     """All Python workers of an executor, in the middle of a write: the tasks are tried again, there or on the other one."""
     name = bench.topic("repeated", partitions=2)
@@ -184,6 +204,7 @@ def main() -> None:
     for check in (
         executors_read_what_the_driver_has,
         what_was_planned_changes_before_it_is_read,
+        what_was_planned_is_compacted_before_it_is_read,
         workers_die_and_each_row_is_there_once,
         a_stage_is_tried_again_after_its_executor_died,
     ):

@@ -18,7 +18,7 @@ def test_what_is_planned_and_read_holds_over_several_executors(tmp_path: Path) -
         1: {"transaction.two.phase.commit.enable": "true", "transaction.partition.verification.enable": "false"},
         2: {"transaction.two.phase.commit.enable": "false", "log.flush.interval.messages": "1"},
     }
-    with Cluster(brokers=2, broker_config=settings) as cluster:
+    with Cluster(brokers=2, config={"log.cleaner.backoff.ms": "200"}, broker_config=settings) as cluster:
         told = subprocess.run(
             [sys.executable, "-m", "tests.spark.executors_driver", cluster.bootstrap, str(tmp_path)],
             capture_output=True,

@@ -3,27 +3,14 @@
 from pathlib import Path
 
 import pytest
-from tests.soak.spark_chain import CLUSTER_CONFIG, FAULTS, Chain, NothingProved, numbers_differ
-
-from barnabas.cli.local_cluster import LocalCluster
-
-#: One has no two-phase commit, one verifies no transaction, each writes and fetches in its own way.
-DIFFERENCES = {
-    1: {"transaction.partition.verification.enable": "false", "log.segment.bytes": "100000"},
-    2: {"transaction.two.phase.commit.enable": "false", "log.flush.interval.messages": "1"},
-    3: {
-        "num.replica.fetchers": "2",
-        "replica.fetch.max.bytes": "10000",
-        "group.coordinator.rebalance.protocols": "classic",
-    },
-}
+from tests.soak.spark_chain import DIFFERENCES, FAULTS, Chain, NothingProved, cluster_of, numbers_differ
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(900)
 def test_each_record_goes_through_the_chain_once_though_the_driver_is_killed(tmp_path: Path) -> None:
     story: list[str] = []
-    with LocalCluster(brokers=1, config=CLUSTER_CONFIG) as cluster:
+    with cluster_of(brokers=1) as cluster:
         chain = Chain(cluster, tmp_path, seed=1, master="local[2,8]", rate=200, say=story.append)
         count = chain.run(seconds=0, faults=["decided"])
     assert count > 100
@@ -35,13 +22,10 @@ def test_each_record_goes_through_the_chain_once_though_the_driver_is_killed(tmp
 def test_each_record_goes_through_the_chain_once_whatever_is_killed(tmp_path: Path) -> None:
     """Executors in JVMs of their own, brokers that are as different as their settings allow: every fault happens once at
     least."""
-    options = ("--tick-time", "500")
-    with LocalCluster(
-        brokers=3, config=CLUSTER_CONFIG, broker_config=DIFFERENCES, zookeeper_options=options
-    ) as cluster:
-        chain = Chain(cluster, tmp_path, seed=2, rate=200, say=print)
+    with cluster_of(differ=True) as cluster:
+        chain = Chain(cluster, tmp_path, seed=2, rate=200, differ=True, say=print)
         assert chain.run(seconds=0) > 100
-    assert set(chain.happened) == set(FAULTS)
+    assert set(chain.happened) == {*FAULTS, *DIFFERENCES}
 
 
 def test_the_chain_would_notice_what_is_lost_doubled_or_made_up() -> None:

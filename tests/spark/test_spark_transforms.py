@@ -133,6 +133,39 @@ def test_times_are_converted_in_utc_whatever_the_session_says(
     }
 
 
+def test_clocks_that_are_changed_where_the_session_is_change_no_time(spark: SparkSession) -> None:
+    """There and back again: `'Z'` in quotes is a letter, and Z is the zone."""
+    text = "yyyy-MM-dd'T'HH:mm:ss.SSSSSS'Z'"
+    moments = {
+        "2026-03-08T02:30:00.123456Z": "Sun 02 o'clock AM +0000 UTC",  # an hour that New York does not have
+        "2026-11-01T05:30:00.000000Z": "Sun 05 o'clock AM +0000 UTC",
+        "2026-11-01T06:30:00.000000Z": "Sun 06 o'clock AM +0000 UTC",  # the same time as the last one in New York
+        "1969-12-31T23:59:59.999999Z": "Wed 11 o'clock PM +0000 UTC",
+    }
+    micros = {each: round(datetime.fromisoformat(each).timestamp() * 1_000_000) for each in moments}
+    before = spark.conf.get("spark.sql.session.timeZone")
+    assert before is not None
+    spark.conf.set("spark.sql.session.timeZone", "America/New_York")
+    try:
+        values = ", ".join(f"({number}, '{each}')" for each, number in micros.items())
+        given = spark.sql(f"SELECT timestamp_micros(us) timestamp, 't' topic, read FROM VALUES {values} AS v(us, read)")
+        given = given.selectExpr("*", "timestamp written", "timestamp zoned", "to_timestamp_ntz(left(read, 26)) clock")
+        rows = given.transform(
+            chain(
+                TimestampConverter("string", "written", format=text),
+                TimestampConverter("string", "zoned", format="EEE hh 'o''clock' a Z z"),
+                TimestampConverter("unix", "read", format=text, unix_precision="microseconds"),
+                TimestampConverter("unix", "clock", unix_precision="microseconds"),
+                TimestampRouter(timestamp_format="yyyyMMddHH"),
+            )
+        ).collect()
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", before)
+    assert {row.written: row.zoned for row in rows} == moments
+    assert {row.written: row.read for row in rows} == {row.written: row.clock for row in rows} == micros
+    assert [row.topic for row in rows] == ["t-2026030802", "t-2026110105", "t-2026110106", "t-1969123123"]
+
+
 def test_keys_come_from_values_and_single_fields_are_extracted_and_hoisted(records: DataFrame) -> None:
     keyed = records.transform(ValueToKey(["id", "address.city"]))
     assert [row.key.asDict() for row in keyed.collect()] == [{"id": 7, "city": "Bonn"}, {"id": None, "city": None}]

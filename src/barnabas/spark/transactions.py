@@ -62,6 +62,8 @@ _NO_TWO_PHASE: Final = frozenset(
     }
 )
 _FENCED: Final = frozenset({ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH})
+#: States of a transactional id whose last transaction is seen, or is about to be.
+_COMMITTED: Final = frozenset({"PrepareCommit", "CompleteCommit"})
 
 #: Where a driver may die: tests stop it there.
 READY, DECIDED, HALF_ENDED, ALL_ENDED = "ready", "decided", "half-ended", "all-ended"
@@ -122,6 +124,8 @@ class Driver:
         self._transactions = connection.transactions
         self._at = at
         self._now_ms = now_ms
+        # Not more than tasks ask for: brokers may allow no more.
+        self._timeout_ms = min(_DRIVER_TIMEOUT_MS, options.transaction_timeout_ms)
 
     # -- what writers call ----------------------------------------------------------------------------------------------
 
@@ -134,7 +138,7 @@ class Driver:
         self._connection.forget_topics()
         self._connection.make_decisions_topic(options.decisions_topic)
         driver = driver_id(options.transactional_id_prefix, batch.query)
-        identity = self._transactions.initialise(driver, timeout_ms=_DRIVER_TIMEOUT_MS)
+        identity = self._transactions.initialise(driver, timeout_ms=self._timeout_ms)
         found = self._connection.decisions(options.decisions_topic, batch.query)
         assert found is not None, "the topic was just made"
         where, known = found
@@ -176,7 +180,7 @@ class Driver:
         options = self._options
         # A decision that is under way is settled by this, one way or the other.
         driver = driver_id(options.transactional_id_prefix, batch.query)
-        self._transactions.initialise(driver, timeout_ms=_DRIVER_TIMEOUT_MS)
+        self._transactions.initialise(driver, timeout_ms=self._timeout_ms)
         found = self._connection.decisions(options.decisions_topic, batch.query)
         decided = None if found is None else found[1].of(batch.query).decision
         named = {} if decided is None else decided.participants
@@ -189,7 +193,7 @@ class Driver:
         self._abort_by_name([name for name, refusal in outcome.items() if refusal is not None])
 
     def _abort_by_name(self, names: list[str]) -> None:
-        outcome = self._transactions.abort_all(names, timeout_ms=_DRIVER_TIMEOUT_MS) if names else {}
+        outcome = self._transactions.abort_all(names, timeout_ms=self._timeout_ms) if names else {}
         for name, refusal in outcome.items():
             if refusal is not None:
                 log.warning("transaction %s could not be aborted and is left to time out: %s", name, refusal)
@@ -298,8 +302,11 @@ class Driver:
         half = (len(participants) + 1) // 2
         for part in (dict(participants[:half]), dict(participants[half:])):
             identities = {name: each.identity for name, each in part.items()}
-            for name, refusal in self._transactions.end_all(identities, committed=True).items():
-                if refusal is None:
+            outcome = self._transactions.end_all(identities, committed=True)
+            refused = {name: refusal for name, refusal in outcome.items() if refusal is not None}
+            seen = self._committed({name: part[name] for name in refused})
+            for name, refusal in refused.items():
+                if name in seen:
                     continue
                 if refusal.code not in _LOST:
                     raise refusal
@@ -310,6 +317,22 @@ class Driver:
                 # A prepared one cannot time out: if its coordinator has forgotten it, it was ended long ago.
             self._at(HALF_ENDED)
         return left
+
+    def _committed(self, refused: Mapping[str, Participant]) -> set[str]:
+        """Those that were committed before, though another end is refused.
+
+        With `transaction.version` 2 an end raises the epoch, and without it does not. Where the cluster has changed its version
+        since, an end that comes again does not look like one.
+        """
+        states = self._transactions.describe_all(list(refused)) if refused else {}
+        return {
+            name
+            for name, state in states.items()
+            if not isinstance(state, BrokerRefused)
+            and state.transaction_state in _COMMITTED
+            and state.producer_id == refused[name].producer_id
+            and state.producer_epoch in (refused[name].epoch, refused[name].epoch + 1)
+        }
 
     def _give_up(
         self,
@@ -326,10 +349,10 @@ class Driver:
         what = f"{when}. {left.told(total)}"
         if len(left.lost) == total or self._options.on_lost == REWRITE:
             # An epoch of its own: the decision may have been this driver's last record, with the same sequence.
-            identity = self._transactions.initialise(driver, timeout_ms=_DRIVER_TIMEOUT_MS, expected=identity)
+            identity = self._transactions.initialise(driver, timeout_ms=self._timeout_ms, expected=identity)
             self._record_decision(query, decision.voided(decided), where, driver, identity)
             # Waits for its markers: whoever reads the log from now on knows.
-            self._transactions.initialise(driver, timeout_ms=_DRIVER_TIMEOUT_MS)
+            self._transactions.initialise(driver, timeout_ms=self._timeout_ms)
             seen = "Nothing of it is seen." if len(left.lost) == total else "Rows of other tasks are seen."
             raise TransactionsLost(f"{what}. {seen} Start the query again: the whole batch will be written again")
         if self._options.on_lost == SKIP:

@@ -85,7 +85,7 @@ class Run:
 
 
 class Query:
-    def __init__(self, bootstrap: str, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    def __init__(self, bootstrap: str, monkeypatch: pytest.MonkeyPatch, name: str, *, replicas: int = 1) -> None:
         self.bootstrap = bootstrap
         self.monkeypatch = monkeypatch
         self.name = name
@@ -97,7 +97,7 @@ class Query:
             "kafka.transaction.timeout.ms": "60000",
         }
         admin = AdminClient({"bootstrap.servers": bootstrap})
-        [made] = admin.create_topics([NewTopic(self.topic, 2, 1)]).values()
+        [made] = admin.create_topics([NewTopic(self.topic, 2, replicas)]).values()
         made.result(60)
 
     def start(self, **options: str) -> Run:

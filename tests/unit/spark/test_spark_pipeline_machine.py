@@ -4,10 +4,14 @@ import io
 import json
 import os
 import re
+import sqlite3
+from contextlib import closing
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from pyspark.sql.datasource import CaseInsensitiveDict
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import BooleanType, LongType, StringType, StructField, StructType
 from rich.console import Console
@@ -20,7 +24,7 @@ from barnabas.spark.pipelines.live import HEADERS
 from barnabas.spark.pipelines.project import ProjectError, create_project, load_project
 from barnabas.spark.pipelines.sinks.sql_table import SqlTarget
 from barnabas.spark.pipelines.sources.generator import Plan, SyntheticStreamReader, generate, split
-from barnabas.spark.pipelines.sources.sql_query import SqlQuery, bounds
+from barnabas.spark.pipelines.sources.sql_query import SqlQuery, SqlSource, bounds
 from barnabas.spark.pipelines.sql_files import BadCall, Statement, statements, topic_views
 
 PROGRESS = {
@@ -244,6 +248,23 @@ def test_range_of_two_columns_is_one_comparison() -> None:
     assert '("at", "id") > (CAST($1 AS timestamp), CAST($2 AS bigint))' in where
     assert '("at", "id") <= (CAST($3 AS timestamp), CAST($4 AS bigint))' in where
     assert parameters == ["t0", "5", "t1", "9"]
+
+
+@pytest.mark.parametrize("form", ["%Y-%m-%d %H:%M:%S", "%Y-%m-%dT%H:%M:%S.%f", "%Y-%m-%dT%H:%M:%SZ"])
+def test_sqlite_rows_wait_for_their_delay_and_no_longer(tmp_path: Path, form: str) -> None:
+    """However their time is written: with a T it once was behind every moment of its day."""
+    now = datetime.now(UTC)
+    with closing(sqlite3.connect(tmp_path / "db")) as connection, connection:
+        connection.execute("CREATE TABLE t (at TIMESTAMP, id INTEGER)")
+        for number, age_s in enumerate((7200, 0)):
+            connection.execute("INSERT INTO t VALUES (?, ?)", ((now - timedelta(seconds=age_s)).strftime(form), number))
+    options = {"uri": f"sqlite:///{tmp_path}/db", "table": "t", "cursor": "at,id"}
+    delayed = SqlSource(CaseInsensitiveDict({**options, "delayMs": "3600000"}))
+    reader = delayed.streamReader(delayed.schema())
+    assert reader.latestOffset({}, ReadAllAvailable())["cursor"][1] == "0"
+    by_number = SqlSource(CaseInsensitiveDict({**options, "cursor": "id", "delayMs": "1"}))
+    with pytest.raises(ValueError, match="delayMs needs a time as the first column of the cursor; id is bigint"):
+        by_number.streamReader(by_number.schema())
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ Against real brokers, with transactions that time out and with prepared ones tha
 
 import json
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -14,6 +15,7 @@ from spark_sink_query import SCHEMA, Died, Query, Run, Task, all_of, rows_of
 
 from barnabas.client.blocking_transactions import BlockingTransactions, Initialised
 from barnabas.client.errors import BrokerRefused
+from barnabas.client.transactions import Transactions
 from barnabas.core.errors import ConfigError, ErrorCode
 from barnabas.spark import sink, transactions
 from barnabas.spark.sink import Written
@@ -343,6 +345,32 @@ def test_transactions_that_ended_so_long_ago_that_nobody_remembers_are_not_taken
         assert query.seen() == all_of(0, 1)
 
 
+@pytest.mark.parametrize("raised_epochs", [True, False])
+def test_ended_transactions_are_not_taken_for_lost_after_the_cluster_has_agreed_on_another_version(
+    mixed_cluster: Cluster, kafka: Kafka, monkeypatch: pytest.MonkeyPatch, raised_epochs: bool
+) -> None:
+    """`transaction.version` goes up with the last old broker, and down with one that comes back. An end with the one version
+    leaves another epoch than an end with the other, and a second end with the other is refused."""
+    query = Query(mixed_cluster.bootstrap, monkeypatch, kafka.name("query"))
+
+    def agree(raises_epochs: bool) -> None:
+        async def agreed(transactions: Transactions, transactional_id: str) -> bool:
+            return raises_epochs
+
+        monkeypatch.setattr(Transactions, "raises_epochs", agreed)
+
+    agree(raised_epochs)
+    run = query.start()
+    messages = run.write_all(0, 16)
+    with pytest.raises(Died):
+        run.writer(dies_at=ALL_ENDED).commit(messages, 0)
+    agree(not raised_epochs)
+    again = query.start()
+    again.writer().commit(again.write_all(0, 16), 0)
+    again.do(1)
+    assert query.seen() == sorted(all_of(0, tasks=16) + all_of(1))
+
+
 def test_aborted_batches_leave_nothing(query: Query) -> None:
     run = query.start()
     messages = run.write_all(0)
@@ -478,6 +506,21 @@ def test_decisions_are_json_that_any_tool_can_read(query: Query) -> None:
         reader.close()
     assert mine["decision"]["batch"] == mine["ended"]["batch"] == 3
     assert len(mine["decision"]["transactions"]) == 3  # type: ignore[arg-type]
+
+
+def test_a_driver_asks_for_no_longer_time_out_than_its_tasks(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Brokers with a low `transaction.max.timeout.ms` would refuse it, whatever the option says."""
+    asked: list[int] = []
+    initialise = BlockingTransactions.initialise
+
+    def noted(transactions: BlockingTransactions, name: str | None, *, timeout_ms: int, **more: Any) -> Any:
+        asked.append(timeout_ms)
+        return initialise(transactions, name, timeout_ms=timeout_ms, **more)
+
+    monkeypatch.setattr(BlockingTransactions, "initialise", noted)
+    query.start(**{"kafka.transaction.timeout.ms": "20000"}).do(0)
+    assert set(asked) == {20000}
+    assert query.seen() == all_of(0)
 
 
 def test_a_time_out_that_brokers_refuse_says_which_setting(query: Query) -> None:

@@ -2,7 +2,7 @@
 
 import sqlite3
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 from pyiceberg.catalog import load_catalog
 from pyspark.sql.datasource import CaseInsensitiveDict
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -42,7 +42,14 @@ from barnabas.spark.pipelines.sources.sql_query import SqlSource
 
 Rows = list[dict[str, Any]]
 INT, LONG, STRING, DOUBLE = IntegerType(), LongType(), StringType(), DoubleType()
-TYPES: dict[str, DataType] = {"int": INT, "long": LONG, "string": STRING, "double": DOUBLE, "boolean": BooleanType()}
+TYPES: dict[str, DataType] = {
+    "int": INT,
+    "long": LONG,
+    "string": STRING,
+    "double": DOUBLE,
+    "boolean": BooleanType(),
+    "decimal": DecimalType(38, 18),
+}
 
 
 def schema_of(text: str) -> StructType:
@@ -283,6 +290,9 @@ def test_a_folder_of_parquet_is_deleted_when_it_is_emptied(tmp_path: Path) -> No
     (tmp_path / "out" / "a.parquet").write_bytes(b"x")
     assert emptying.empty(sink).rows == 1
     assert not (tmp_path / "out").exists()
+    (tmp_path / "out" / "_spark_metadata").mkdir(parents=True)
+    assert emptying.empty(sink).rows == 0
+    assert not (tmp_path / "out").exists(), "batches that are listed would not be written again"
     with pytest.raises(emptying.CannotEmpty, match="not a local folder"):
         emptying.stock_of(sinks.parquet("s3://bucket/out"))
 
@@ -385,6 +395,51 @@ def test_of_equal_changes_the_last_row_of_a_task_wins_however_many_it_has(
     assert len(items) == len(rows)
     target.publish(items, Batch("query", 0))
     assert [(row["id"], row["n"]) for row in table.rows()] == [(0, 7), (1, 7), (2, 7)]
+
+
+def test_changes_of_a_table_that_was_there_before_them_are_applied(tmp_path: Path) -> None:
+    """Its rows have no sequence: `mergeSchema` gives it the column. They once stayed as they were, whatever changed."""
+    table = Table("delta upsert", tmp_path)
+    write_deltalake(f"{tmp_path}/delta", pa.table({"id": [1, 2, 3], "n": [0, 0, 0]}))
+    changes = [
+        {"id": 1, "n": 1, "_deleted": False, "_sequence": "5"},
+        {"id": 2, "n": None, "_deleted": True, "_sequence": "6"},
+    ]
+    table.write("id long, n long, _deleted boolean, _sequence string", changes, mergeSchema="true")
+    assert [(row["id"], row["n"], row["_sequence"]) for row in table.rows()] == [(1, 1, "5"), (3, 0, None)]
+
+
+def test_sqlite_keeps_every_digit_of_a_decimal_or_refuses_it(tmp_path: Path) -> None:
+    table = Table("sqlite", tmp_path)
+    whole = Decimal("12345678901234567")
+    kept = [whole, Decimal("0"), Decimal("-1.5"), Decimal("0.1234567890123"), None]
+    table.write("id long, n decimal", [{"id": number, "n": value} for number, value in enumerate(kept)])
+    assert [row["n"] for row in table.rows()] == [int(whole), 0, -1.5, 0.1234567890123, None]
+    with pytest.raises(TableMismatch, match=r"column n has 1 values with more, the first of them 1234567890123456\.78"):
+        table.write(
+            "id long, n decimal",
+            [{"id": 9, "n": Decimal("1234567890123456.78")}, {"id": 10, "n": Decimal("1.5")}],
+        )
+    assert len(table.rows()) == len(kept)
+
+
+def test_large_values_are_not_all_held_before_they_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("barnabas.spark.pipelines.sinks.files.BYTES_MAX", 1000)
+    table = Table("delta", tmp_path)
+    columns = schema_of("id long, n string")
+    target = table.target(columns)
+    held: list[int] = []
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for number in range(6):
+            held.append(len(list(tmp_path.rglob("*.parquet"))))
+            yield pa.RecordBatch.from_pylist(
+                [{"id": number, "n": "x" * 400}], schema=to_arrow_schema(columns, timezone="UTC")
+            )
+
+    target.publish(target.stage(batches(), Task("query", 0, 0, 0)), Batch("query", 0))
+    assert held == [0, 0, 0, 1, 1, 1]
+    assert [row["id"] for row in table.rows()] == list(range(6))
 
 
 # -- failures and zombies ---------------------------------------------------------------------------------------------

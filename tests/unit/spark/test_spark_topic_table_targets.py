@@ -1,13 +1,17 @@
 """Tables of topics, without Spark: a table moves on with every batch, and has each of its rows once."""
 
 import math
+import os
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
+from pyiceberg.table.statistics import StatisticsFile
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import (
     BinaryType,
@@ -27,12 +31,14 @@ from barnabas.spark.pipelines.sinks.delta_table import DeltaTarget
 from barnabas.spark.pipelines.sinks.exactly_once import NOWHERE, Overtaken, Span, Task
 from barnabas.spark.pipelines.sinks.iceberg_table import IcebergTarget
 from barnabas.spark.pipelines.sinks.table_schema import TableMismatch
-from barnabas.spark.tables import filling, rows
+from barnabas.spark.tables import filling, reading, rows
 from barnabas.spark.tables.definition import OFFSET, PARTITION, TIMESTAMP, Definition, checked
 from barnabas.spark.tables.direct import Direct, DirectReader
 from barnabas.spark.tables.places import place_of
 from barnabas.spark.tables.reading import STAGED
+from barnabas.spark.tables.storing import catalog_settings
 from barnabas.spark.tables.targets import Target, target_of
+from barnabas.spark.tables.upkeep import Upkeep
 
 CHANGES = StructType(
     [
@@ -219,3 +225,53 @@ def test_record_that_fitted_before_a_run_died_and_does_not_now_is_an_error(tmp_p
     assert (split.errors, split.first_error) == (2, "3"), "3 is told, and 6; 1 was told before"
     batch, _ = next_batch(start=5)
     assert batch._known_bad == {}, "the table has come as far: nothing need be looked up"
+
+
+def test_large_rows_that_are_read_directly_are_staged_as_they_come(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("barnabas.spark.pipelines.sinks.files.BYTES_MAX", 1000)
+    task = SimpleNamespace(partitionId=lambda: 0, taskAttemptId=lambda: 0)
+    monkeypatch.setattr(reading.TaskContext, "get", lambda: task)
+    columns = StructType().add("n", "string")
+    held = reading._Held(DeltaTarget(str(tmp_path), columns, [], {}), "job")
+    row = pa.RecordBatch.from_pylist([{"n": "x" * 400}], schema=to_arrow_schema(columns))
+    staged = []
+    for _ in range(6):
+        held.add([row])
+        staged.append(len(held.staged))
+    assert staged == [0, 0, 1, 1, 1, 2]
+
+
+def test_upkeep_leaves_what_other_programs_have_added_to_an_iceberg_table(tmp_path: Path) -> None:
+    """Hadoop's spelling of a local file was none of the table's, and the file went after `keep_hours`. So did statistics."""
+    table = checked(Definition(name="orders", topic="orders", url=str(tmp_path / "orders"), format="iceberg"))
+    columns = StructType().add("n", "long")
+    target = IcebergTarget(table.table, columns, catalog_settings(table), location=table.url)
+    there = target.load()
+    folder = tmp_path / "orders"
+    (folder / "data").mkdir(exist_ok=True)
+    pq.write_table(pa.table({"n": [1, 2, 3]}), folder / "data" / "theirs.parquet")
+    there.add_files([f"file:{folder}/data/theirs.parquet"])
+    (folder / "metadata" / "theirs.stats").write_bytes(b"")
+    (folder / "data" / "nobodys.parquet").write_bytes(b"")
+    made = there.refresh().current_snapshot()
+    assert made is not None
+    with there.update_statistics() as change:
+        change.set_statistics(
+            StatisticsFile.model_validate(
+                {
+                    "snapshot-id": made.snapshot_id,
+                    "statistics-path": f"file:{folder}/metadata/theirs.stats",
+                    "file-size-in-bytes": 0,
+                    "file-footer-size-in-bytes": 0,
+                    "blob-metadata": [],
+                }
+            )
+        )
+    for file in folder.rglob("*.*"):
+        os.utime(file, (0, 0))
+    Upkeep().after_batch(table)
+    assert sorted(file.name for file in (folder / "data").iterdir()) == ["theirs.parquet"]
+    assert (folder / "metadata" / "theirs.stats").exists()
+    assert target.load().scan().to_arrow()["n"].to_pylist() == [1, 2, 3]

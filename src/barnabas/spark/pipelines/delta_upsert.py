@@ -125,8 +125,9 @@ class DeltaUpsertTarget(DeltaTarget):
         return last_of_each_key(changes, self.keys)
 
     def newer(self) -> str:
-        """When a change `c` is newer than the row `t`."""
-        return f"c.{quoted(SEQUENCE)} >= t.{quoted(SEQUENCE)}"
+        """When a change `c` is newer than the row `t`. One without a sequence was there before there were changes."""
+        name = quoted(SEQUENCE)
+        return f"(t.{name} IS NULL OR c.{name} >= t.{name})"
 
     def abandon(self, items: Sequence[dict[str, object]]) -> None:
         """Nobody sees what is staged here."""

@@ -20,7 +20,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 from barnabas.spark.offsets import to_json
 from barnabas.spark.options import source_options
 from barnabas.spark.pipelines.sinks.exactly_once import Task
-from barnabas.spark.pipelines.sinks.files import ROWS_MAX
+from barnabas.spark.pipelines.sinks.files import is_enough
 from barnabas.spark.reader import BarnabasReader, RangePartition, TierTask
 from barnabas.spark.source import SCHEMA_WITH_HEADERS
 from barnabas.spark.tables.direct import Direct, DirectReader
@@ -135,21 +135,22 @@ class _Held:
         self._task = Task(job, 0, context.partitionId(), context.taskAttemptId())
         self._target = target
         self._held: list[pyarrow.RecordBatch] = []
-        self._waiting = 0
+        self._waiting = self._waiting_bytes = 0
         self.rows = 0
         self.staged: list[dict[str, object]] = []
 
     def add(self, rows: "Sequence[pyarrow.RecordBatch]") -> None:
         self._held += rows
         self._waiting += sum(each.num_rows for each in rows)
-        if self._waiting >= ROWS_MAX:
+        self._waiting_bytes += sum(each.nbytes for each in rows)
+        if is_enough(self._waiting, self._waiting_bytes):
             self.flush()
 
     def flush(self) -> None:
         if self._waiting:
             self.staged += self._target.stage(iter(self._held), self._task)
         self.rows += self._waiting
-        self._held, self._waiting = [], 0
+        self._held, self._waiting, self._waiting_bytes = [], 0, 0
 
 
 def _row_batch(records: "pyarrow.RecordBatch", schema: "pyarrow.Schema") -> "pyarrow.RecordBatch":

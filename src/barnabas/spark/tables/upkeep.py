@@ -6,7 +6,7 @@ version keep its files for `keep_hours`. What a run left that died (files that n
 
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
@@ -89,7 +89,7 @@ class Upkeep:
                 there.refresh()
             target = IcebergTarget(table.table, StructType(), catalog_settings(table), location=there.location())
             filesystem, folder = target.folder()
-            keep = {_path(each) for each in named_files(there)}
+            keep = {_path(each, target.settings) for each in named_files(there)}
             for part in ("data", "metadata", STAGE):
                 _remove_leftovers(filesystem, f"{folder}/{part}", table, keep=keep)
 
@@ -126,8 +126,9 @@ def _at_a_time(tasks: "Iterable[FileScanTask]") -> "Iterable[list[FileScanTask]]
 
 
 def named_files(table: "Table") -> set[str]:
-    """Every file that some version of an Iceberg table needs."""
+    """Every file that some version of an Iceberg table needs, whichever program wrote it."""
     found = {table.metadata_location, *(each.metadata_file for each in table.metadata.metadata_log)}
+    found |= {each.statistics_path for each in (*table.metadata.statistics, *table.metadata.partition_statistics)}
     read: set[str] = set()
     for snapshot in table.metadata.snapshots:
         found.add(snapshot.manifest_list)
@@ -139,9 +140,11 @@ def named_files(table: "Table") -> set[str]:
     return found | read
 
 
-def _path(uri: str) -> str:
-    """As a filesystem of Arrow names files: without the scheme."""
-    return uri.partition("://")[2] if "://" in uri else uri
+def _path(uri: str, settings: Mapping[str, str]) -> str:
+    """As the filesystem of the table names files. Programs spell a file in more than one way: `file:///a/b` and `file:/a/b`."""
+    from pyiceberg.io.pyarrow import PyArrowFileIO
+
+    return PyArrowFileIO.parse_location(uri, dict(settings))[2]
 
 
 def _remove_leftovers(filesystem: "pyarrow.fs.FileSystem", folder: str, table: Definition, *, keep: set[str]) -> None:

@@ -105,7 +105,8 @@ def _parquet(sink: Sink, *, empty: bool) -> Stock:
     if "://" in path:
         raise CannotEmpty(f"{path} is not a local folder: delete it yourself")
     files = list(Path(path).rglob("*.parquet")) if Path(path).is_dir() else []
-    if empty and files:
+    if empty and Path(path).is_dir():
+        # Also without files: by Spark's list of batches a new query would take its first ones for written, and leave them out.
         shutil.rmtree(path)
     return Stock(f"Parquet folder {path}", len(files), "files")
 

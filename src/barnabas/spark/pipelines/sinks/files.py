@@ -17,8 +17,9 @@ if TYPE_CHECKING:
     import pyarrow
     import pyarrow.fs
 
-#: Rows in memory at a time, on an executor.
+#: Rows and bytes in memory at a time, on an executor.
 ROWS_MAX = 262_144
+BYTES_MAX = 128 * 1024 * 1024
 _ROW: Final = "barnabas_row"
 #: The years 1 to 9999, which deltalake, pyiceberg and most readers can name. A producer that takes microseconds for
 #: milliseconds is beyond them.
@@ -26,8 +27,14 @@ TIME_MIN_US: Final = -62_135_596_800_000_000
 TIME_MAX_US: Final = 253_402_300_799_999_999
 
 
+def is_enough(rows: int, size_bytes: int) -> bool:
+    """For a file. Bytes count, too: a task would otherwise hold 262,144 values of any size."""
+    return rows >= ROWS_MAX or size_bytes >= BYTES_MAX
+
+
 def in_chunks(batches: "Iterator[pyarrow.RecordBatch]", written: StructType, *, what: str) -> "Iterator[pyarrow.Table]":
-    """Tables of up to `ROWS_MAX` rows or a batch more, in the types of the table `what`, with a value wherever it needs one."""
+    """Tables of up to `ROWS_MAX` rows or `BYTES_MAX`, or a batch more, in the types of the table `what`, with a value wherever
+    it needs one."""
     import pyarrow
 
     schema = to_arrow_schema(written, timezone="UTC")
@@ -38,14 +45,15 @@ def in_chunks(batches: "Iterator[pyarrow.RecordBatch]", written: StructType, *, 
         return table.cast(schema)
 
     waiting: list[pyarrow.RecordBatch] = []
-    rows = 0
+    rows = size_bytes = 0
     for batch in batches:
         if batch.num_rows:
             waiting.append(batch)
             rows += batch.num_rows
-        if rows >= ROWS_MAX:
+            size_bytes += batch.nbytes
+        if is_enough(rows, size_bytes):
             yield chunk(waiting)
-            waiting, rows = [], 0
+            waiting, rows, size_bytes = [], 0, 0
     if waiting:
         yield chunk(waiting)
 

@@ -8,6 +8,7 @@ row of a key wins: by `orderBy` where it is given, else by place in the batch. R
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any, cast
 
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -143,7 +144,7 @@ class SqlTarget:
                     raise
                 sequence = pyarrow.array(range(number, number + batch.num_rows), pyarrow.int64())
                 number += batch.num_rows
-                arrays = [column.cast(field.type) for column, field in zip(batch.columns, wanted, strict=True)]
+                arrays = [_cast(column, field.type) for column, field in zip(batch.columns, wanted, strict=True)]
                 yield pyarrow.RecordBatch.from_arrays([*arrays, sequence], schema=schema)
 
         refused: list[TableMismatch] = []
@@ -167,6 +168,8 @@ class SqlTarget:
             require_values(rows.filter(gone), keys, what=self.what)
             rows = rows.filter(compute.invert(gone))
         require_values(rows, self.written, what=self.what, declared=self.declared)
+        if self.database.dialect is Dialect.SQLITE:
+            _require_exact(rows, what=self.what)
 
     @property
     def what(self) -> str:
@@ -387,6 +390,40 @@ def taken_as(declared: str, given: DataType, dialect: Dialect) -> DataType:
         if isinstance(found, TimestampNTZType) and isinstance(given, TimestampType):
             return given
     return given if found is None else found
+
+
+def _cast(column: "pyarrow.Array", kind: "pyarrow.DataType") -> "pyarrow.Array":
+    """Decimals as texts without a fraction of zeros: SQLite takes such a number for a whole one, and keeps all its digits."""
+    import pyarrow
+    import pyarrow.compute as compute
+
+    if not (pyarrow.types.is_decimal(column.type) and pyarrow.types.is_string(kind)):
+        return column.cast(kind)
+    return compute.replace_substring_regex(column.cast(kind), r"^([^.E]*)\.0+$", r"\1")
+
+
+def _require_exact(rows: "pyarrow.Table", *, what: str) -> None:
+    """SQLite's numbers are whole ones of 64 bits, or floats: of other decimals it would drop digits, and say nothing."""
+    import pyarrow
+    import pyarrow.compute as compute
+
+    for name, column in zip(rows.column_names, rows.columns, strict=True):
+        if not pyarrow.types.is_decimal(column.type):
+            continue
+        digits = compute.replace_substring_regex(column.cast(pyarrow.string()), r"E.*$|[^0-9]", "")
+        # Every number of fifteen digits is one of floats.
+        many = compute.greater(compute.utf8_length(compute.utf8_trim(digits, "0")), 15)
+        lost = [value for value in column.filter(many).to_pylist() if not _is_exact(value)]
+        if lost:
+            raise TableMismatch(
+                f"{what} does not take these rows: SQLite holds some 15 digits of a decimal, and column {name} has "
+                f"{len(lost)} values with more, the first of them {lost[0]}. Cast it to double, or to string"
+            )
+
+
+def _is_exact(value: Decimal) -> bool:
+    is_whole = value == value.to_integral_value() and -(1 << 63) <= value < 1 << 63
+    return is_whole or Decimal(repr(float(value))) == value
 
 
 def _stage_prefix(query_id: str) -> str:

@@ -22,6 +22,7 @@ from pyspark.sql.types import (
     DecimalType,
     DoubleType,
     LongType,
+    NumericType,
     StringType,
     StructField,
     StructType,
@@ -106,6 +107,10 @@ class SqlSource(DataSource):
             raise ValueError("a stream from barnabas-sql needs the option cursor: columns that grow, such as id")
         if missing := sorted(set(query.cursor) - set(schema.names)):
             raise ValueError(f"cursor names {', '.join(missing)}, which {query.what} does not have: {schema.names}")
+        first = schema[query.cursor[0]]
+        if query.delay_ms and isinstance(first.dataType, NumericType):
+            kind = first.dataType.simpleString()
+            raise ValueError(f"delayMs needs a time as the first column of the cursor; {first.name} is {kind}")
         return SqlStreamReader(query, schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: N802
@@ -207,7 +212,9 @@ def bounds(query: SqlQuery, after: dict[str, list[str]], upto: dict[str, list[st
     if query.delay_ms and query.database.dialect is Dialect.POSTGRESQL:
         conditions.append(f"{columns[0]} <= now() - interval '{query.delay_ms} milliseconds'")
     elif query.delay_ms:
-        conditions.append(f"{columns[0]} <= strftime('%Y-%m-%d %H:%M:%f', 'now', '-{query.delay_ms / 1000} seconds')")
+        # As times and not as texts: some write a T between day and hour. What SQLite cannot read as a time does not wait.
+        young = f"julianday({columns[0]}) > julianday('now', '-{query.delay_ms / 1000} seconds')"
+        conditions.append(f"NOT coalesce({young}, FALSE)")
     return " AND ".join(conditions) or "TRUE", parameters
 
 

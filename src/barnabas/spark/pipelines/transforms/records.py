@@ -16,7 +16,7 @@ from barnabas.spark.pipelines._fields import (
 from barnabas.spark.pipelines._schema import columns_of
 from barnabas.spark.pipelines.transforms.base import as_condition
 from barnabas.spark.pipelines.transforms.headers import HEADERS
-from barnabas.spark.pipelines.transforms.timestamps import utc_wall_clock
+from barnabas.spark.pipelines.transforms.timestamps import in_utc
 
 TOPIC: Final = "topic"
 
@@ -74,7 +74,7 @@ class TimestampRouter:
     def __call__(self, df: DataFrame) -> DataFrame:
         column_type(df, TOPIC, "TimestampRouter")
         column_type(df, "timestamp", "TimestampRouter")
-        stamp = F.date_format(utc_wall_clock(column("timestamp")), self.timestamp_format)
+        stamp = in_utc(column("timestamp"), self.timestamp_format)
         parts = re.split(r"(\$\{topic\}|\$\{timestamp\})", self.topic_format)
         values = {"${topic}": column(TOPIC), "${timestamp}": stamp}
         return df.withColumn(TOPIC, F.concat(*[values.get(part, F.lit(part)) for part in parts if part]))

@@ -41,7 +41,29 @@ _PER_SECOND: Final[Mapping[str, int]] = {
 _MS_PER_DAY: Final = 86_400_000
 
 
-_ZONED: Final = re.compile(r"[XxZzVO]")
+#: Of a pattern: text in quotes, a letter as often as it is repeated, or any other character.
+_TOKEN: Final = re.compile(r"'(?:[^']|'')*'|([A-Za-z])\1*|.", re.DOTALL)
+_ZONE_LETTERS: Final = "XxZzVO"
+_TIME_LETTERS: Final = "aBhKkHmsSAnN"
+#: What Java writes for UTC where a pattern has these letters; those of one letter serve for more of it.
+_ZONE_TEXTS: Final[Mapping[str, str]] = {
+    "X": "Z",
+    "x": "+00",
+    "xx": "+0000",
+    "xxx": "+00:00",
+    "xxxx": "+0000",
+    "xxxxx": "+00:00",
+    "Z": "+0000",
+    "ZZZZ": "GMT",
+    "ZZZZZ": "Z",
+    "z": "UTC",
+    "zzzz": "Coordinated Universal Time",
+    "V": "UTC",
+    "O": "GMT",
+}
+#: No clock of any time zone was changed on this day.
+_PLAIN_DAY: Final = "2003-01-15"
+_US_PER_DAY: Final = 86_400_000_000
 
 
 @dataclass(frozen=True)
@@ -88,7 +110,7 @@ class TimestampConverter:
             case StringType():
                 if not self.format:
                     raise TransformError(f"TimestampConverter: field {old.name!r} is a string, which needs a format")
-                if _ZONED.search(self.format):
+                if any(token[0] in _ZONE_LETTERS for token in _tokens(self.format)):
                     return F.to_timestamp(value, self.format)
                 return _utc_instant(F.to_timestamp_ntz(value, F.lit(self.format)))
             case IntegralType():
@@ -112,7 +134,7 @@ class TimestampConverter:
             case "Timestamp":
                 return instant
             case "string":
-                return F.date_format(utc_wall_clock(instant), self.format or "")
+                return in_utc(instant, self.format or "")
             case "Date":
                 return utc_wall_clock(instant).cast("date")
             case "Time":
@@ -132,11 +154,63 @@ class TimestampConverter:
                 return F.unix_micros(instant) * 1000
 
 
+# Spark itself goes through the time zone of the session wherever it can, in which an hour a year is missing and another one is
+# there twice. What follows does not.
+
+
 def utc_wall_clock(instant: Column) -> Column:
     """A point in time as a clock in UTC shows it."""
-    return F.convert_timezone(F.current_timezone(), F.lit("UTC"), instant.cast("timestamp_ntz"))
+    micros = F.unix_micros(instant)
+    days = F.floor(micros / F.lit(_US_PER_DAY).cast("decimal(20,0)")).cast("int")
+    seconds = (F.pmod(micros, F.lit(_US_PER_DAY)) / F.lit(1_000_000).cast("decimal(20,0)")).cast("decimal(18,6)")
+    return _moment("1970-01-01") + F.make_dt_interval(days, F.lit(0), F.lit(0), seconds)
+
+
+def in_utc(instant: Column, pattern: str) -> Column:
+    """The text of a point in time, by a pattern of Java's, as a clock in UTC shows it."""
+    clock = utc_wall_clock(instant)
+    day = clock.cast("date")
+    time = _moment(_PLAIN_DAY) + F.make_dt_interval(F.lit(0), F.hour(clock), F.minute(clock), _seconds(clock))
+    texts: list[Column] = []
+    for kind, part in _parts(pattern):
+        texts.append(F.lit(part) if kind == "zone" else F.date_format(day if kind == "day" else time, part))
+    return F.concat(*texts)
+
+
+def _tokens(pattern: str) -> list[str]:
+    return [found[0] for found in _TOKEN.finditer(pattern)]
+
+
+def _parts(pattern: str) -> list[tuple[Literal["day", "time", "zone"], str]]:
+    """A pattern in pieces that speak of the day, of the time, or of the zone; of that, what is to be written."""
+    parts: list[tuple[Literal["day", "time", "zone"], str]] = []
+    kind: Literal["day", "time"] = "day"
+    for token in _tokens(pattern):
+        if token in "[]":
+            continue  # what is optional is written
+        if token[0] in _ZONE_LETTERS:
+            parts.append(("zone", _ZONE_TEXTS.get(token) or _ZONE_TEXTS[token[0]]))
+            continue
+        if token[0].isalpha():
+            kind = "time" if token[0] in _TIME_LETTERS else "day"
+        if parts and parts[-1][0] == kind:
+            parts[-1] = kind, parts[-1][1] + token
+        else:
+            parts.append((kind, token))
+    return parts
 
 
 def _utc_instant(wall_clock: Column) -> Column:
-    epoch = F.lit("1970-01-01").cast("timestamp_ntz")
-    return F.timestamp_micros(F.timestamp_diff("MICROSECOND", epoch, wall_clock))
+    days = F.unix_date(wall_clock.cast("date")).cast("bigint")
+    minutes = F.hour(wall_clock) * 60 + F.minute(wall_clock)
+    micros = (_seconds(wall_clock) * 1_000_000).cast("bigint")
+    return F.timestamp_micros(days * F.lit(_US_PER_DAY) + minutes * F.lit(60_000_000).cast("bigint") + micros)
+
+
+def _moment(day: str) -> Column:
+    return F.lit(day).cast("timestamp_ntz")
+
+
+def _seconds(wall_clock: Column) -> Column:
+    """With their fraction."""
+    return F.extract(F.lit("SECOND"), wall_clock)
