@@ -7,6 +7,8 @@
 import hashlib
 import shutil
 import subprocess
+import tarfile
+from collections.abc import Callable
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2] / ".interop"
@@ -59,15 +61,35 @@ def jars(*coordinates: str) -> list[Path]:
     return sorted((folder / "jars").glob("*.jar"))
 
 
+def unpacked(coordinate: str, prepare: Callable[[Path], None]) -> Path:
+    """The folder of a distribution, `group:artifact:version:tar.gz`, as `prepare` has left it."""
+    folder = ROOT / "-".join(coordinate.split(":")[1:3])
+    if not (folder / "complete").exists():
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        _run(coordinate, "dependency:copy", f"-Dartifact={coordinate}", f"-DoutputDirectory={folder}", cwd=folder)
+        [archive] = folder.glob("*.tar.gz")
+        with tarfile.open(archive) as opened:
+            opened.extractall(folder, filter="data")
+        archive.unlink()
+        prepare(folder)
+        (folder / "complete").touch()
+    return folder
+
+
 def _fetch(folder: Path, jars: Path, coordinates: tuple[str, ...], exclusions: str = "") -> None:
     jars.mkdir(parents=True, exist_ok=True)
     dependencies = "\n".join(
         _DEPENDENCY.format(*coordinate.split(":")).format(exclusions) for coordinate in coordinates
     )
     (folder / "pom.xml").write_text(_POM.format(dependencies=dependencies))
-    command = ["mvn", "-q", "-B", "-f", str(folder / "pom.xml"), "dependency:copy-dependencies"]
-    command += [f"-DoutputDirectory={jars}", "-DincludeScope=runtime"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
-    if done.returncode != 0:
-        raise MavenFailed(f"{' '.join(coordinates)}: {(done.stdout + done.stderr)[-2000:]}")
+    goal = ["dependency:copy-dependencies", f"-DoutputDirectory={jars}", "-DincludeScope=runtime"]
+    _run(" ".join(coordinates), "-f", str(folder / "pom.xml"), *goal, cwd=folder)
     (folder / "complete").touch()
+
+
+def _run(wanted: str, *arguments: str, cwd: Path) -> None:
+    command = ["mvn", "-q", "-B", *arguments]
+    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=600, check=False)
+    if done.returncode != 0:
+        raise MavenFailed(f"{wanted}: {(done.stdout + done.stderr)[-2000:]}")

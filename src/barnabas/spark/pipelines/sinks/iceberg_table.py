@@ -21,6 +21,7 @@ from pyspark.sql.types import StructType
 from barnabas.spark.options import check_names
 from barnabas.spark.pipelines.sinks import files
 from barnabas.spark.pipelines.sinks.exactly_once import ONCE_OPTIONS, BatchWriter, Claim, StreamWriter, Task, once_of
+from barnabas.spark.pipelines.sinks.iceberg_nulls import keep_nulls
 from barnabas.spark.pipelines.sinks.table_schema import Fit, TableMismatch, fit, flag, same_types
 
 if TYPE_CHECKING:
@@ -77,6 +78,7 @@ def load_catalog_of(options: Mapping[str, str]) -> "Catalog":
 def _load(settings: Mapping[str, str]) -> "Catalog":
     from pyiceberg.catalog import load_catalog
 
+    keep_nulls()
     if (file := settings.get("uri", "")).startswith(_SQLITE):
         Path(file.removeprefix(_SQLITE)).parent.mkdir(
             parents=True, exist_ok=True
