@@ -6,7 +6,7 @@ threads runs at a moment of its own, between two turns, and its end is heard of 
 
 import asyncio
 import heapq
-from asyncio import events
+from asyncio.events import _set_running_loop
 from collections import deque
 from collections.abc import Callable
 from contextvars import copy_context
@@ -35,9 +35,8 @@ class ProcessDied(SystemExit):
 class SimFuture(asyncio.Future):
     """With a hash that is the same in every run: sets of futures are walked through."""
 
-    def __init__(self, *, loop: "SimLoop") -> None:
-        super().__init__(loop=loop)
-        self._number = loop.world.number()
+    #: From `SimLoop.create_future`, not from a constructor in Python: there are thousands of them in a second.
+    _number: int
 
     def __hash__(self) -> int:
         return self._number
@@ -53,7 +52,7 @@ class SimTask(asyncio.Task):
 
 
 class _Handle(asyncio.Handle):
-    """asyncio's, without the questions about debugging that each new one asks its loop."""
+    """asyncio's, without the questions about debugging that each one asks its loop."""
 
     def __init__(self, callback: Any, args: Any, loop: "SimLoop", context: Any = None) -> None:
         self._context = context if context is not None else copy_context()
@@ -62,6 +61,29 @@ class _Handle(asyncio.Handle):
         self._args = args
         self._cancelled = False
         self._repr = self._source_traceback = None
+
+    def cancel(self) -> None:
+        self._cancelled = True
+        self._callback = self._args = None
+
+
+class _TimerHandle(asyncio.TimerHandle):
+    """Likewise."""
+
+    def __init__(self, when: float, callback: Any, args: Any, loop: "SimLoop", context: Any = None) -> None:
+        self._context = context if context is not None else copy_context()
+        self._loop = loop
+        self._callback = callback
+        self._args = args
+        self._cancelled = False
+        self._repr = self._source_traceback = None
+        self._when = when
+        self._scheduled = False
+
+    def cancel(self) -> None:
+        """It is passed over when its time comes."""
+        self._cancelled = True
+        self._callback = self._args = None
 
 
 class SimLoop(asyncio.AbstractEventLoop):
@@ -102,16 +124,24 @@ class SimLoop(asyncio.AbstractEventLoop):
         self._wake_is_due = False
         if self.is_dead or self._is_paused:
             return
-        ready = self._ready
+        ready, world = self._ready, self.world
         count = len(ready)
         self.cost_s = 0.0
-        events._set_running_loop(self)
+        _set_running_loop(self)
         try:
             for _ in range(count):
                 handle = ready.popleft()
                 if not handle._cancelled:
                     self.disk_s = 0.0
-                    handle._run()
+                    # As `Handle._run`, without a call in between.
+                    try:
+                        handle._context.run(handle._callback, *handle._args)
+                    except (SystemExit, KeyboardInterrupt):
+                        raise
+                    except BaseException as error:
+                        self.call_exception_handler(
+                            {"message": f"Exception in callback {handle!r}", "exception": error, "handle": handle}
+                        )
                     if self.disk_s > HELD_MAX_S:
                         self._held(handle, self.disk_s)
                 if self.is_dead:
@@ -119,13 +149,14 @@ class SimLoop(asyncio.AbstractEventLoop):
         except ProcessDied:
             return
         finally:
-            events._set_running_loop(None)
+            _set_running_loop(None)
         spent_s = count * CALLBACK_S + self.cost_s
-        if self.world.random.random() < HOLDUP_CHANCE:
-            spent_s += self.world.random.uniform(0.001, 0.05)
-        self._busy_until_s = self.world.now_s + spent_s
-        if ready:
-            self._want_turn()
+        if world.random.random() < HOLDUP_CHANCE:
+            spent_s += world.random.uniform(0.001, 0.05)
+        busy_until_s = self._busy_until_s = world.now_s + spent_s
+        if ready and not self._wake_is_due and not self._is_paused:
+            self._wake_is_due = True
+            world.push(busy_until_s, self, None)
 
     def _held(self, handle: asyncio.Handle, seconds: float) -> None:
         if self.is_serving:
@@ -136,7 +167,8 @@ class SimLoop(asyncio.AbstractEventLoop):
     def timer_fired(self, handle: asyncio.TimerHandle) -> None:
         if not handle._cancelled and not self.is_dead:
             self._ready.append(handle)
-            self._want_turn()
+            if not self._wake_is_due:
+                self._want_turn()
 
     def _want_turn(self) -> None:
         if not self._wake_is_due and not self._is_paused and not self.is_dead:
@@ -173,7 +205,8 @@ class SimLoop(asyncio.AbstractEventLoop):
     def call_soon(self, callback: Any, *args: Any, context: Any = None) -> asyncio.Handle:
         handle = _Handle(callback, args, self, context)
         self._ready.append(handle)
-        self._want_turn()
+        if not self._wake_is_due:
+            self._want_turn()
         return handle
 
     call_soon_threadsafe = call_soon
@@ -182,13 +215,10 @@ class SimLoop(asyncio.AbstractEventLoop):
         return self.call_at(self.world.now_s + delay, callback, *args, context=context)
 
     def call_at(self, when: float, callback: Any, *args: Any, context: Any = None) -> asyncio.TimerHandle:
-        handle = asyncio.TimerHandle(when, callback, args, self, context)
+        handle = _TimerHandle(when, callback, args, self, context)
         if when != float("inf"):
             self.world.push(when if when > self.world.now_s else self.world.now_s, self, handle)
         return handle
-
-    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        """It is passed over when its time comes."""
 
     def timers(self) -> list[str]:
         """What waits for its time, by name."""
@@ -199,7 +229,11 @@ class SimLoop(asyncio.AbstractEventLoop):
         ]
 
     def create_future(self) -> "SimFuture":
-        return SimFuture(loop=self)
+        future = SimFuture(loop=self)
+        world = self.world
+        world.numbers += 1
+        future._number = world.numbers
+        return future
 
     def create_task(self, coro: Any, *, name: str | None = None, context: Any = None) -> "SimTask":
         task = SimTask(coro, loop=self, name=name, context=context)

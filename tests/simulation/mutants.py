@@ -562,6 +562,15 @@ _ALL = [
         world="storage",
     ),
     Mutant(
+        "what says that indexes are in doubt goes before the new ones are durable",
+        "storage",
+        "    return replaced\n\n\ndef forget_leftovers",
+        "    forget_leftovers(directory, disk)\n    return replaced\n\n\ndef forget_leftovers",
+        also=(("storage", "                    self._disk.fsync_path(path)\n", "                    pass\n"),),
+        finding="storage seed 59",
+        world="storage",
+    ),
+    Mutant(
         "recovery finishes a replacement before that is durable",
         "storage",
         "    disk.fsync_dir(directory)\n    logs = ",

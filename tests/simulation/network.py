@@ -73,7 +73,8 @@ class Network:
         return not self._cuts or not any((a, b) in self._cuts for a in hosts for b in hosts)
 
     def delay(self) -> float:
-        delay_s = self.world.random.uniform(*self.delay_s)
+        low_s, high_s = self.delay_s
+        delay_s = low_s + (high_s - low_s) * self.world.random.random()  # as `uniform` does
         if self.loss and self.world.random.random() < self.loss:
             delay_s += self.world.random.uniform(0.2, 0.6)  # sent again, as TCP does
         return delay_s
@@ -248,7 +249,7 @@ class _Line:
             size = SEGMENT_BYTES
             if world.random.random() < 0.05:
                 size = world.random.randint(1, 200)
-            self._transmit(data[at : at + size])
+            self._transmit(data if at == 0 and size >= len(data) else data[at : at + size])
             at += size
 
     def _transmit(self, piece: bytes | None) -> None:
@@ -261,9 +262,12 @@ class _Line:
 
     def _arrive(self, piece: bytes | None) -> None:
         network = self.network
-        when_s = max(self._last_s, network.world.now_s + network.delay())
+        world = network.world
+        when_s = world.now_s + network.delay()
+        if when_s < self._last_s:
+            when_s = self._last_s
         self._last_s = when_s
-        network.world.push(when_s, None, partial(self.other.take, piece))
+        world.push(when_s, None, partial(self.other.take, piece))
 
     def take(self, piece: bytes | None) -> None:
         other = self.other
@@ -372,12 +376,13 @@ class SimSocket:
 
     def poll(self) -> None:
         """Tell whoever waits what has become possible. No callback runs in it."""
-        if self.loop.is_dead:
+        loop, fd = self.loop, self._fd
+        if loop.is_dead:
             return
-        if self._fd in self.loop.readers and self.is_readable:
-            self.loop.readable(self._fd)
-        if self._fd in self.loop.writers and self.is_writable:
-            self.loop.writable(self._fd)
+        if fd in loop.readers and self.is_readable:
+            loop.readable(fd)
+        if fd in loop.writers and self.is_writable:
+            loop.writable(fd)
         if self.transport is not None:
             self.transport.poll()
 
@@ -448,7 +453,9 @@ class SimTransport(asyncio.Transport):
     def __init__(self, loop: SimLoop, sock: SimSocket, protocol: Any) -> None:
         super().__init__()
         self._loop = loop
+        assert sock.line is not None
         self._sock = sock
+        self._line = sock.line
         self._protocol = protocol
         self._is_buffered = isinstance(protocol, asyncio.BufferedProtocol)
         self._out = bytearray()
@@ -473,8 +480,12 @@ class SimTransport(asyncio.Transport):
     def poll(self) -> None:
         if self._is_lost or self._read_is_due:
             return
+        line = self._line
         if (
-            self._sock.is_readable and not self._is_reading_paused and not self._is_closing and not self._has_ended
+            (line.received or line.is_reset)
+            and not self._is_reading_paused
+            and not self._is_closing
+            and not self._has_ended
         ) or (self._out and self._sock.is_writable):
             self._read_is_due = True
             self._loop.call_soon(self._turn)
@@ -489,13 +500,19 @@ class SimTransport(asyncio.Transport):
         self.poll()
 
     def _read(self) -> None:
-        sock = self._sock
+        line = self._line
         for _ in range(32):
-            if self._is_closing or self._is_reading_paused or self._has_ended or not sock.is_readable or self._is_lost:
+            if (
+                not (line.received or line.is_reset)
+                or self._is_closing
+                or self._is_reading_paused
+                or self._has_ended
+                or self._is_lost
+            ):
                 return
             buffer = self._protocol.get_buffer(-1) if self._is_buffered else None
             try:
-                piece = sock.receive(len(buffer) if buffer is not None else SEGMENT_BYTES)
+                piece = self._sock.receive(len(buffer) if buffer is not None else SEGMENT_BYTES)
             except OSError as error:
                 self._lose(error)
                 return

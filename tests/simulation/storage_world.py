@@ -4,9 +4,10 @@ The ledger knows what was appended, what was cut off again, and what was promise
 against it, and everything that is derived (producers, transactions, epochs, indexes) against the records themselves.
 """
 
+import contextlib
 import itertools
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
 from random import Random
@@ -28,6 +29,7 @@ from barnabas.storage.record_check import read_marker
 from tests.manual_time import ManualClock, ManualThreads, ManualTimers
 from tests.simulation.compaction import InProcessWorker
 from tests.simulation.disk import SimDisk
+from tests.simulation.disk_files import EVERYTHING, NAME, SYNC
 
 PLAIN, COMPACTED = TopicPartition("plain", 0), TopicPartition("compacted", 0)
 ROOT = "/logs"
@@ -135,6 +137,8 @@ class StorageWorld:
         self.ledgers = {PLAIN: Ledger(), COMPACTED: Ledger()}
         self.story: list[str] = []
         self.crashes_in = -1
+        #: The operations that count for that.
+        self.crash_kinds: Collection[str] = EVERYTHING
         self.disk.on_cost = self._step
         self.start()
 
@@ -144,7 +148,7 @@ class StorageWorld:
         self.story.append(what)
 
     def _step(self, kind: str, size_bytes: int) -> None:
-        if self.crashes_in > 0:
+        if self.crashes_in > 0 and kind in self.crash_kinds:
             self.crashes_in -= 1
             if self.crashes_in == 0:
                 raise Crash(kind)
@@ -207,6 +211,20 @@ class StorageWorld:
         for partition, promise in before.items():
             self.check(partition, promise, how)
 
+    def restart_and_lose_power(self, operations: int) -> None:
+        """The process is killed; while the next one recovers what it finds, the power goes before so many operations."""
+        before = {partition: self._promise(partition) for partition in self.ledgers}
+        self.tell(f"restart: kill, and a power cut before operation {operations} of the recovery")
+        self.disk.process_died(self.life)
+        self.crashes_in = operations
+        with contextlib.suppress(Crash):
+            self.start()
+        self.crashes_in = -1
+        self.disk.power_cut(self.rng)
+        self.start()
+        for partition, promise in before.items():
+            self.check(partition, promise, "power")
+
     def _promise(self, partition: TopicPartition) -> "Promise":
         log, ledger = self.log(partition), self.ledgers[partition]
         end = ledger.batches[-1].header.next_offset if ledger.batches else 0
@@ -229,6 +247,61 @@ class StorageWorld:
                 self.tell(f"refused: {refused}")
         self.restart(self.rng.choice(("power", "kill", "clean")))
         self.restart("clean")
+
+    def run_compactions(self, rounds: int) -> None:
+        """Compactions that are cut off where segments take the place of others; or their recovery is, after that."""
+        rng = self.rng
+        for _ in range(rounds):
+            log, ledger = self.log(COMPACTED), self.ledgers[COMPACTED]
+            for _ in range(rng.randint(3, 6)):
+                for _ in range(rng.randint(1, 4)):
+                    self.append_data(COMPACTED, log, ledger, self._keyed(), Origin.CLIENT)
+                log.roll(self.clock.now_ms())
+            log.flusher.flush()
+            self.threads.run_pending()
+            log.update_high_watermark(log.log_end_offset)
+            self.manager.checkpoint("recovery-point-offset-checkpoint")
+            self.threads.run_pending()
+            # Between two syncs of the directory, or before one of them.
+            self.crash_kinds, self.crashes_in = rng.choice(
+                (((NAME, SYNC), rng.randint(1, 80)), ((SYNC,), rng.randint(1, 25)))
+            )
+            try:
+                for _ in range(20):
+                    self.clock_runs(500)
+                    self.threads.run_pending()
+            except Crash as crash:
+                self.tell(f"crash before a {crash}")
+                if rng.random() < 0.5:
+                    self.restart_and_lose_power(rng.randint(1, 10 if self.crash_kinds == (SYNC,) else 30))
+            self.restart("power")
+            self.crash_kinds = EVERYTHING
+
+    def _keyed(self) -> bytes:
+        """One record, with one of few keys."""
+        builder = BatchBuilder()
+        builder.append(
+            b"k%d" % self.rng.randrange(6),
+            self.rng.randbytes(self.rng.choice((5, 50, 700))),
+            timestamp=self.clock.now_ms(),
+        )
+        return bytes(builder.build())
+
+    def run_cuts(self, rounds: int) -> None:
+        """The next leader has some of the records that were cut off, of a later epoch: on the medium both may meet."""
+        rng = self.rng
+        for _ in range(rounds):
+            log, ledger = self.log(PLAIN), self.ledgers[PLAIN]
+            count = rng.randint(3, 9)
+            for _ in range(count):
+                self.append_data(PLAIN, log, ledger, self._keyed(), Origin.CLIENT)
+            if rng.random() < 0.7:
+                log.flusher.flush()
+            lost = ledger.batches[-rng.randint(2, count) :]
+            self.cut(PLAIN, lost[0].header.base_offset)
+            for stored in lost[: rng.randint(1, len(lost))]:
+                self.append_data(PLAIN, log, ledger, stored.data, Origin.CLIENT)
+            self.restart("power")
 
     def _act(self) -> None:
         rng = self.rng
@@ -285,7 +358,9 @@ class StorageWorld:
         struct.pack_into(">i", stored, 12, ledger.epoch)
         ledger.remember(bytes(stored))
         self.tell(f"append to {partition} {_short(read_header(stored))}")
-        log.append_as_leader(bytearray(data), leader_epoch=ledger.epoch, now_ms=self.clock.now_ms(), origin=origin)
+        batch = bytearray(data)
+        struct.pack_into(">q", batch, 0, 0)  # as a client sends it: one that was stored before has an offset
+        log.append_as_leader(batch, leader_epoch=ledger.epoch, now_ms=self.clock.now_ms(), origin=origin)
         ledger.batches.append(Stored(read_header(stored), bytes(stored)))
 
     def _batch(self, log: Log, ledger: Ledger) -> tuple[bytes, Origin]:

@@ -1,5 +1,6 @@
 """Power cuts, kills and clean stops of real logs on a simulated disk: what was promised is there, and the rest makes sense."""
 
+import struct
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -162,6 +163,36 @@ def test_segment_that_recovery_deleted_does_not_come_back_among_later_records() 
 
     for world in after_power_cuts(prepare):
         assert world.log(PLAIN).log_end_offset >= 10  # the rest is checked at each restart
+
+
+def test_indexes_that_were_built_again_survive_the_next_power_cut() -> None:
+    """A power cut has left the log of one segment and the indexes of the one that was to replace it. Storage seed 59."""
+
+    def prepare(world: StorageWorld) -> None:
+        append(world, *(b"value" * 100 for _ in range(12)))
+        abort(world, 7)
+        world.log(PLAIN).roll(world.clock.now_ms())
+        append(world, b"last")
+        world.threads.run_pending()
+        world.log(PLAIN).flusher.flush()
+        world.manager.checkpoint("recovery-point-offset-checkpoint")
+        world.threads.run_pending()
+        segment = f"{world.log(PLAIN).directory}/{0:020d}"
+        world.log(PLAIN).update_high_watermark(15)
+        world.disk.process_died(world.life)
+        life = world.disk.life()
+        entries = struct.iter_unpack(">II", life.read_file(f"{segment}.index"))
+        wrong = b"".join(struct.pack(">II", offset, position - 7) for offset, position in entries)
+        assert wrong
+        life.replace_file(f"{segment}.index", wrong)
+        life.unlink(f"{segment}.txnindex")
+        life.replace_file(f"{segment}.log.cleaned", b"")
+        life.fsync_dir(world.log(PLAIN).directory)
+        world.disk.process_died(life)
+        world.start()
+
+    for world in after_power_cuts(prepare):
+        assert [txn.producer_id for txn in world.log(PLAIN).aborted_transactions(0, 14)] == [7]
 
 
 def test_a_compaction_that_loses_its_power_anywhere_keeps_the_last_value_of_each_key_once() -> None:

@@ -6,8 +6,8 @@ they meet on the simulated network, disk and ZooKeeper alone.
 
 import gc
 import hashlib
-import heapq
 from collections.abc import Callable
+from heapq import heappop, heappush
 from random import Random
 from typing import TYPE_CHECKING, Any
 
@@ -37,7 +37,8 @@ class World:
         self.random = Random(seed)
         self.now_s = self.began_s = 100.0
         self._events: list[tuple[float, int, Any, Any]] = []
-        self._numbers = 0
+        #: How many numbers were given out: equal moments keep the order in which they were asked for.
+        self.numbers = 0
         self._at_once = 0
         self.steps = 0
         #: (when, who, what)
@@ -53,19 +54,20 @@ class World:
     # -- the queue ----------------------------------------------------------------------------------------------------
 
     def number(self) -> int:
-        self._numbers += 1
-        return self._numbers
+        self.numbers += 1
+        return self.numbers
 
     def at(self, when_s: float, action: Callable[[], None]) -> None:
         self.push(when_s, None, action)
 
     def after(self, delay_s: float, action: Callable[[], None]) -> None:
-        self.push(self.now_s + delay_s, None, action)
+        self.numbers += 1
+        heappush(self._events, (self.now_s + delay_s, self.numbers, None, action))
 
     def push(self, when_s: float, loop: "SimLoop | None", what: Any) -> None:
         """`what` is an action of the world's, a timer of the loop's, or None: the loop has callbacks to run."""
-        self._numbers += 1
-        heapq.heappush(self._events, (when_s, self._numbers, loop, what))
+        self.numbers += 1
+        heappush(self._events, (when_s, self.numbers, loop, what))
 
     @property
     def pending(self) -> "list[tuple[float, int, Any, Any]]":
@@ -75,10 +77,9 @@ class World:
     def run_until(self, end_s: float) -> None:
         events = self._events
         while events and self.violation is None:
-            when_s, _, loop, what = events[0]
-            if when_s > end_s:
+            if events[0][0] > end_s:
                 break
-            heapq.heappop(events)
+            when_s, _, loop, what = heappop(events)
             self.steps += 1
             if self.steps % COLLECT_EVERY == 0:
                 gc.collect()

@@ -18,7 +18,8 @@ def settle_leftovers(directory: str, disk: Disk) -> set[int]:
     """Finish or undo what was going on. May itself be interrupted and called again.
 
     Returns the base offsets of segments that were being replaced. Where the file system does not keep the order of renames, a
-    power cut may leave the log of one and the indexes of the other: those indexes have to be built again.
+    power cut may leave the log of one and the indexes of the other: those indexes have to be built again. The files that say
+    so stay until `forget_leftovers`: the power may go before the new indexes are durable.
     """
     cleaned: list[SegmentFile] = []
     swaps: list[SegmentFile] = []
@@ -42,11 +43,19 @@ def settle_leftovers(directory: str, disk: Disk) -> set[int]:
         swaps.remove(file)
     if undecided:
         disk.fsync_dir(directory)
-    for file in sorted(cleaned, reverse=True):
-        _unlink(disk, directory, _name(file), "a compaction that did not finish")
-    if swaps:
-        _finish_swap(directory, disk, swaps)
+    decided = {file.base_offset for file in swaps if file.kind == names.LOG_SUFFIX}
+    if decided:
+        _finish_swap(directory, disk, [file for file in swaps if file.base_offset in decided])
     return replaced
+
+
+def forget_leftovers(directory: str, disk: Disk) -> None:
+    """The indexes that were built again are on disk: nothing has to say any longer that they were in doubt."""
+    disk.fsync_dir(directory)
+    for name in disk.listdir(directory):
+        parsed = names.parse_segment_file(name)
+        if parsed is not None and parsed.transient in (names.CLEANED_SUFFIX, names.SWAP_SUFFIX):
+            _unlink(disk, directory, name, "a compaction that did not finish")
 
 
 def _finish_swap(directory: str, disk: Disk, swaps: list[SegmentFile]) -> None:
@@ -54,18 +63,17 @@ def _finish_swap(directory: str, disk: Disk, swaps: list[SegmentFile]) -> None:
     # may go before this has ended.
     disk.fsync_dir(directory)
     logs = [file for file in swaps if file.kind == names.LOG_SUFFIX]
-    if logs:
-        # Logs get their final names first, so one that still waits says that the old segments may be there too.
-        start = min(file.base_offset for file in logs)
-        end = max(_next_offset(directory, disk, file) for file in logs)
-        replaced = {file.base_offset for file in logs}
-        for name in disk.listdir(directory):
-            parsed = names.parse_segment_file(name)
-            if parsed is None or parsed.transient or parsed.kind == names.SNAPSHOT_SUFFIX:
-                continue
-            if start <= parsed.base_offset < end or parsed.base_offset in replaced:
-                _unlink(disk, directory, name, "replaced by a compacted segment")
-        disk.fsync_dir(directory)
+    start = min(file.base_offset for file in logs)
+    end = max(_next_offset(directory, disk, file) for file in logs)
+    replaced = {file.base_offset for file in logs}
+    for name in disk.listdir(directory):
+        parsed = names.parse_segment_file(name)
+        if parsed is None or parsed.transient or parsed.kind == names.SNAPSHOT_SUFFIX:
+            continue
+        if start <= parsed.base_offset < end or parsed.base_offset in replaced:
+            _unlink(disk, directory, name, "replaced by a compacted segment")
+    disk.fsync_dir(directory)
+    # Logs get their final names last: one that still waits says that the old segments may be there too.
     for file in sorted(swaps, key=lambda swap: (swap.kind == names.LOG_SUFFIX, swap.base_offset)):
         target = _name(file._replace(transient=""))
         logger.info("completing an interrupted swap: %s/%s becomes %s", directory, _name(file), target)

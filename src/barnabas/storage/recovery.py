@@ -22,7 +22,7 @@ from barnabas.storage.environment import LogEnvironment
 from barnabas.storage.epoch_cache import EpochEntry, LeaderEpochCache
 from barnabas.storage.epoch_file import EpochFile
 from barnabas.storage.index_file import CorruptIndex
-from barnabas.storage.leftovers import settle_leftovers
+from barnabas.storage.leftovers import forget_leftovers, settle_leftovers
 from barnabas.storage.log import Log
 from barnabas.storage.log_state import LogState
 from barnabas.storage.log_tier import with_kept_epochs
@@ -127,6 +127,8 @@ class _Loader:
                 self._drop_deleted()
                 self._recover(self._recovery_point, progress)
             self._check_indexes(without_index, replaced, clean=clean)
+            if replaced:
+                forget_leftovers(self._directory, self._disk)
             end_offset = self._find_end(progress)
             self._repair_epochs(end_offset)
             end_offset = self._settle_bounds(end_offset)
@@ -321,6 +323,9 @@ class _Loader:
                 logger.warning("rebuilding the index of aborted transactions of %s: %s", segment.log_path, damage)
                 rebuild_txn_index(segment, self._producers_at(segment.base_offset))
             segment.release_files()
+            if segment.base_offset in replaced:
+                for path in segment.paths()[1:]:
+                    self._disk.fsync_path(path)
 
     def _repair_epochs(self, end_offset: int) -> None:
         """Where the file knows nothing of the first records (it was unreadable, or cut for a deletion that a crash
