@@ -33,7 +33,9 @@ class Consumer:
     cluster: AsyncClient
     config: ConsumerConfig = field(default_factory=ConsumerConfig)
     _positions: dict[TopicPartition, _Position] = field(default_factory=dict)
-    #: By leader: the fetch that is under way there.
+    #: Where leaders have sent this consumer for its rack (KIP-392): the broker, and until when (the loop's time).
+    _preferred: dict[TopicPartition, tuple[int, float]] = field(default_factory=dict)
+    #: By broker: the fetch that is under way there.
     _fetches: "dict[int, asyncio.Task[list[Fetched]]]" = field(default_factory=dict)
     #: Leaders that are not known are being looked for.
     _look_up: "asyncio.Task[None] | None" = None
@@ -55,6 +57,7 @@ class Consumer:
         """Replace the partitions; answers for others that are under way will be dropped."""
         self._generation += 1
         self._positions = {partition: _Position(offset, self._generation) for partition, offset in offsets.items()}
+        self._preferred.clear()
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
         self._generation += 1
@@ -113,7 +116,7 @@ class Consumer:
         by_leader: dict[int, list[TopicPartition]] = {}
         unknown: dict[str, None] = {}
         for partition in self._positions:
-            leader = self.cluster.image.leader_of(partition)
+            leader = self._source_of(partition)
             if leader < 0:
                 unknown[partition.topic] = None
             elif leader not in self._fetches:
@@ -122,6 +125,15 @@ class Consumer:
             self._fetches[leader] = asyncio.create_task(self._fetch(leader, partitions), name=f"fetch-{leader}")
         if unknown and self._look_up is None:
             self._look_up = asyncio.create_task(self._find_leaders(list(unknown)), name="find leaders")
+
+    def _source_of(self, partition: TopicPartition) -> int:
+        """The leader, or the replica that it has named, for as long as metadata may be old."""
+        if partition in self._preferred:
+            broker_id, until_s = self._preferred[partition]
+            if broker_id in self.cluster.image.brokers and asyncio.get_running_loop().time() < until_s:
+                return broker_id
+            del self._preferred[partition]
+        return self.cluster.image.leader_of(partition)
 
     async def _find_leaders(self, topics: list[str]) -> None:
         try:
@@ -154,7 +166,7 @@ class Consumer:
 
     async def _fetch(self, leader: int, partitions: list[TopicPartition]) -> list[Fetched]:
         positions = {p: self._positions[p].offset for p in partitions if p in self._positions}
-        request = fetch_request(self.config, positions, self.cluster.image)
+        request = fetch_request(self.config, positions, self.cluster.image, rack_id=self.config.client_rack)
         try:
             response = await self.cluster.ask(
                 leader,
@@ -166,6 +178,8 @@ class Consumer:
         except ClientError as error:
             if not error.retriable:
                 raise
+            for partition in partitions:
+                self._preferred.pop(partition, None)
             self.cluster.forget_leaders({partition.topic for partition in partitions})
             await asyncio.sleep(self.config.retry_backoff_ms / 1000)
             return []
@@ -176,19 +190,27 @@ class Consumer:
     ) -> list[Fetched]:
         results: list[Fetched] = []
         moved: dict[str, None] = {}
+        has_failed = False
         for code, fetched in fetched_of(request, response, positions):
+            if code is not ErrorCode.NONE and self._preferred.pop(fetched.partition, None) is not None:
+                has_failed = True  # a replica may be behind, or gone: its leader knows better
+                continue
             if code is ErrorCode.OFFSET_OUT_OF_RANGE:
                 await self._reset(fetched.partition, fetched.position)
             elif code in RETRIABLE:
+                has_failed = True
                 moved[fetched.partition.topic] = None
             elif code is not ErrorCode.NONE:
                 raise BrokerRefused(code, str(fetched.partition))
+            elif fetched.preferred_replica >= 0:
+                until_s = asyncio.get_running_loop().time() + self.cluster.config.metadata_max_age_ms / 1000
+                self._preferred[fetched.partition] = (fetched.preferred_replica, until_s)
             elif fetched.data:
                 results.append(fetched)
         if moved:
             self.cluster.forget_leaders(moved)
-            if not results:
-                await asyncio.sleep(self.config.retry_backoff_ms / 1000)
+        if has_failed and not results:
+            await asyncio.sleep(self.config.retry_backoff_ms / 1000)
         return results
 
     async def _reset(self, partition: TopicPartition, at: int) -> None:

@@ -38,6 +38,7 @@ class ConsumerConfig:
     #: `earliest`, `latest`, or `none`: then an offset out of range is an error.
     auto_offset_reset: str = "latest"
     check_crcs: bool = True
+    #: A `Consumer` reads from the replica that a leader sends it to for this (KIP-392). Single fetches stay with the leader.
     client_rack: str = ""
     retry_backoff_ms: int = 100
 
@@ -71,6 +72,8 @@ class Fetched:
     aborted: tuple[AbortedTransaction, ...] = ()
     #: A broker that holds a client to its quota answers with nothing, and says for how long.
     throttle_time_ms: int = 0
+    #: The broker to read from instead (KIP-392): then there are no records. -1: this one.
+    preferred_replica: int = -1
 
     def batches(self) -> Iterator[tuple[int, BatchHeader]]:
         """Place in `data` and header of each whole batch."""
@@ -115,7 +118,10 @@ class Fetched:
         return max(position, self.position)
 
 
-def fetch_request(config: ConsumerConfig, positions: Mapping[TopicPartition, int], image: ClusterImage) -> FetchRequest:
+def fetch_request(
+    config: ConsumerConfig, positions: Mapping[TopicPartition, int], image: ClusterImage, *, rack_id: str = ""
+) -> FetchRequest:
+    """`rack_id`: of who goes where a leader sends it to."""
     by_topic: dict[str, list[FetchPartition]] = {}
     for (topic, index), offset in positions.items():
         by_topic.setdefault(topic, []).append(
@@ -136,7 +142,7 @@ def fetch_request(config: ConsumerConfig, positions: Mapping[TopicPartition, int
             FetchTopic(topic=topic, topic_id=image.topic_id(topic), partitions=parts)
             for topic, parts in by_topic.items()
         ],
-        rack_id=config.client_rack,
+        rack_id=rack_id,
     )
 
 
@@ -164,6 +170,7 @@ def _fetched(partition: TopicPartition, position: int, part: PartitionData, resp
         log_start_offset=part.log_start_offset,
         aborted=tuple(part.aborted_transactions or ()),
         throttle_time_ms=response.throttle_time_ms,
+        preferred_replica=part.preferred_read_replica,
     )
 
 

@@ -70,6 +70,8 @@ class FakeCluster:
     #: Topics without one go by their names.
     ids: dict[str, bytes] = field(default_factory=dict)
     broker: FakeBroker = field(default_factory=FakeBroker)
+    #: Brokers 2, 3, … Whoever adds them starts them.
+    followers: list[FakeBroker] = field(default_factory=list)
     metadata_count: int = 0
 
     def __post_init__(self) -> None:
@@ -115,7 +117,10 @@ class FakeCluster:
         wanted = [topic.name or "" for topic in call.message.topics] if call.message.topics is not None else self.topics
         call.reply(
             MetadataResponse(
-                brokers=[MetadataResponseBroker(node_id=1, host=self.broker.host, port=self.broker.port)],
+                brokers=[
+                    MetadataResponseBroker(node_id=node_id, host=broker.host, port=broker.port)
+                    for node_id, broker in enumerate((self.broker, *self.followers), 1)
+                ],
                 cluster_id="fake",
                 controller_id=1,
                 topics=[self._topic(name) for name in wanted],

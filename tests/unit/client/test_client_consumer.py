@@ -3,7 +3,8 @@
 import asyncio
 
 import pytest
-from client_fake_cluster import FakeCluster
+from client_fake_broker import Call, FakeBroker
+from client_fake_cluster import FETCH, FakeCluster
 
 from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.consumer import Consumer
@@ -12,7 +13,13 @@ from barnabas.client.fetching import ConsumerConfig, Fetched, whole_batches_end
 from barnabas.core.errors import ErrorCode
 from barnabas.core.ids import TopicPartition
 from barnabas.core.words import READ_COMMITTED
-from barnabas.protocol.messages.fetch import AbortedTransaction
+from barnabas.protocol.messages.fetch import (
+    AbortedTransaction,
+    FetchableTopicResponse,
+    FetchRequest,
+    FetchResponse,
+    PartitionData,
+)
 from barnabas.protocol.records import BatchBuilder, end_txn_marker
 
 T0 = TopicPartition("t", 0)
@@ -197,6 +204,53 @@ def test_records_from_one_leader_are_not_lost_with_the_failure_of_another() -> N
             assert await read_all(consumer) == [b"x"]
 
     fake.run(scenario)
+
+
+@pytest.mark.parametrize("trouble", [ErrorCode.NONE, ErrorCode.OFFSET_OUT_OF_RANGE, ErrorCode.NOT_LEADER_OR_FOLLOWER])
+def test_leader_that_names_a_nearer_replica_is_obeyed(trouble: ErrorCode) -> None:
+    """KIP-392: a leader sends whoever has a rack away, without a record. A replica that is behind is no reason to reset."""
+    fake = FakeCluster()
+    fake.append("t", batch(b"x"))
+    fetch = fake.broker.handlers[FETCH]
+    asked: list[str] = []
+    is_in_trouble = trouble is not ErrorCode.NONE
+
+    def lead(call: Call) -> None:
+        assert isinstance(call.message, FetchRequest)
+        asked.append("leader")
+        if not call.message.rack_id:
+            fetch(call)
+            return
+        topic = call.message.topics[0]
+        redirect = PartitionData(partition_index=0, preferred_read_replica=2, records=b"")
+        call.reply(
+            FetchResponse(
+                responses=[FetchableTopicResponse(topic=topic.topic, topic_id=topic.topic_id, partitions=[redirect])]
+            )
+        )
+
+    def follow(call: Call) -> None:
+        nonlocal is_in_trouble
+        asked.append("follower")
+        fake.fetch_errors = {T0: trouble} if is_in_trouble else {}
+        is_in_trouble = False
+        fetch(call)
+
+    fake.broker.handlers[FETCH] = lead
+
+    async def scenario(cluster: AsyncClient) -> None:
+        near = FakeBroker(handlers={FETCH: follow})
+        async with near:
+            fake.followers.append(near)
+            config = ConsumerConfig(client_rack="here", auto_offset_reset="none", retry_backoff_ms=5)
+            async with Consumer(cluster, config) as consumer:
+                consumer.assign({T0: 0})
+                [fetched] = await consumer.poll(5_000)
+                assert [record.value for record in fetched.records()] == [b"x"]
+
+    fake.run(scenario)
+    expected = ["leader", "follower"] * (2 if trouble is not ErrorCode.NONE else 1)
+    assert asked[: len(expected)] == expected
 
 
 def test_next_position_is_past_batches_that_hold_nothing_to_see() -> None:
