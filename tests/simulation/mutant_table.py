@@ -288,6 +288,20 @@ NOT_SIMULATED: Final = (
         "test_broker_goes_on_when_somebody_has_deleted_the_place_of_notifications",
     ),
     NotSimulated(
+        "core 13",
+        "settings of a topic that cannot be read take the controller from the whole cluster",
+        "strangers of the world do not write over the settings of topics whose replicas are all dead",
+        "scenarios/controller/test_leadership_scenarios.py",
+        "test_settings_of_a_topic_that_cannot_be_read_take_the_controller_from_nobody",
+    ),
+    NotSimulated(
+        "core 14",
+        "an assignment in ZooKeeper that makes no sense takes the controller from the cluster, or deletes all replicas",
+        "strangers of the world write nonsense that is no assignment",
+        "scenarios/controller/test_reassignment_scenarios.py",
+        "test_assignment_that_makes_no_sense_takes_the_controller_from_nobody_and_deletes_nothing",
+    ),
+    NotSimulated(
         "link 1",
         "a mirror that its replicas do not have keeps all others from their end",
         "replicas come back before anybody would notice",

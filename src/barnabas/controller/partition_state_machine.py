@@ -19,7 +19,7 @@ from barnabas.controller.states import PartitionState
 from barnabas.coordination import paths
 from barnabas.coordination.operations import Create, Get, SetData, ZkCode
 from barnabas.coordination.znodes import LeaderAndIsr, decode_config
-from barnabas.core.errors import ErrorCode
+from barnabas.core.errors import ErrorCode, Malformed
 from barnabas.core.ids import TopicPartition
 
 _log = logging.getLogger(__name__)
@@ -227,7 +227,11 @@ class PartitionStateMachine:
         default = str(self._state.settings.unclean_leader_election_enable).lower()
         allowed = []
         for topic, path, result in zip(topics, config_paths, results, strict=True):
-            settings = decode_config(path, result.data)
+            try:
+                settings = decode_config(path, result.data)
+            except Malformed as error:
+                _log.error("%s", error)  # what cannot be read sets nothing
+                settings = {}
             if settings.get(UNCLEAN_SETTING, default).strip().lower() == "true":
                 allowed.append(topic)
         return frozenset(allowed)

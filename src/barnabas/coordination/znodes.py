@@ -169,6 +169,19 @@ class ReplicaAssignment:
             removing=tuple(each for each in everyone if each not in wanted),
         )
 
+    @staticmethod
+    def sensible(replicas: Iterable[int], adding: Iterable[int], removing: Iterable[int]) -> "ReplicaAssignment":
+        """What somebody has written, as far as it makes sense: no replica twice, none that comes or goes without being one, and
+        never all of them on their way out."""
+        everyone = tuple(dict.fromkeys(replicas))
+        coming, going = set(adding), set(removing)
+        made = ReplicaAssignment(
+            everyone,
+            adding=tuple(each for each in everyone if each in coming),
+            removing=tuple(each for each in everyone if each in going),
+        )
+        return made if made.target else ReplicaAssignment(everyone)
+
     def without(self, broker: int) -> "ReplicaAssignment":
         return ReplicaAssignment(
             replicas=tuple(each for each in self.replicas if each != broker),
@@ -209,10 +222,10 @@ class TopicAssignment:
             return TopicAssignment(
                 topic_id=TopicId(parse_uuid(topic_id)) if topic_id else None,
                 partitions={
-                    int32(number): ReplicaAssignment(
-                        replicas=tuple(map(int32, replicas)),
-                        adding=tuple(map(int32, adding.get(number, ()))),
-                        removing=tuple(map(int32, removing.get(number, ()))),
+                    int32(number): ReplicaAssignment.sensible(
+                        map(int32, replicas),
+                        adding=map(int32, adding.get(number, ())),
+                        removing=map(int32, removing.get(number, ())),
                     )
                     for number, replicas in (value.get("partitions") or {}).items()
                 },
@@ -282,7 +295,7 @@ class LeaderAndIsr:
         with reading(path, data) as value:
             return LeaderAndIsr(
                 leader=int32(value["leader"]),
-                isr=tuple(map(int32, value["isr"])),
+                isr=tuple(dict.fromkeys(map(int32, value["isr"]))),
                 leader_epoch=int32(value["leader_epoch"]),
                 recovery=LeaderRecoveryState(int(value.get("leader_recovery_state", 0))),
                 partition_epoch=version,

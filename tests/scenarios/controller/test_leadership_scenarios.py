@@ -454,3 +454,17 @@ def test_election_tells_the_replicas_and_nobody_twice() -> None:
     for broker in cluster.brokers.values():
         requests = [each for each in broker.received if isinstance(each, SendLeaderAndIsr)]
         assert len(requests) == 1
+
+
+def test_settings_of_a_topic_that_cannot_be_read_take_the_controller_from_nobody() -> None:
+    """They are asked for when no replica in sync is alive: may another one lead?"""
+    cluster = ModelCluster()
+    cluster.start(1, 2, 3)
+    cluster.create_topic("orders", (2,), settings={"retention.ms": "1"})
+    cluster.create_topic("fine", (1, 3))
+    cluster.write(SetData(paths.config_entity(paths.TOPICS, "orders"), b"no json"))
+    before = cluster.controller.machine.epoch
+    cluster.kill(2)
+    cluster.kill(1)
+    assert cluster.controller.machine.epoch == before + 1
+    assert cluster.state(TopicPartition("fine", 0)).leader == 3

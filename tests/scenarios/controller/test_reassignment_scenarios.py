@@ -1,5 +1,7 @@
 """Partitions move to other brokers (KIP-455), also through ZooKeeper as old tools do it."""
 
+import json
+
 import pytest
 from model_cluster import ModelCluster
 
@@ -9,7 +11,7 @@ from barnabas.coordination import paths
 from barnabas.coordination.operations import Create, SetData
 from barnabas.coordination.znodes import ReplicaAssignment, encode_reassign_partitions
 from barnabas.core.errors import ErrorCode
-from barnabas.core.ids import TopicPartition
+from barnabas.core.ids import TopicPartition, format_uuid
 
 ORDERS = TopicPartition("orders", 0)
 
@@ -149,6 +151,33 @@ def test_partition_whose_state_cannot_be_read_waits_and_the_cluster_keeps_its_co
     assert cluster.controller.machine.epoch == before + 1
     assert cluster.state(TopicPartition("fine", 0)).leader == 2
     cluster.start(1)
+    assert cluster.controller.machine.epoch == before + 1
+
+
+@pytest.mark.parametrize(
+    ("replicas", "adding", "removing"),
+    [([2, 3], [4], []), ([2, 2, 3], [], []), ([2, 3, 4], [4, 9], [7]), ([2, 3], [], [2, 3])],
+)
+def test_assignment_that_makes_no_sense_takes_the_controller_from_nobody_and_deletes_nothing(
+    replicas: list[int], adding: list[int], removing: list[int]
+) -> None:
+    cluster = four(2, 3)
+    cluster.create_topic("fine", (1, 2))
+    data = {
+        "version": 3,
+        "topic_id": format_uuid(cluster.topic_id("orders") or b""),
+        "partitions": {"0": replicas},
+        "adding_replicas": {"0": adding},
+        "removing_replicas": {"0": removing},
+    }
+    cluster.write(SetData(paths.topic("orders"), json.dumps(data).encode()))
+    before = cluster.controller.machine.epoch
+    cluster.kill(1)
+    assert cluster.controller.machine.epoch == before + 1
+    assert cluster.state(TopicPartition("fine", 0)).leader == 2
+    assert cluster.state(ORDERS).leader == 2
+    assert (ORDERS, True) not in cluster.brokers[2].stopped
+    cluster.delete_topic("orders")
     assert cluster.controller.machine.epoch == before + 1
 
 
