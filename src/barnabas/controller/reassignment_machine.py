@@ -228,7 +228,7 @@ class ReassignmentMachine:
         ]
         yield from self._replicas.to_offline(leaving, for_good=True)
         self._replicas.to_deletion_started(leaving)
-        # Whether they really delete it is not waited for: a stray log is found and removed when the broker starts.
+        # Whether they really delete it is not waited for. One that is away keeps its log, and goes on with it if it returns.
         self._replicas.to_deletion_successful(leaving)
         self._replicas.to_non_existent(leaving)
 
