@@ -1,8 +1,8 @@
 """Topics that were deleted while nobody could tell a broker."""
 
 import asyncio
-from collections.abc import Coroutine
-from typing import Any
+from collections.abc import Coroutine, Sequence
+from typing import Any, cast
 
 from test_metadata_cache import ORDERS_ID, OTHER_ID, partition, update
 from zookeeper_fixture import run, session, zookeeper
@@ -10,6 +10,7 @@ from zookeeper_fixture import run, session, zookeeper
 from barnabas.coordination import paths
 from barnabas.coordination.deleted_topics import DeletedTopics
 from barnabas.coordination.metadata_cache import MetadataCache, MetadataChange
+from barnabas.coordination.operations import Check, Result
 from barnabas.coordination.registration import create_top_level_paths
 from barnabas.coordination.session import ZooKeeperSession
 from barnabas.core.ids import TopicId, TopicPartition
@@ -113,5 +114,31 @@ def test_somebody_who_has_deleted_all_topics_ends_no_broker() -> None:
             told = Told(zk)
             await told.hear((1, 200))
             assert told.known == ["gone", "orders"]
+
+    run(story())
+
+
+class BehindOthers:
+    """A session with a server of an ensemble that has not heard of `orders`, until a transaction comes."""
+
+    def __init__(self, zk: ZooKeeperSession) -> None:
+        self._zk = zk
+        self._is_behind = True
+
+    async def transaction(self, operations: Sequence[Check]) -> tuple[Result, ...]:
+        self._is_behind = False
+        return await self._zk.transaction(operations)
+
+    async def children(self, path: str) -> tuple[str, ...]:
+        return tuple(each for each in await self._zk.children(path) if each != "orders" or not self._is_behind)
+
+
+def test_topic_that_a_server_of_zookeeper_has_not_heard_of_yet_stays() -> None:
+    async def story() -> None:
+        async with zookeeper() as ensemble, session(ensemble) as zk:
+            await topics_in(zk, "orders")
+            told = Told(cast(ZooKeeperSession, BehindOthers(zk)))
+            await told.hear((2, 100))
+            assert told.known == ["orders"]
 
     run(story())
