@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from barnabas.core.errors import Malformed
 from barnabas.core.ids import TopicPartition
+from barnabas.protocol import record_kernels as r
 from barnabas.protocol.compression import DEFAULT_MAX_DECOMPRESSED_BYTES, decompress
 from barnabas.protocol.record_batch import (
     ATTRIBUTES_AT,
@@ -51,7 +52,7 @@ MAX_BYTES: Final = 16 * 1024 * 1024
 #: Length, attributes, timestamp delta, offset delta, key length, value length, header count: a byte each.
 _RECORD_MIN: Final = 7
 _SCAN_ROWS: Final = 4096
-_NOTHING: Final = k.byte_array(b"")
+_NOTHING: Final = r.byte_array(b"")
 
 _WRONG: Final = {
     k.BAD_VARINT: "a variable-length integer runs past its end",
@@ -124,7 +125,7 @@ class BatchDecoder:
         #: In one Arrow batch: a small range needs no room for more.
         self._rows_most = min(max_rows, to_offset - from_offset)
         self._max_decompressed_bytes = max_decompressed_bytes
-        self._table: k.Int64s = np.empty((_SCAN_ROWS, k.TABLE_WIDTH), dtype=np.int64)
+        self._table: r.Int64s = np.empty((_SCAN_ROWS, r.TABLE_WIDTH), dtype=np.int64)
         self._constants: dict[tuple[str, bool], pa.Array] = {}
         self._ended = False
 
@@ -139,7 +140,7 @@ class BatchDecoder:
         `aborted` are the transactions that concern these bytes, as the same fetch told them. The last batch may be `cut`, as
         brokers do; a first one that is not whole moves nothing, and the caller fetches more.
         """
-        raw = k.byte_array(data)
+        raw = r.byte_array(data)
         filtering = _AbortedFilter(aborted) if self._read_committed else None
         waiting: list[_Body] = []
         rows = size = 0
@@ -155,37 +156,37 @@ class BatchDecoder:
                 waiting.append(body)
                 rows += body.rows
                 size += body.size
-            reached = max(reached, batch[k.LAST_OFFSET] + 1)
+            reached = max(reached, batch[r.LAST_OFFSET] + 1)
         if waiting:
             yield from self._arrow(raw, waiting)
         self.position = max(self.position, reached)
 
-    def _batches(self, data: Bytes, raw: k.ByteArray, *, cut: bool) -> Iterator[list[int]]:
+    def _batches(self, data: Bytes, raw: r.ByteArray, *, cut: bool) -> Iterator[list[int]]:
         """Headers of the batches that reach into the range. Past its end there is nothing to wait for: that is noted."""
         pos, end = 0, len(raw)
         while pos < end:
-            count, pos, code = k.scan_batches(raw, pos, end, self._table)
+            count, pos, code = r.scan_batches(raw, pos, end, self._table)
             for row in self._table[:count].tolist():
-                if row[k.BASE_OFFSET] >= self.to_offset:
+                if row[r.BASE_OFFSET] >= self.to_offset:
                     self._ended = True
                     return
-                if row[k.LAST_OFFSET] >= self.position:
+                if row[r.LAST_OFFSET] >= self.position:
                     yield row
-            if code == k.TORN and cut:
+            if code == r.TORN and cut:
                 return
-            if code != k.OK:
+            if code != r.OK:
                 raise self._malformed(data, pos, code)
 
     def _body(self, data: Bytes, batch: list[int], filtering: "_AbortedFilter | None") -> _Body | None:
         """The records of a batch that an application sees, checked and decompressed; None where it sees none."""
-        pos, after, attributes = batch[k.POS], batch[k.AFTER], batch[k.ATTRIBUTES]
+        pos, after, attributes = batch[r.POS], batch[r.AFTER], batch[r.ATTRIBUTES]
         if self._check_crcs:
             with memoryview(data) as whole, whole[pos + ATTRIBUTES_AT : after] as covered:
-                if crc32c(covered) != batch[k.CRC]:
+                if crc32c(covered) != batch[r.CRC]:
                     raise Malformed(f"{self._place(batch)} is corrupt: its CRC does not match")
         if filtering is not None and filtering.drops(data, batch):
             return None
-        if attributes & CONTROL_FLAG or batch[k.COUNT] == 0:
+        if attributes & CONTROL_FLAG or batch[r.COUNT] == 0:
             return None
         start, stop, inflated = pos + HEADER_SIZE, after, None
         codec = attributes & CODEC_MASK
@@ -196,25 +197,25 @@ class BatchDecoder:
             except Malformed as error:
                 raise Malformed(f"{self._place(batch)}: {error}") from None
             start, stop = 0, len(inflated)
-        if batch[k.COUNT] * _RECORD_MIN > stop - start:
-            raise Malformed(f"{self._place(batch)} claims {batch[k.COUNT]} records in {stop - start} bytes")
+        if batch[r.COUNT] * _RECORD_MIN > stop - start:
+            raise Malformed(f"{self._place(batch)} claims {batch[r.COUNT]} records in {stop - start} bytes")
         append_time = bool(attributes & TIMESTAMP_TYPE_FLAG)
-        timestamp = batch[k.MAX_TIMESTAMP if append_time else k.BASE_TIMESTAMP]
+        timestamp = batch[r.MAX_TIMESTAMP if append_time else r.BASE_TIMESTAMP]
         row = (
             inflated is not None,
             start,
             stop,
-            batch[k.BASE_OFFSET],
-            batch[k.LAST_OFFSET],
+            batch[r.BASE_OFFSET],
+            batch[r.LAST_OFFSET],
             timestamp,
             append_time,
-            batch[k.COUNT],
+            batch[r.COUNT],
         )
         return _Body(row, inflated, append_time)
 
     # -- columns --------------------------------------------------------------------------------------------------------
 
-    def _arrow(self, raw: k.ByteArray, bodies: list[_Body]) -> Iterator[pa.RecordBatch]:
+    def _arrow(self, raw: r.ByteArray, bodies: list[_Body]) -> Iterator[pa.RecordBatch]:
         """The records of `bodies`, which agree in their timestamp type, as Arrow batches of at most `max_rows`."""
         inflated, table = _joined(bodies)
         room = sum(body.rows for body in bodies)
@@ -226,7 +227,7 @@ class BatchDecoder:
         values = _Variable(room, size, wanted="value" in wants)
         counts = np.empty(room if "headers" in wants else 0, dtype=np.int64)
         places = np.empty(room if "headers" in wants else 0, dtype=np.int64)
-        result: k.Int64s = np.zeros(k.RESULT_WIDTH, dtype=np.int64)
+        result: r.Int64s = np.zeros(k.RESULT_WIDTH, dtype=np.int64)
         k.read_records(
             raw,
             inflated,
@@ -285,18 +286,18 @@ class BatchDecoder:
     # -- errors ---------------------------------------------------------------------------------------------------------
 
     def _place(self, batch: list[int]) -> str:
-        return f"{self.partition}, batch at offset {batch[k.BASE_OFFSET]}"
+        return f"{self.partition}, batch at offset {batch[r.BASE_OFFSET]}"
 
     def _malformed(self, data: Bytes, pos: int, code: int) -> Malformed:
         with memoryview(data) as view:
-            if code == k.BAD_MAGIC:
+            if code == r.BAD_MAGIC:
                 try:
                     read_header(view, pos)
                 except Malformed as error:
                     return Malformed(f"{self.partition}: {error}")
-            if code == k.TORN:
+            if code == r.TORN:
                 return Malformed(f"{self.partition}: batch at position {pos} is torn: {len(view) - pos} bytes are left")
-        what = "a length less than its own header" if code == k.BAD_LENGTH else "a negative last offset or record count"
+        what = "a length less than its own header" if code == r.BAD_LENGTH else "a negative last offset or record count"
         return Malformed(f"{self.partition}: batch at position {pos} claims {what}")
 
 
@@ -309,18 +310,18 @@ class _AbortedFilter:
         self._inside: set[int] = set()
 
     def drops(self, data: Bytes, batch: list[int]) -> bool:
-        while self._ahead and self._ahead[-1][0] <= batch[k.LAST_OFFSET]:
+        while self._ahead and self._ahead[-1][0] <= batch[r.LAST_OFFSET]:
             self._inside.add(self._ahead.pop()[1])
         if not self._inside:
             return False
-        producer_id = batch[k.PRODUCER_ID]
-        if batch[k.ATTRIBUTES] & CONTROL_FLAG:
+        producer_id = batch[r.PRODUCER_ID]
+        if batch[r.ATTRIBUTES] & CONTROL_FLAG:
             with memoryview(data) as view:
-                marker = next(iter_records(view, batch[k.POS]), None)
+                marker = next(iter_records(view, batch[r.POS]), None)
             if marker is not None and control_type(marker.key) is ControlType.ABORT:
                 self._inside.discard(producer_id)
             return True
-        return bool(batch[k.ATTRIBUTES] & TRANSACTIONAL_FLAG) and producer_id in self._inside
+        return bool(batch[r.ATTRIBUTES] & TRANSACTIONAL_FLAG) and producer_id in self._inside
 
 
 # -- Arrow buffers ------------------------------------------------------------------------------------------------------
@@ -331,7 +332,7 @@ class _Fixed:
 
     def __init__(self, rows: int) -> None:
         self._buffer = pa.allocate_buffer(rows * 8)
-        self.array: k.Int64s = np.frombuffer(self._buffer, dtype=np.int64)
+        self.array: r.Int64s = np.frombuffer(self._buffer, dtype=np.int64)
 
     def arrow(self, kind: pa.DataType, rows: int) -> pa.Array:
         return pa.Array.from_buffers(kind, rows, [None, self._buffer.slice(0, rows * 8)], null_count=0)
@@ -359,9 +360,9 @@ def _all_valid(rows: int) -> NDArray[np.uint8]:
     return np.full((rows + 7) // 8, 0xFF, dtype=np.uint8)
 
 
-def _joined(bodies: list[_Body]) -> tuple[k.ByteArray, k.Int64s]:
+def _joined(bodies: list[_Body]) -> tuple[r.ByteArray, r.Int64s]:
     """Decompressed bodies end to end, and the table that says where each lies."""
-    table: k.Int64s = np.array([body.row for body in bodies], dtype=np.int64)
+    table: r.Int64s = np.array([body.row for body in bodies], dtype=np.int64)
     pieces = [body.inflated for body in bodies if body.inflated is not None]
     if not pieces:
         return _NOTHING, table
@@ -370,11 +371,11 @@ def _joined(bodies: list[_Body]) -> tuple[k.ByteArray, k.Int64s]:
     ends = np.cumsum(sizes)
     table[packed, k.START] = ends - sizes
     table[packed, k.STOP] = ends
-    return k.byte_array(pieces[0] if len(pieces) == 1 else b"".join(pieces)), table
+    return r.byte_array(pieces[0] if len(pieces) == 1 else b"".join(pieces)), table
 
 
 def _headers(
-    raw: k.ByteArray, inflated: k.ByteArray, table: k.Int64s, counts: k.Int64s, places: k.Int64s, result: k.Int64s
+    raw: r.ByteArray, inflated: r.ByteArray, table: r.Int64s, counts: r.Int64s, places: r.Int64s, result: r.Int64s
 ) -> pa.Array:
     total, rows = int(result[k.HEADERS]), len(counts)
     keys = _Variable(total, int(result[k.HEADER_KEY_BYTES]))

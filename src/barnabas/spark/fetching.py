@@ -22,6 +22,7 @@ from barnabas.core.errors import ErrorCode
 from barnabas.core.ids import TopicPartition
 from barnabas.core.words import EARLIEST, EARLIEST_LOCAL
 from barnabas.protocol.record_batch import MAGIC_AT, MAGIC_V2
+from barnabas.protocol.record_kernels import byte_array
 from barnabas.spark import kernels
 from barnabas.spark.columns import MAX_ROWS, BatchDecoder
 from barnabas.spark.offsets import OffsetRange, report_data_loss
@@ -230,7 +231,7 @@ class _Fetcher:
         empty = 0
         while not self.stopped.is_set():
             fetched = self._once(client)
-            position = kernels.next_offset(kernels.byte_array(fetched.data))
+            position = kernels.next_offset(byte_array(fetched.data))
             if position > self._position:
                 self._position = position
                 return fetched

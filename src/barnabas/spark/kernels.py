@@ -1,4 +1,4 @@
-"""Loops over record bytes, compiled: batch headers into a table, records into Arrow's buffers, no object per record.
+"""Loops over record bytes, compiled: records into Arrow's buffers, no object per record.
 
 Every read is preceded by a check against the end of what is there, and every length against what is left: numba checks no
 bounds itself, and the bytes come from a network or a disk. What is wrong is told by a code and a place; `columns` words it.
@@ -10,22 +10,14 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from barnabas.spark.compiled import copy_bytes, int64, kernel
+from barnabas.core.compiled import copy_bytes, int64, kernel
+from barnabas.protocol.record_kernels import ByteArray, Int64s, read_int, read_varint, read_varlong
 
-ByteArray: TypeAlias = NDArray[np.uint8]
 Int32s: TypeAlias = NDArray[np.int32]
-Int64s: TypeAlias = NDArray[np.int64]
-
-#: Columns of the table of batches.
-POS, AFTER, BASE_OFFSET, LAST_OFFSET, ATTRIBUTES, BASE_TIMESTAMP, MAX_TIMESTAMP, PRODUCER_ID, COUNT, CRC = range(10)
-TABLE_WIDTH = 10
 
 #: Columns of the table of bodies: where the decompressed records of a batch lie, and what its header says of them.
 #: INFLATED is 1 where the bytes are in the second array. APPEND_TIME is 1 where MAX_TIMESTAMP is every record's.
 INFLATED, START, STOP, BODY_BASE, BODY_LAST, BODY_TIMESTAMP, APPEND_TIME, BODY_COUNT = range(8)
-
-#: What `scan_batches` met.
-OK, TORN, BAD_LENGTH, BAD_MAGIC, BAD_COUNT = range(5)
 
 #: What `read_records` and `read_headers` met.
 (
@@ -49,65 +41,6 @@ ERROR, ERROR_BODY, ERROR_AT = 9, 10, 11
 RESULT_WIDTH = 12
 
 _MICROS_MAX_MS = 9_223_372_036_854_775
-_LOW_63 = 0x7FFFFFFFFFFFFFFF
-
-
-def byte_array(data: bytes | bytearray | memoryview) -> ByteArray:
-    """`data` as a kernel takes it, not copied."""
-    array = np.frombuffer(data, dtype=np.uint8)
-    array.flags.writeable = False
-    return array
-
-
-@kernel
-def _int(data: ByteArray, pos: int, size: int) -> int:
-    value = int64(0)
-    for at in range(pos, pos + size):
-        value = (value << 8) | int64(data[at])
-    shift = 64 - 8 * size
-    return (value << shift) >> shift
-
-
-@kernel
-def scan_batches(data: ByteArray, start: int, end: int, table: Int64s) -> tuple[int, int, int]:
-    """Headers from `start` on into `table`, until it is full, the data ends, or something is wrong.
-
-    Returns (batches, position after them, code). TORN is how a fetch ends that was cut to its size.
-    """
-    pos = int64(start)
-    count = 0
-    while count < table.shape[0] and pos < end:
-        if end - pos <= 16:
-            return count, pos, TORN
-        if data[pos + 16] != 2:
-            return count, pos, BAD_MAGIC
-        if end - pos < 61:
-            return count, pos, TORN
-        length = _int(data, pos + 8, 4)
-        if length < 49:
-            return count, pos, BAD_LENGTH
-        after = pos + 12 + length
-        if after > end:
-            return count, pos, TORN
-        last_delta = _int(data, pos + 23, 4)
-        records = _int(data, pos + 57, 4)
-        if last_delta < 0 or records < 0:
-            return count, pos, BAD_COUNT
-        base = _int(data, pos, 8)
-        row = table[count]
-        row[POS] = pos
-        row[AFTER] = after
-        row[BASE_OFFSET] = base
-        row[LAST_OFFSET] = base + last_delta
-        row[ATTRIBUTES] = _int(data, pos + 21, 2)
-        row[BASE_TIMESTAMP] = _int(data, pos + 27, 8)
-        row[MAX_TIMESTAMP] = _int(data, pos + 35, 8)
-        row[PRODUCER_ID] = _int(data, pos + 43, 8)
-        row[COUNT] = records
-        row[CRC] = _int(data, pos + 17, 4) & 0xFFFFFFFF
-        count += 1
-        pos = after
-    return count, pos, OK
 
 
 @kernel
@@ -117,48 +50,13 @@ def next_offset(data: ByteArray) -> int:
     end = data.shape[0]
     found = int64(-1)
     while end - pos >= 61:
-        length = _int(data, pos + 8, 4)
+        length = read_int(data, pos + 8, 4)
         after = pos + 12 + length
         if length < 49 or after > end:
             break
-        found = _int(data, pos, 8) + _int(data, pos + 23, 4) + 1
+        found = read_int(data, pos, 8) + read_int(data, pos + 23, 4) + 1
         pos = after
     return found
-
-
-@kernel
-def _varint(data: ByteArray, pos: int, end: int) -> tuple[int, int]:
-    """(value, next position) of a zig-zag varint of 32 bits; the position is -1 where there is none."""
-    value = int64(0)
-    shift = 0
-    while shift < 35:
-        if pos >= end:
-            return int64(0), int64(-1)
-        byte = int64(data[pos])
-        pos += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            value &= 0xFFFFFFFF
-            return (value >> 1) ^ -(value & 1), pos
-        shift += 7
-    return int64(0), int64(-1)
-
-
-@kernel
-def read_varlong(data: ByteArray, pos: int, end: int) -> tuple[int, int]:
-    """The same of 64 bits."""
-    value = int64(0)
-    shift = 0
-    while shift < 70:
-        if pos >= end:
-            return int64(0), int64(-1)
-        byte = int64(data[pos])
-        pos += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return ((value >> 1) & _LOW_63) ^ -(value & 1), pos
-        shift += 7
-    return int64(0), int64(-1)
 
 
 @kernel
@@ -174,19 +72,19 @@ def _micros(milliseconds: int) -> int:
 @kernel
 def _skip_headers(data: ByteArray, pos: int, stop: int, totals: Int64s) -> tuple[int, int, int]:
     """(next position, headers, code), having counted their bytes into `totals`."""
-    count, pos = _varint(data, pos, stop)
+    count, pos = read_varint(data, pos, stop)
     if pos < 0:
         return pos, int64(0), BAD_VARINT
     # A header has two bytes at least.
     if count < 0 or count * 2 > stop - pos:
         return pos, int64(0), BAD_HEADER_COUNT
     for _ in range(count):
-        size, pos = _varint(data, pos, stop)
+        size, pos = read_varint(data, pos, stop)
         if pos < 0 or size < 0 or size > stop - pos:
             return pos, int64(0), BAD_HEADER
         totals[HEADER_KEY_BYTES] += size
         pos += size
-        size, pos = _varint(data, pos, stop)
+        size, pos = read_varint(data, pos, stop)
         if pos < 0 or size < -1 or size > stop - pos:
             return pos, int64(0), BAD_HEADER
         if size > 0:
@@ -240,7 +138,7 @@ def read_records(
         for _ in range(bodies[body, BODY_COUNT]):
             begin = pos
             code = FINE
-            size, pos = _varint(source, pos, end)
+            size, pos = read_varint(source, pos, end)
             if pos < 0:
                 result[ERROR], result[ERROR_BODY], result[ERROR_AT] = BAD_VARINT, body, begin
                 return
@@ -252,19 +150,19 @@ def read_records(
             if pos < 0:
                 result[ERROR], result[ERROR_BODY], result[ERROR_AT] = BAD_VARINT, body, begin
                 return
-            delta, pos = _varint(source, pos, stop)
+            delta, pos = read_varint(source, pos, stop)
             if pos < 0 or delta <= last_delta or delta > greatest:
                 result[ERROR], result[ERROR_BODY], result[ERROR_AT] = BAD_OFFSET_DELTA, body, begin
                 return
             last_delta = delta
-            key_size, pos = _varint(source, pos, stop)
+            key_size, pos = read_varint(source, pos, stop)
             if pos < 0 or key_size < -1 or key_size > stop - pos:
                 result[ERROR], result[ERROR_BODY], result[ERROR_AT] = BAD_KEY, body, begin
                 return
             key_from = pos
             if key_size > 0:
                 pos += key_size
-            value_size, pos = _varint(source, pos, stop)
+            value_size, pos = read_varint(source, pos, stop)
             if pos < 0 or value_size < -1 or value_size > stop - pos:
                 result[ERROR], result[ERROR_BODY], result[ERROR_AT] = BAD_VALUE, body, begin
                 return
@@ -360,14 +258,14 @@ def read_headers(
         pos = places[row] & 0xFFFFFFFFFF
         source = inflated if bodies[body, INFLATED] else data
         stop = bodies[body, STOP]
-        _, pos = _varint(source, pos, stop)
+        _, pos = read_varint(source, pos, stop)
         for _ in range(count):
-            size, pos = _varint(source, pos, stop)
+            size, pos = read_varint(source, pos, stop)
             copy_bytes(key_bytes, key_at, source, pos, size)
             pos += size
             key_at += size
             key_ends[header + 1] = key_at
-            size, pos = _varint(source, pos, stop)
+            size, pos = read_varint(source, pos, stop)
             if size < 0:
                 value_valid[header >> 3] &= ~(1 << (header & 7)) & 0xFF
                 nulls += 1

@@ -16,9 +16,9 @@ class IndexBuilder:
     """
 
     __slots__ = (
-        "_interval_bytes",
         "_offset_index",
         "_time_index",
+        "interval_bytes",
         "max_timestamp",
         "next_entry_after",
         "offset_of_max",
@@ -29,7 +29,7 @@ class IndexBuilder:
         time_index.reset()
         self._offset_index = offset_index
         self._time_index = time_index
-        self._interval_bytes = interval_bytes
+        self.interval_bytes = interval_bytes
         #: A batch that begins past this position gets an entry.
         self.next_entry_after = interval_bytes
         self.max_timestamp = NO_TIMESTAMP
@@ -39,7 +39,7 @@ class IndexBuilder:
         if max_timestamp > self.max_timestamp:
             self.max_timestamp, self.offset_of_max = max_timestamp, last_offset
         if position > self.next_entry_after:
-            self.next_entry_after = position + self._interval_bytes
+            self.next_entry_after = position + self.interval_bytes
             # An index that is too small for its segment stays sparse: look-ups walk further, and find all the same.
             if not self._offset_index.is_full:
                 self._offset_index.append(last_offset, position)

@@ -79,7 +79,9 @@ class IndexFile(ABC):
 
     @property
     def is_full(self) -> bool:
-        return self.entries >= self.max_entries
+        if not self._opened:
+            self.open()
+        return self._entries >= self._length // self.ENTRY_SIZE
 
     @property
     def size_bytes(self) -> int:

@@ -44,7 +44,9 @@ class TimeIndex(IndexFile):
     @property
     def is_full(self) -> bool:
         """One slot is kept for the entry that is written when the segment rolls."""
-        return self.entries >= self.max_entries - 1
+        if not self._opened:
+            self.open()
+        return self._entries >= self._length // 12 - 1
 
     @property
     def last_entry(self) -> TimestampOffset:

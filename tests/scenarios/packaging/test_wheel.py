@@ -19,8 +19,16 @@ ROOT = Path(__file__).parents[3]
 INSTALLED_MB_MAX = 48
 PACKAGES_MAX = 22
 DEV_ONLY = {"aiokafka", "confluent_kafka", "hypothesis", "kafka", "kio", "mypy", "psutil", "pytest", "ruff"}
-#: Modules that are of use only beside an extra, which pyproject.toml names: pytest, spark, registry, console.
-OF_EXTRAS = ("barnabas.testing.plugin", "barnabas.spark", "barnabas.registry", "barnabas.console")
+#: Modules that are of use only beside an extra, which pyproject.toml names: pytest, spark, registry, console, fast.
+OF_EXTRAS = (
+    "barnabas.testing.plugin",
+    "barnabas.spark",
+    "barnabas.registry",
+    "barnabas.console",
+    "barnabas.core.compiled",
+    "barnabas.protocol.record_kernels",
+    "barnabas.storage.cleaner.compiled",
+)
 
 IMPORT_EVERYTHING = """
     import importlib, json, pkgutil, sys

@@ -13,12 +13,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from barnabas.core import compiled
 from barnabas.core.errors import Malformed
 from barnabas.core.ids import TopicPartition
 from barnabas.protocol.compression import Codec, compress
 from barnabas.protocol.record_batch import CONTROL_FLAG, iter_batches
 from barnabas.protocol.records import BatchBuilder, Headers, assemble, encode_record, end_txn_marker, iter_records
-from barnabas.spark import compiled
 from barnabas.spark.columns import COLUMNS, TYPES, BatchDecoder
 
 PARTITION = TopicPartition("orders", 7)
@@ -315,11 +315,14 @@ def test_kernels_are_kept_on_disk_where_neither_package_nor_home_can_be_written(
     package = tmp_path / "package"
     package.mkdir()
     (package / "mine.py").write_text(
-        "from barnabas.spark.compiled import kernel\n\n@kernel\ndef twice(x):\n    return 2 * x\n"
+        "from barnabas.core.compiled import kernel\n\n@kernel\ndef twice(x):\n    return 2 * x\n"
     )
     script = "from mine import twice\nassert twice(4) == 8\nprint(sum(twice.stats.cache_hits.values()))\n"
     environment = {name: value for name, value in os.environ.items() if name != "NUMBA_CACHE_DIR"}
-    environment |= {"TMPDIR": str(tmp_path), "PYTHONPATH": str(package)}
+    environment |= {
+        "TMPDIR": str(tmp_path),
+        "PYTHONPATH": os.pathsep.join((str(package), os.environ.get("PYTHONPATH", ""))),
+    }
     environment["NUMBA_CACHE_LOCATOR_CLASSES"] = "UserProvidedCacheLocator"
     hits = [
         subprocess.run(

@@ -10,10 +10,10 @@ from collections.abc import Callable
 from barnabas.core.config.log_config import LogConfig
 from barnabas.runtime.disk import REAL_DISK, Disk
 from barnabas.storage import names
-from barnabas.storage.cleaner.dirty_map import DirtyMap
+from barnabas.storage.cleaner.engine import PYTHON, Engine, KeyMap
 from barnabas.storage.cleaner.grouping import GroupMember, group_segments
 from barnabas.storage.cleaner.job import CleanJob, CleanStats, Finished, GroupCleaned, Report, SourceSegment
-from barnabas.storage.cleaner.output import CleanedWriter
+from barnabas.storage.cleaner.output import CleanedWriter, index_room_bytes
 from barnabas.storage.cleaner.retention import BatchFilter
 from barnabas.storage.cleaner.source import ReadThrottle, SegmentReader
 from barnabas.storage.cleaner.transactions import TransactionTracker
@@ -26,6 +26,7 @@ def clean_log(
     job: CleanJob,
     report: Callable[[Report], None],
     *,
+    engine: Engine = PYTHON,
     disk: Disk = REAL_DISK,
     throttle: ReadThrottle | None = None,
     clock_s: Callable[[], float] = time.monotonic,
@@ -34,13 +35,16 @@ def clean_log(
 
     Raises `Malformed` where the log is not what it should be and `OSError`; no unfinished file is left then.
     """
-    _Cleaning(job, report, disk, throttle or ReadThrottle(job.io_bytes_per_second)).run(clock_s)
+    _Cleaning(job, report, engine, disk, throttle or ReadThrottle(job.io_bytes_per_second)).run(clock_s)
 
 
 class _Cleaning:
-    def __init__(self, job: CleanJob, report: Callable[[Report], None], disk: Disk, throttle: ReadThrottle) -> None:
+    def __init__(
+        self, job: CleanJob, report: Callable[[Report], None], engine: Engine, disk: Disk, throttle: ReadThrottle
+    ) -> None:
         self._job = job
         self._report = report
+        self._engine = engine
         self._disk = disk
         self._throttle = throttle
         self._stats = CleanStats()
@@ -54,7 +58,7 @@ class _Cleaning:
         job, stats = self._job, self._stats
         # The first walk begins in the middle: it would miss the markers of those that ended before.
         dirty_aborted = [txn for txn in self._aborted if txn.last_offset >= job.first_dirty_offset]
-        dirty_map = DirtyMap(job.dedupe_buffer_bytes, TransactionTracker(dirty_aborted))
+        dirty_map = self._engine.key_map(job.dedupe_buffer_bytes, TransactionTracker(dirty_aborted))
         next_dirty = self._build(dirty_map)
         stats.buffer_utilization = dirty_map.utilization
         dirty_map.close()
@@ -62,7 +66,7 @@ class _Cleaning:
         members = [self._member(segment) for segment in job.segments if segment.base_offset < next_dirty]
         groups = group_segments(members, segment_bytes=job.segment_bytes, segment_index_bytes=job.segment_index_bytes)
         transactions = TransactionTracker(self._aborted)
-        batches = BatchFilter(job, transactions, stats)
+        batches = self._engine.batch_filter(job, transactions, stats)
         number = 0
         for group in groups:
             number = self._clean_group(group, batches, dirty_map, transactions, number)
@@ -82,7 +86,7 @@ class _Cleaning:
 
     # -- the first walk
 
-    def _build(self, dirty_map: DirtyMap) -> int:
+    def _build(self, dirty_map: KeyMap) -> int:
         """Fill the map from the first dirty offset on; the first offset that it does not know."""
         job = self._job
         for segment in job.segments:
@@ -129,7 +133,7 @@ class _Cleaning:
         self,
         group: list[GroupMember],
         batches: BatchFilter,
-        dirty_map: DirtyMap,
+        dirty_map: KeyMap,
         transactions: TransactionTracker,
         number: int,
     ) -> int:
@@ -140,7 +144,11 @@ class _Cleaning:
             group[0].base_offset,
             disk=self._disk,
             config=LogConfig(
-                index_interval_bytes=job.index_interval_bytes, segment_index_bytes=job.segment_index_bytes
+                index_interval_bytes=job.index_interval_bytes,
+                segment_index_bytes=min(
+                    job.segment_index_bytes,
+                    index_room_bytes(sum(member.size_bytes for member in group), job.index_interval_bytes),
+                ),
             ),
             now_ms=job.now_ms,
             buffer_bytes=job.io_buffer_bytes,
@@ -161,7 +169,7 @@ class _Cleaning:
         return number
 
     def _filter(
-        self, member: GroupMember, reader: SegmentReader, batches: BatchFilter, dirty_map: DirtyMap, number: int
+        self, member: GroupMember, reader: SegmentReader, batches: BatchFilter, dirty_map: KeyMap, number: int
     ) -> int:
         """What is clean, what is dirty and in the map, and what is past it, each by its own rule."""
         end = member.size_bytes

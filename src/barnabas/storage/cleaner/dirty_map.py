@@ -159,8 +159,8 @@ def scan_piece(
                     scan_keys(piece, at + HEADER_SIZE, after, count, first + len(keys), keys, tombstones)
             else:
                 header = new_header(BatchHeader, unpack_header(piece, at))
-                if _is_passed_over(piece, at, header, transactions):
-                    keys.extend([None] * _checked(count, after - at))
+                if is_passed_over(piece, at, header, transactions):
+                    keys.extend([None] * checked_count(count, after - at))
                     passed_over += count
                 elif count:
                     body = records_body(piece, at, header)
@@ -169,7 +169,7 @@ def scan_piece(
     return Scan(at, last_offset, keys.count(None) - passed_over)
 
 
-def _is_passed_over(piece: bytes, at: int, header: BatchHeader, transactions: TransactionTracker | None) -> bool:
+def is_passed_over(piece: bytes, at: int, header: BatchHeader, transactions: TransactionTracker | None) -> bool:
     """Whether it is a control batch, or one of an aborted transaction. Every such batch must be shown to the tracker."""
     if header.is_control:
         if transactions is not None:
@@ -182,7 +182,7 @@ def _is_passed_over(piece: bytes, at: int, header: BatchHeader, transactions: Tr
     )
 
 
-def _checked(count: int, size_bytes: int) -> int:
+def checked_count(count: int, size_bytes: int) -> int:
     """The number of records of a batch that nobody looks into. Compression can make a record a fraction of a byte."""
     if count > size_bytes * 1024:
         raise Malformed(f"{count} records in {size_bytes} bytes")

@@ -39,7 +39,7 @@ class CleanJob:
     segment_index_bytes: int
     index_interval_bytes: int
     max_message_bytes: int
-    #: This worker's share of `log.cleaner.dedupe.buffer.size`, in bytes of Python objects.
+    #: This worker's share of `log.cleaner.dedupe.buffer.size`, for the map of keys and the flags of records.
     dedupe_buffer_bytes: int
     io_buffer_bytes: int
     #: None: no limit.

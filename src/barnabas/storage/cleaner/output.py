@@ -1,10 +1,22 @@
 """Writing a `.cleaned` segment: batches through a buffer, indexes as they go. Owner: the worker."""
 
 from barnabas.core.config.log_config import LogConfig
+from barnabas.protocol.record_batch import HEADER_SIZE
 from barnabas.runtime.disk import Disk, ReadableBuffer, write_fully
 from barnabas.storage.cleaner.source import ReadThrottle
 from barnabas.storage.replacement import create_cleaned, finish_cleaned
+from barnabas.storage.time_index import TimeIndex
 from barnabas.storage.txn_index import AbortedTxn
+
+
+def index_room_bytes(source_bytes: int, interval_bytes: int) -> int:
+    """More than an index needs of what stays of so many bytes.
+
+    An index is a sparse file until it is finished, and a page that is touched for the first time has the kernel read
+    megabytes of nothing around it: the file is no larger than it must be. Batches that get a delete horizon grow a
+    little: twice the entries have room.
+    """
+    return 2 * (source_bytes // max(interval_bytes, HEADER_SIZE) + 2) * TimeIndex.ENTRY_SIZE
 
 
 class CleanedWriter:
@@ -41,6 +53,11 @@ class CleanedWriter:
         self._pending_bytes += len(data)
         if self._pending_bytes >= self._buffer_bytes:
             self._flush()
+
+    def write_through(self, data: ReadableBuffer) -> None:
+        """`write` of what may change afterwards. Not buffered: of much data only."""
+        self._pending.append(data)
+        self._flush()
 
     def _flush(self) -> None:
         data = self._pending[0] if len(self._pending) == 1 else b"".join(self._pending)

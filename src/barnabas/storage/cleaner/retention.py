@@ -126,19 +126,28 @@ class BatchFilter:
         """What stays of a batch: None, it is to be copied as it is; empty, nothing."""
         if flags is None:
             check_crc(piece, at, header)
+        return self._keep_known(piece, at, header, flags, useless=self._is_useless(piece, at, header))
+
+    def _is_useless(self, piece: bytes, at: int, header: BatchHeader) -> bool:
+        """A marker without a transaction, or data of an aborted one. Once for each batch of a transaction, in order."""
+        if header.is_control:
+            return self._transactions.on_control(header, records_body(piece, at, header))
+        return header.is_transactional and self._transactions.on_data(header.producer_id, header.last_offset)
+
+    def _keep_known(
+        self, piece: bytes, at: int, header: BatchHeader, flags: bytearray | None, *, useless: bool
+    ) -> bytes | bytearray | None:
+        """`_keep`, of a batch whose bytes and whose transaction have been looked at."""
         horizon_ms = header.delete_horizon_ms
         horizon_passed = horizon_ms is not None and horizon_ms <= self._job.now_ms
         if header.is_control:
-            useless = self._transactions.on_control(header, records_body(piece, at, header))
             if header.record_count == 0 or (useless and horizon_passed):
                 return self._without_records(header)
             self._stats.records_written += header.record_count
             if useless and horizon_ms is None:
                 return self._rewrite(piece, at, header, bytes([LIVE]) * header.record_count, set_horizon=True)
             return None
-        if header.is_transactional and self._transactions.on_data(header.producer_id, header.last_offset):
-            return self._without_records(header)
-        if header.record_count == 0:
+        if useless or header.record_count == 0:
             return self._without_records(header)
         if flags is None:
             self._stats.records_written += header.record_count
@@ -174,23 +183,18 @@ class BatchFilter:
         job = self._job
         if header.codec:
             body = records_body(piece, at, header)
-            starts = record_starts(body, 0, len(body), header.record_count)
+            start, stop = 0, len(body)
         else:
-            body = piece
-            starts = record_starts(body, at + HEADER_SIZE, at + header.size_bytes, header.record_count)
+            body, start, stop = piece, at + HEADER_SIZE, at + header.size_bytes
         attributes, base_timestamp = header.attributes, header.base_timestamp
         if set_horizon:
             base_timestamp = job.now_ms + job.delete_retention_ms
             attributes |= DELETE_HORIZON_FLAG
-        if attributes & TIMESTAMP_TYPE_FLAG:
-            # Every record reads as appended at `max_timestamp`, whatever its delta.
-            max_timestamp = header.max_timestamp
-            records = _runs(body, starts, live)
-        elif set_horizon:
+        if set_horizon and not attributes & TIMESTAMP_TYPE_FLAG:
+            starts = record_starts(body, start, stop, header.record_count)
             records, max_timestamp = _shifted(body, starts, live, header.base_timestamp, base_timestamp)
         else:
-            max_timestamp = _max_timestamp(body, starts, live, header)
-            records = _runs(body, starts, live)
+            records, max_timestamp = self._pick(body, start, stop, header, live)
         if header.codec:
             records = [compress(header.codec, b"".join(records))]
         kept = header._replace(
@@ -210,6 +214,15 @@ class BatchFilter:
                 job.max_message_bytes,
             )
         return batch
+
+    def _pick(self, body: bytes, start: int, stop: int, header: BatchHeader, live: bytes) -> tuple[list[bytes], int]:
+        """The live records of `body[start:stop]` as they are, and the largest timestamp that they read as."""
+        starts = record_starts(body, start, stop, header.record_count)
+        records = _runs(body, starts, live)
+        if header.attributes & TIMESTAMP_TYPE_FLAG:
+            # Every record reads as appended at `max_timestamp`, whatever its delta.
+            return records, header.max_timestamp
+        return records, _max_timestamp(body, starts, live, header)
 
 
 def _runs(body: bytes, starts: list[int], live: bytes) -> list[bytes]:

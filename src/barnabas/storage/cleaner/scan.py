@@ -157,8 +157,16 @@ def scan_one(
 
     Its timestamp and offset deltas are 0, a byte each, and its key is short.
     """
-    at = pos + 2 if body[pos] < 0x80 else pos + 3
-    if end - pos < RECORD_BYTES_MIN or body[pos + 1] >= 0x80 or body[at] or body[at + 1]:
+    if end - pos < RECORD_BYTES_MIN or body[pos + 1] >= 0x80:
+        return False
+    size = body[pos]
+    if size < 0x80:
+        at = pos + 2
+        size >>= 1
+    else:
+        at = pos + 3
+        size = (size & 0x7F | body[pos + 1] << 7) >> 1
+    if at - 1 + size != end or body[at] or body[at + 1]:
         return False
     size = body[at + 2]
     if size > _RAW_KEY_LENGTH_BYTE or size & 1:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from tests.unit.storage.log.log_support import Partition
 
@@ -12,6 +12,7 @@ from barnabas.protocol.record_batch import BatchHeader, check_crc, iter_batches
 from barnabas.protocol.records import BatchBuilder, Record, end_txn_marker, iter_records
 from barnabas.runtime.disk import Disk
 from barnabas.storage.cleaner.compaction import clean_log
+from barnabas.storage.cleaner.engine import PYTHON, Engine
 from barnabas.storage.cleaner.job import CleanJob, Died, Finished, GroupCleaned, Report
 from barnabas.storage.cleaner.planning import clean_job, dirty_range
 from barnabas.storage.cleaner.settings import CleanerSettings
@@ -43,6 +44,8 @@ class Batch(NamedTuple):
 
 class CompactedLog(Partition):
     """`put`, `roll`, `clean`; `batches` and `records` say what is left."""
+
+    engine: ClassVar[Engine] = PYTHON
 
     def __init__(self, root: Path, config: LogConfig = CONFIG, *, disk: Disk | None = None) -> None:
         super().__init__(root, config, disk=disk)
@@ -101,7 +104,7 @@ class CompactedLog(Partition):
         if job is None:
             return None
         # Over the wire and back, as in a broker.
-        clean_log(CleanJob.decode(job.encode()), self.take, disk=self.env.disk)
+        clean_log(CleanJob.decode(job.encode()), self.take, engine=self.engine, disk=self.env.disk)
         assert self.last is not None
         return self.last
 

@@ -4,6 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.storage.cleaner.cleaner_support import CONFIG, DELETE_RETENTION_MS, SETTINGS, CompactedLog
@@ -12,10 +13,22 @@ from tests.unit.storage.log.log_support import NOW_MS
 from barnabas.core.config.log_config import CLEANUP_DELETE, LOG_APPEND_TIME
 from barnabas.core.errors import Malformed
 from barnabas.protocol.compression import Codec
+from barnabas.protocol.record_batch import (
+    ATTRIBUTES_AT,
+    CRC_AT,
+    HEADER_SIZE,
+    LEADER_EPOCH_AT,
+    LENGTH_AT,
+    MIN_BATCH_LENGTH,
+)
 from barnabas.protocol.records import BatchBuilder
 from barnabas.storage.cleaner import scan as cleaner_scan
 from barnabas.storage.cleaner.dirty_map import scan_piece
+from barnabas.storage.cleaner.engine import Engine
 from barnabas.storage.cleaner.scan import key_digest, largest_timestamp_delta, record_starts
+from barnabas.storage.cleaner.transactions import TransactionTracker
+
+pytestmark = pytest.mark.usefixtures("engine")
 
 
 @pytest.fixture
@@ -502,3 +515,26 @@ def test_garbage_in_the_middle_stops_the_cleaning(log: CompactedLog) -> None:
         path.write_bytes(broken)
         with pytest.raises(Malformed):
             log.clean()
+
+
+def sealed(part: bytearray) -> bytes:
+    part[CRC_AT:ATTRIBUTES_AT] = crc32c(part[ATTRIBUTES_AT:]).to_bytes(4, "big")
+    return bytes(part)
+
+
+def test_a_record_alone_in_its_batch_must_end_with_it(engine: Engine) -> None:
+    builder = BatchBuilder()
+    builder.append(b"key", b"value", timestamp=0)
+    part = bytearray(builder.build())
+    part[HEADER_SIZE] -= 2
+    with pytest.raises(Malformed, match="1 records end at"):
+        engine.key_map(1 << 20, TransactionTracker(())).index(sealed(part))
+
+
+def test_a_batch_that_claims_a_record_and_has_no_byte_of_it_is_refused(engine: Engine) -> None:
+    builder = BatchBuilder()
+    builder.append(b"key", b"value", timestamp=0)
+    part = bytearray(builder.build())[:HEADER_SIZE]
+    part[LENGTH_AT:LEADER_EPOCH_AT] = MIN_BATCH_LENGTH.to_bytes(4, "big")
+    with pytest.raises(Malformed, match="1 records in 0 bytes"):
+        engine.key_map(1 << 20, TransactionTracker(())).index(sealed(part))

@@ -10,6 +10,7 @@ import tempfile
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.unit.storage.cleaner.cleaner_support import CONFIG, DELETE_RETENTION_MS, SETTINGS, CompactedLog, read_batches
@@ -19,8 +20,13 @@ from barnabas.protocol.records import ControlType, Record, control_type
 from barnabas.storage.cleaner.settings import CleanerSettings
 from barnabas.storage.recovery import open_log
 
+pytestmark = pytest.mark.usefixtures("engine")
+
+
 #: Room for two keys, and pieces of a batch or two: a pass ends early.
 TINY = replace(SETTINGS, dedupe_buffer_size=530, io_buffer_size=150)
+#: The same for a table of hashes, where the room for two has room for more.
+TINIEST = replace(TINY, dedupe_buffer_size=215)
 
 keys = st.sampled_from([b"a", b"b", b"c", b"d", b"a key of more than thirty bytes, known by digest"])
 pairs = st.lists(st.tuples(keys, st.one_of(st.none(), st.binary(min_size=1, max_size=90))), min_size=1, max_size=4)
@@ -33,7 +39,7 @@ steps = st.one_of(
     st.tuples(st.just("roll")),
 )
 waits = st.tuples(st.just("wait"), st.sampled_from([1, DELETE_RETENTION_MS // 2, DELETE_RETENTION_MS]))
-cleanings = st.tuples(st.just("clean"), st.sampled_from([SETTINGS, SETTINGS, TINY]), st.booleans())
+cleanings = st.tuples(st.just("clean"), st.sampled_from([SETTINGS, SETTINGS, TINY, TINIEST]), st.booleans())
 #: Some writing, some time, a cleaning: several of these, so that each pass meets what the one before it left.
 rounds = st.tuples(st.lists(steps, min_size=2, max_size=12), waits, cleanings)
 

@@ -5,11 +5,14 @@ After recovery the cleaning is done again, and comes to what it would have come 
 
 from pathlib import Path
 
+import pytest
 from tests.unit.storage.cleaner.cleaner_support import CONFIG, DELETE_RETENTION_MS, SETTINGS, CompactedLog
 from tests.unit.storage.log.crash_support import Crash, CrashingDisk, Fuse, fuse_under
 
 from barnabas.protocol.records import Record
 from barnabas.storage.cleaner.job import GroupCleaned, Report
+
+pytestmark = pytest.mark.usefixtures("engine")
 
 
 class SyncCheckingLog(CompactedLog):

@@ -10,6 +10,9 @@ from tests.unit.storage.cleaner.cleaner_support import CONFIG, CompactedLog
 from barnabas.storage import names
 from barnabas.storage.checkpoints import read_offsets
 
+pytestmark = pytest.mark.usefixtures("engine")
+
+
 GOLDEN = Path(__file__).parents[3] / "golden" / "kafka-3.9.1" / "broker-0"
 
 

@@ -12,8 +12,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from barnabas.spark.compiled import copy_bytes, int64, kernel
-from barnabas.spark.kernels import read_varlong
+from barnabas.core.compiled import copy_bytes, int64, kernel
+from barnabas.protocol.record_kernels import read_varlong
 from barnabas.spark.pipelines.codecs.avro_types import Parsed
 
 ByteArray = NDArray[np.uint8]

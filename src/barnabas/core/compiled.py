@@ -1,7 +1,8 @@
-"""`kernel`: numba's `njit`, whose machine code is kept on disk, so that a cold executor compiles nothing.
+"""`kernel`: numba's `njit`, whose machine code is kept on disk, so that a new process compiles nothing.
 
-Numba keeps it beside the source or in the user's cache directory. Executors often may write neither (a package installed
-by root, a container without a home): then a directory of our own under the temporary one serves, and at worst none.
+Numba keeps it beside the source or in the user's cache directory. Executors of Spark and brokers often may write neither (a
+package installed by root, a container without a home): then a directory of our own under the temporary one serves, and at
+worst none.
 """
 
 import os
@@ -13,6 +14,7 @@ from typing import Any, TypeVar, cast
 import numba
 import numpy as np
 from numba.core import cgutils, types
+from numba.core.caching import NullCache
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
@@ -39,6 +41,11 @@ def kernel(function: F) -> F:
         return _compiled(function, keep=True)
     finally:
         config.CACHE_DIR = before
+
+
+def is_kept(function: Callable[..., object]) -> bool:
+    """Whether the machine code of a kernel is found again by the next process."""
+    return not isinstance(cast(Any, function)._cache, NullCache)
 
 
 def own_cache_dir() -> str | None:
