@@ -8,7 +8,18 @@ NAMES = sorted(
     path.stem
     for path in Path(__file__).parent.glob("*.py")
     if path.stem
-    not in ("__init__", "__main__", "kafka", "limits", "memory", "report", "slow_store", "slow_workers", "summary")
+    not in (
+        "__init__",
+        "__main__",
+        "kafka",
+        "limits",
+        "memory",
+        "report",
+        "slow_store",
+        "slow_workers",
+        "summary",
+        "tiered_spark",
+    )
 )
 
 

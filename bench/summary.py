@@ -19,6 +19,7 @@ SHOWN = (
     "recovery",
     "link",
     "tiered",
+    "tiered_copying",
     "tiered_spark",
     "spark",
     "pipelines",

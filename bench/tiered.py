@@ -3,20 +3,21 @@
 The store is a directory in which every request takes 20 ms more. The first two are compared with a topic of the same broker
 that is not tiered. Spark reads the same rows straight from the store and through the broker. Rounds alternate. The broker's
 cache is smaller than the history, as it is where history is long: what is read again comes from the store again.
+
+What copying costs is told by many short pairs. The two halves of a pair run one after the other, so what else the machine does
+meets both, or one pair of many; the median of the differences, with its 95 % interval, says more than two medians.
 """
 
 import argparse
-import json
-import os
+import math
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import psutil
 from confluent_kafka.admin import AdminClient, NewTopic
@@ -27,7 +28,7 @@ from barnabas.client.admin.partitions import list_offsets
 from barnabas.client.blocking import BlockingClient, drive
 from barnabas.client.config import client_config
 from barnabas.core.ids import TopicPartition
-from barnabas.core.words import EARLIEST_LOCAL
+from barnabas.core.words import EARLIEST_LOCAL, LATEST_TIERED
 from barnabas.server.platform import Platform
 from barnabas.tiered.store import open_store
 from bench.broker import Load, Target, measure_consume, measure_produce
@@ -35,11 +36,14 @@ from bench.memory import touched_memory
 from bench.report import Row, write_report
 from bench.slow_store import DELAY_S, Slow
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
 LOAD = Load("1 KB", 1000, 500_000, "1")
 PATIENCE_S = 240.0
+#: What is produced in half a pair: four segments to copy, and the newest.
+PAIR = Load("1 KB", 1000, 140_000, "1")
+COPIED_SEGMENT_BYTES = 32 << 20
+#: In a segment at most.
+SEGMENT_RECORDS = COPIED_SEGMENT_BYTES // PAIR.size_bytes + 1000
+COPIED = {"tiered": {"remote.storage.enable": "true"}, "plain": {}}
 SEGMENT = {"segment.bytes": str(32 << 20), "retention.ms": "-1"}
 
 
@@ -112,88 +116,89 @@ def local_start(target: Target, topic: str) -> int:
         return drive(list_offsets(client.core, {partition: EARLIEST_LOCAL}))[partition].offset
 
 
+def broker_cpu_s(target: Target) -> float:
+    """Of the process: with threads that have ended, as those that ask the store do."""
+    return sum(sum(psutil.Process(pid).cpu_times()[:2]) for pid in target.pids)
+
+
 def one_round(target: Target, number: int, load: Load, results: dict[str, list[float]]) -> None:
     tiered, plain = f"tiered-{number}", f"plain-{number}"
     create(target, tiered, {"remote.storage.enable": "true", "local.retention.bytes": "1"})
     create(target, plain, {})
-    for topic, name in ((tiered, "tiered"), (plain, "plain"))[:: 1 if number % 2 else -1]:
-        for measure, value in measure_produce(target, topic, load).items():
-            results.setdefault(f"{name} produce {measure}", []).append(value)
+    for topic in (tiered, plain):
+        measure_produce(target, topic, load)
     wait_until_copied(target, tiered, load.count)
     for topic, name in ((tiered, "tiered"), (plain, "plain")):
         for measure, value in measure_consume(target, topic, load).items():
             results.setdefault(f"{name} consume {measure}", []).append(value)
 
 
-# -- Spark --------------------------------------------------------------------------------------------------------------------
+# -- what copying costs -------------------------------------------------------------------------------------------------------
 
 
-@contextmanager
-def spark_session() -> Iterator["SparkSession"]:
-    """Its workers wait for the store as the broker does."""
-    from pyspark.sql import SparkSession
-
-    import barnabas.spark
-
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
-    settings = {
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.memory": "2g",
-        "spark.python.daemon.module": "bench.slow_workers",
-        "spark.python.unix.domain.socket.enabled": "true",
-    }
-    spark = SparkSession.builder.master("local[2]").config(map=settings).getOrCreate()
-    spark.sparkContext.setLogLevel("ERROR")
-    barnabas.spark.register(spark)
-    try:
-        yield spark
-    finally:
-        spark.stop()
+def idle_cpu_share(target: Target, seconds: float = 3.0) -> float:
+    """What the broker uses while nobody asks for anything, of a core."""
+    before = broker_cpu_s(target)
+    time.sleep(seconds)
+    return (broker_cpu_s(target) - before) / seconds
 
 
-def broker_cpu_s(target: Target) -> float:
-    """Of the process: with threads that have ended, as those that ask the store do."""
-    return sum(sum(psutil.Process(pid).cpu_times()[:2]) for pid in target.pids)
+def produce_pair(target: Target, number: int, load: Load, idle: float, results: dict[str, list[float]]) -> None:
+    """The same produced twice: to a topic that is copied, and to one that is not. CPU counts until all is copied."""
+    gigabytes = load.count * load.size_bytes / 1e9
+    for name in ("tiered", "plain")[:: 1 if number % 2 else -1]:
+        topic = f"copying-{name}-{number}"
+        create(target, topic, {"segment.bytes": str(COPIED_SEGMENT_BYTES), **COPIED[name]})
+        before_s, began_s = broker_cpu_s(target), time.monotonic()
+        speed = measure_produce(target, topic, load)["MB/s"]
+        if name == "tiered":
+            wait_until_tiered(target, topic, load)
+        used_s = broker_cpu_s(target) - before_s - idle * (time.monotonic() - began_s)
+        results.setdefault(f"{name} produce MB/s", []).append(speed)
+        results.setdefault(f"{name} produce CPU s/GB", []).append(used_s / gigabytes)
 
 
-def read_by_spark(spark: "SparkSession", target: Target, topic: str, count: int, way: str) -> tuple[float, float]:
-    """Seconds, and those of the broker's CPU, for the rows of history that only the store has."""
-    reader = spark.read.format("barnabas").option("kafka.bootstrap.servers", target.bootstrap)
-    frame = (
-        reader.option("subscribe", topic)
-        .option("endingOffsets", json.dumps({topic: {"0": count}}))
-        .option("tierReads", way)
-        .schema("offset bigint, value binary")
-        .load()
-    )
-    cpu_s, began_s = broker_cpu_s(target), time.monotonic()
-    found = frame.selectExpr("count(*)", "sum(offset)", "sum(length(value))").first()
-    took_s, used_s = time.monotonic() - began_s, broker_cpu_s(target) - cpu_s
-    wanted = (count, count * (count - 1) // 2, count * LOAD.size_bytes)
-    assert found is not None, topic
-    assert tuple(found) == wanted, f"{way}: {found}, not {wanted}"
-    return took_s, used_s
+def wait_until_tiered(target: Target, topic: str, load: Load) -> None:
+    """All but what may be in the newest segment, which is never copied."""
+    partition = TopicPartition(topic, 0)
+    deadline_s = time.monotonic() + PATIENCE_S
+    with BlockingClient(client_config(target.bootstrap)) as client:
+        while client.list_offsets({partition: LATEST_TIERED})[partition] < load.count - SEGMENT_RECORDS:
+            if time.monotonic() > deadline_s:
+                raise TimeoutError(f"{topic} is not in the tier after {PATIENCE_S} s")
+            time.sleep(1)  # each question is work of the broker that is measured
 
 
-def spark_rounds(rounds: int, load: Load) -> dict[str, list[float]]:
+def median_interval(values: Sequence[float]) -> tuple[float, float]:
+    """Where the median lies with 95 % certainty, however the values are distributed: between two of them."""
+    ordered, rank = sorted(values), 0
+    below = 0.5 ** len(ordered)
+    while below <= 0.025:
+        rank += 1
+        below += math.comb(len(ordered), rank) / 2 ** len(ordered)
+    at = max(0, rank - 1)
+    return ordered[at], ordered[-1 - at]
+
+
+def copying_rows(pairs: int, load: Load) -> tuple[str, str, list[Row], dict[str, list[float]], str]:
     results: dict[str, list[float]] = {}
-    with touched_memory(), running() as target, spark_session() as spark:
-        create(target, "spark", {"remote.storage.enable": "true", "local.retention.bytes": "1"})
-        measure_produce(target, "spark", load)
-        wait_until_copied(target, "spark", load.count)
-        count = local_start(target, "spark")
-        gigabytes = count * load.size_bytes / 1e9
-        for number in range(rounds + 1):
-            for way in ("direct", "never")[:: 1 if number % 2 else -1]:
-                took_s, used_s = read_by_spark(spark, target, "spark", count, way)
-                if number:  # the first warms up
-                    results.setdefault(f"{way} MB/s", []).append(gigabytes * 1000 / took_s)
-                    results.setdefault(f"{way} broker CPU s/GB", []).append(used_s / gigabytes)
-    return results
+    with touched_memory(), running() as target:
+        produce_pair(target, -1, load, 0.0, {})  # warms up
+        idle = idle_cpu_share(target)
+        for number in range(pairs):
+            produce_pair(target, number, load, idle, results)
+    rows = [_compared(results, "produce MB/s"), _compared(results, "produce CPU s/GB")]
+    for row, unit in zip(rows, ("MB/s", "CPU s/GB"), strict=True):
+        pairs_of = zip(results[f"tiered {row.name}"], results[f"plain {row.name}"], strict=True)
+        more = [100 * (ours / theirs - 1) for ours, theirs in pairs_of]
+        results[f"{unit} more by copying, %"] = more
+        low, high = median_interval(more)
+        print(f"copying changes {row.name} by {statistics.median(more):+.1f} % ({low:+.1f} to {high:+.1f})")
+    return "tiered_copying", "What copying to the tier costs those who produce; pairs", rows, results, "not tiered"
+
+
+def _compared(results: dict[str, list[float]], what: str) -> Row:
+    return Row(what, statistics.median(results[f"tiered {what}"]), statistics.median(results[f"plain {what}"]))
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -201,6 +206,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--records", type=int, default=LOAD.count)
     parser.add_argument("--spark", action="store_true", help="Spark straight from the store beside the broker")
+    parser.add_argument("--pairs", type=int, default=0, help="what copying costs those who produce, by so many pairs")
     parser.add_argument("--no-report", action="store_true", help="print only")
     parser.add_argument("--serve", nargs=2, metavar=("ZOOKEEPER", "DIRECTORY"), help=argparse.SUPPRESS)
     given = parser.parse_args(arguments)
@@ -209,37 +215,31 @@ def main(arguments: list[str] | None = None) -> None:
         return
     load = Load(LOAD.name, LOAD.size_bytes, given.records, LOAD.acks)
     if given.spark:
+        from bench.tiered_spark import spark_rows
+
         report(given, *spark_rows(given.rounds, load))
+        return
+    if given.pairs:
+        report(given, *copying_rows(given.pairs, PAIR))
         return
     results: dict[str, list[float]] = {}
     with touched_memory(), running() as target:
         for number in range(given.rounds):
             one_round(target, number, load, results)
-    rows = [
-        Row(what, statistics.median(results[f"tiered {what}"]), statistics.median(results[f"plain {what}"]))
-        for what in ("produce MB/s", "produce CPU s/GB", "consume MB/s", "consume CPU s/GB")
-    ]
+    rows = [_compared(results, what) for what in ("consume MB/s", "consume CPU s/GB")]
     title = f"Tiered storage: a store with {DELAY_S * 1000:.0f} ms a request; one partition"
     report(given, "tiered", title, rows, results, "not tiered")
-
-
-def spark_rows(rounds: int, load: Load) -> tuple[str, str, list[Row], dict[str, list[float]], str]:
-    results = spark_rounds(rounds, load)
-    rows = [
-        Row(f"Spark {what}", *(statistics.median(results[f"{way} {what}"]) for way in ("direct", "never")))
-        for what in ("MB/s", "broker CPU s/GB")
-    ]
-    title = f"Spark straight from a store with {DELAY_S * 1000:.0f} ms a request, and through the broker, local[2]"
-    return "tiered_spark", title, rows, results, "through the broker"
 
 
 def report(
     given: argparse.Namespace, name: str, title: str, rows: list[Row], raw: dict[str, list[float]], rival: str
 ) -> None:
     if given.no_report:
-        print(*(f"{row.name}: {row.ours:.2f}, {rival} {row.theirs:.2f}" for row in rows), sep="\n")
+        for row in rows:
+            limit = "" if row.limit is None else f", at best {row.limit:.2f}"
+            print(f"{row.name}: {row.ours:.2f}, {rival} {row.theirs:.2f}{limit}")
         return
-    write_report(name, title, rows, rounds=given.rounds, raw=raw, rival=rival)
+    write_report(name, title, rows, rounds=given.pairs or given.rounds, raw=raw, rival=rival)
 
 
 if __name__ == "__main__":

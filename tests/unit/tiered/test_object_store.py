@@ -1,8 +1,11 @@
 """An object store by its URL."""
 
 import asyncio
+import errno
+import os
 from pathlib import Path
 
+import obstore
 import pytest
 
 from barnabas.core.errors import ConfigError
@@ -45,8 +48,61 @@ async def test_a_file_larger_than_a_part_goes_up_whole(store: Store, tmp_path: P
 
 async def test_a_file_of_another_length_than_said_is_a_fault(store: Store, tmp_path: Path) -> None:
     (tmp_path / "segment").write_bytes(b"12345")
-    with pytest.raises(StoreFault, match="5 bytes after 6"):
+    with pytest.raises(StoreFault, match="ends 1 bytes before"):
         await store.put("a/one.log", FilePart(str(tmp_path / "segment"), 6))
+    assert list((tmp_path / "tier" / "a").iterdir()) == []
+
+
+async def test_a_file_goes_to_a_directory_without_passing_through_this_process(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def put_async(*given: object, **options: object) -> None:
+        raise AssertionError("through our memory")
+
+    monkeypatch.setattr(obstore, "put_async", put_async)
+    (tmp_path / "segment").write_bytes(b"12345 and more")
+    await store.put("a/one.log", FilePart(str(tmp_path / "segment"), 5))
+    assert await store.get("a/one.log") == b"12345"
+    assert [file.name for file in (tmp_path / "tier" / "a").iterdir()] == ["one.log"]
+
+
+@pytest.mark.parametrize("number", [errno.EXDEV, errno.EOPNOTSUPP, errno.ENOSYS])
+async def test_a_file_that_the_kernel_does_not_copy_is_put_all_the_same(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    def copy_file_range(*given: object) -> int:
+        raise OSError(number, "not here")
+
+    monkeypatch.setattr(os, "copy_file_range", copy_file_range, raising=False)
+    (tmp_path / "segment").write_bytes(b"12345")
+    await store.put("a/one.log", FilePart(str(tmp_path / "segment"), 5))
+    assert await store.get("a/one.log") == b"12345"
+    assert [file.name for file in (tmp_path / "tier" / "a").iterdir()] == ["one.log"]
+
+
+async def test_a_full_disk_is_a_fault_and_leaves_nothing(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def copy_file_range(*given: object) -> int:
+        raise OSError(errno.ENOSPC, "no space left on device")
+
+    monkeypatch.setattr(os, "copy_file_range", copy_file_range, raising=False)
+    (tmp_path / "segment").write_bytes(b"12345")
+    with pytest.raises(StoreFault, match="no space left"):
+        await store.put("a/one.log", FilePart(str(tmp_path / "segment"), 5))
+    assert list((tmp_path / "tier" / "a").iterdir()) == []
+
+
+async def test_what_a_copy_left_that_was_killed_is_no_object(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Path, "rename", lambda staged, target: None)
+    (tmp_path / "segment").write_bytes(b"12345")
+    with pytest.raises(StoreFault):
+        await store.put("a/one.log", FilePart(str(tmp_path / "segment"), 5))
+    [left] = (tmp_path / "tier" / "a").iterdir()
+    assert left.read_bytes() == b"12345"
+    assert await store.list("a/") == []
 
 
 async def test_a_file_that_is_gone_is_a_fault(store: Store, tmp_path: Path) -> None:
