@@ -13,6 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.simulation.mutants import MUTANTS, Mutant
 from tests.simulation.profiles import name_of
 
@@ -53,6 +55,20 @@ def hunt(mutant: Mutant, seeds: list[int], tried: int) -> dict[str, Any]:
     }
 
 
+def is_noticed_by_test(mutant: Mutant) -> bool:
+    """Whether its test fails with the mutant in place."""
+    code = (
+        "import sys, pytest; from tests.simulation.mutants import MUTANTS; MUTANTS[sys.argv[1]].apply(); "
+        # Pytest's own loader, which rewrites assertions, would load what ships without the mutant.
+        'sys.exit(pytest.main(["--assert=plain", "-q", "--tb=no", "--no-header", "--reruns=0", "-p", "no:cacheprovider", '
+        '"tests/" + sys.argv[2]]))'
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, mutant.name, mutant.test], capture_output=True, text=True, check=False
+    )
+    return done.returncode == pytest.ExitCode.TESTS_FAILED
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*")
@@ -61,7 +77,13 @@ def main() -> int:
     )
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--again", action="store_true", help="forget what the table knows of these mutants")
+    parser.add_argument("--by-test", action="store_true", help="of mutants that name a test: whether it notices them")
     arguments = parser.parse_args()
+    if arguments.by_test:
+        named = [mutant for mutant in MUTANTS.values() if mutant.test]
+        failed = [mutant.name for mutant in named if not is_noticed_by_test(mutant)]
+        print(f"{len(named)} mutants name a test; not noticed by it: {failed}")
+        return 1 if failed else 0
     table: dict[str, Any] = json.loads(TABLE.read_text()) if TABLE.exists() else {}
     table = {name: row for name, row in table.items() if name in MUTANTS}
     for name in arguments.names if arguments.again else ():
@@ -70,7 +92,7 @@ def main() -> int:
     def one(name: str) -> None:
         mutant, row = MUTANTS[name], table.get(name, {"seed": None, "tried": 0})
         seeds = order_of(mutant)[row["tried"] : arguments.tries]
-        if row["seed"] is not None or not seeds:
+        if row["seed"] is not None or not seeds or (mutant.why and name not in arguments.names):
             return
         table[name] = row = hunt(mutant, seeds, row["tried"])
         print(f"{row['seed']!s:>6} of {row['tried']:>3}  {name}: {row.get('broken')}", flush=True)

@@ -353,7 +353,7 @@ def render() -> str:
             "| what is wrong | put back | world | seed | after | what the oracle said |",
             "|---|---|---|---|---|---|",
             *(_line(name, row) for name, row in noticed.items()),
-            *_unnoticed({name: row for name, row in found.items() if row["seed"] is None}),
+            *_unnoticed({name: row for name, row in found.items() if row["seed"] is None and not MUTANTS[name].why}),
             "",
             "## Findings that no simulated world shows",
             "| finding | what is wrong | why | the test that notices it |",
@@ -361,6 +361,11 @@ def render() -> str:
             *(
                 f"| {each.finding} | {each.what} | {each.why} | `tests/{each.file}::{each.test}` |"
                 for each in NOT_SIMULATED
+            ),
+            *(
+                f"| {mutant.finding} | {mutant.name} | {mutant.why} | `tests/{mutant.test}` |"
+                for mutant in MUTANTS.values()
+                if mutant.why and mutant.name not in noticed
             ),
             "",
         ]
@@ -379,11 +384,15 @@ def _unnoticed(left: dict[str, Any]) -> list[str]:
     return [
         "",
         "## Not noticed yet",
-        "Each breaks a promise, but only where several faults meet within moments. The hunt goes on.",
+        "Each breaks a promise, but only where several faults meet within moments. The hunt goes on. A test notices each:",
+        "`python -m tests.simulation.hunt --by-test` runs those, with the mutant in place.",
         "",
-        "| what is wrong | put back | seeds tried |",
-        "|---|---|---|",
-        *(f"| {name} | {MUTANTS[name].finding} | {row['tried']} |" for name, row in left.items()),
+        "| what is wrong | put back | seeds tried | the test that notices it |",
+        "|---|---|---|---|",
+        *(
+            f"| {name} | {MUTANTS[name].finding} | {row['tried']} | `tests/{MUTANTS[name].test}` |"
+            for name, row in left.items()
+        ),
     ]
 
 

@@ -28,6 +28,10 @@ class Mutant:
     profile: str = ""
     #: "cluster": whole brokers; "storage": logs alone, much cheaper; "link": two clusters; "tier": one with an object store.
     world: str = "cluster"
+    #: Below `tests`: the test that notices it, where no seed has yet.
+    test: str = ""
+    #: Why no seed of any world can be expected to.
+    why: str = ""
 
     def find(self) -> dict[Path, str]:
         """The files, and what stands in them instead."""
@@ -63,6 +67,8 @@ _ALL = [
         "            if current.state is ShardState.ACTIVE and epoch == current.epoch + 1:\n",
         "            if current.state is ShardState.ACTIVE:\n",
         finding="missed epoch",
+        test="unit/runtime/test_coordinator.py::test_coordinator_that_missed_an_epoch_loads_again",
+        why="who leads again without a word of the election between stayed in sync, and nothing was committed without it",
     ),
     Mutant(
         "a leader that missed an epoch counts with where its followers were",
@@ -70,6 +76,9 @@ _ALL = [
         "        was_led_by_another = is_new_leader or state.leader_epoch > self.leader_epoch + 1\n",
         "        was_led_by_another = is_new_leader\n",
         finding="missed epoch",
+        test="unit/replication/test_replication_machine.py"
+        "::test_leader_that_missed_an_epoch_does_not_count_on_what_its_followers_had",
+        why="no fault keeps one election from a leader that stays in sync, and lets it hear of the next",
     ),
     Mutant(
         "the high watermark ignores the followers",
@@ -862,6 +871,9 @@ _ALL = [
         "                if True:",
         finding="1a80086",
         profile="transactions",
+        test="unit/transactions/test_marker_delivery.py"
+        "::test_a_partition_that_this_broker_has_not_heard_of_yet_gets_its_marker",
+        why="the controller's next request, which tells of all partitions, comes before a coordinator has loaded",
     ),
     Mutant(
         "markers that were refused are not sent again",
@@ -930,6 +942,8 @@ _ALL = [
         also=(("replication", "            self.early.elected(partition.tp)\n", "            pass\n"),),
         finding="L2",
         profile="sync",
+        test="unit/replication/test_early_batches.py"
+        "::test_batches_behind_one_that_a_new_leader_refused_get_its_error_and_all_come_again_in_order",
     ),
     Mutant(
         "a coordinator answers before its record is committed",
@@ -998,6 +1012,8 @@ _ALL = [
         "",
         finding="seed 40",
         profile="transactions",
+        test="unit/client/test_client_sending.py"
+        "::test_batch_that_was_taken_is_not_finished_again_when_another_of_its_request_ends_the_transaction",
     ),
     # -- the embedded ZooKeeper and the session
     Mutant(
@@ -1026,6 +1042,8 @@ _ALL = [
         ),
         finding="tier seed 73",
         world="tier",
+        test="unit/coordination/test_registration.py"
+        "::test_broker_that_was_killed_as_it_registered_closes_that_session_too",
     ),
     Mutant(
         "ZooKeeper takes a torn flush for damage",
@@ -1034,6 +1052,7 @@ _ALL = [
         "        if len(head) == RECORD_HEADER.size:",
         finding="R11",
         profile="zookeeper",
+        test="unit/zookeeper/test_store.py::test_power_cut_may_take_any_page_of_the_last_flush",
     ),
     Mutant(
         "ZooKeeper takes a page of zeros among acknowledged writes for the end",
@@ -1135,6 +1154,8 @@ _ALL = [
         "        if False:\n",
         finding="noted after a cut",
         world="link",
+        test="unit/link/test_mirror_replica.py"
+        "::test_what_a_leader_noted_after_a_cut_is_not_said_of_what_others_have_not_cut",
     ),
     # -- tiered storage
     Mutant(
@@ -1151,6 +1172,7 @@ _ALL = [
         "    lower: list[EpochEntry] = []\n",
         finding="tier seed 42",
         world="tier",
+        test="unit/storage/log/test_tiered_log.py::test_the_epochs_of_what_is_in_the_tier_only_survive_a_power_cut",
     ),
     Mutant(
         "what an unclean election took back is read from the tier",
@@ -1173,6 +1195,7 @@ _ALL = [
         "                pass\n",
         finding="tier seed 2",
         world="tier",
+        test="unit/tiered/test_tier_broker.py::test_a_copy_that_a_deposed_leader_finishes_late_counts_or_goes",
     ),
     # -- moves between log directories, and the session of a broker
     Mutant(
@@ -1182,6 +1205,7 @@ _ALL = [
         "                    if False:\n",
         finding="core 1",
         profile="administrator",
+        test="unit/storage/manager/test_moves.py::test_move_back_waits_until_the_log_of_the_first_move_has_gone",
     ),
     Mutant(
         "of two logs of one partition the one that goes less far is used",
@@ -1190,6 +1214,8 @@ _ALL = [
         "    leaving = max(one, other, key=_reach)\n",
         finding="core 1",
         profile="directories",
+        test="unit/storage/manager/test_log_manager.py"
+        "::test_of_one_partition_in_two_directories_the_one_that_goes_further_is_used",
     ),
     Mutant(
         "a broker that finds one partition twice does not start",
@@ -1198,6 +1224,8 @@ _ALL = [
         "    if one is not other:\n",
         finding="core 1",
         profile="directories",
+        test="unit/storage/manager/test_log_manager.py"
+        "::test_of_one_partition_in_two_directories_the_one_that_goes_further_is_used",
     ),
     Mutant(
         "a controller ends at a reassignment whose state in ZooKeeper is nonsense",
@@ -1206,6 +1234,8 @@ _ALL = [
         "            if False:\n",
         finding="core 12",
         profile="zookeeper",
+        test="scenarios/controller/test_reassignment_scenarios.py"
+        "::test_partition_whose_state_cannot_be_read_waits_and_the_cluster_keeps_its_controller",
     ),
     Mutant(
         "a broker that is not connected to ZooKeeper as it registers ends",
@@ -1214,6 +1244,8 @@ _ALL = [
         '        if (found := self._connection.key) is None:\n            raise TypeError("no key")\n',
         finding="seed 10",
         profile="administrator",
+        test="unit/coordination/test_registration.py"
+        "::test_broker_registers_when_the_connection_is_back_that_was_lost_just_before",
     ),
 ]
 

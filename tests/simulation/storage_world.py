@@ -208,6 +208,7 @@ class StorageWorld:
             self.disk.process_died(self.life)
             before = {partition: promise._replace(durable=promise.end) for partition, promise in before.items()}
         self.start()
+        assert how == "clean" or not self.manager.dirs[0].had_clean_shutdown, f"a {how} is taken for a clean stop"
         for partition, promise in before.items():
             self.check(partition, promise, how)
 
@@ -291,6 +292,12 @@ class StorageWorld:
         """The next leader has some of the records that were cut off, of a later epoch: on the medium both may meet."""
         rng = self.rng
         for _ in range(rounds):
+            if rng.random() < 0.2:
+                # What was written since a clean stop is in doubt as well.
+                self.restart("clean")
+                for _ in range(rng.randint(1, 3)):
+                    self.append_data(PLAIN, self.log(PLAIN), self.ledgers[PLAIN], self._keyed(), Origin.CLIENT)
+                self.restart("power")
             log, ledger = self.log(PLAIN), self.ledgers[PLAIN]
             count = rng.randint(3, 9)
             for _ in range(count):

@@ -33,6 +33,12 @@ def test_finding_that_no_world_shows_has_a_test(row: NotSimulated) -> None:
     assert f"def {row.test}(" in (ROOT / "tests" / row.file).read_text()
 
 
+@pytest.mark.parametrize("name", [name for name, row in TABLE.items() if row["seed"] is None])
+def test_mutant_that_no_seed_notices_has_a_test(name: str) -> None:
+    file, _, test = MUTANTS[name].test.partition("::")
+    assert test and f"def {test}(" in (ROOT / "tests" / file).read_text()
+
+
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", QUICK)
 def test_mutant_is_noticed(name: str) -> None:

@@ -30,6 +30,8 @@ DEPOSED_S = 2.0
 GONE_S = 0.5
 #: How long a broker may take to start after it was killed.
 STARTED_S = 2.5
+#: A few looks: between two of them, nothing can be forgotten and remembered.
+FORGOTTEN_S = 0.15
 #: How long what is asked of another broker may stay undone: requests time out after 3 s, and are repeated.
 SETTLED_S = 6.0
 
@@ -87,8 +89,11 @@ class ControlWatch:
             shards = assembled.coordinator._runtime._shards
             for index in range(COORDINATORS):
                 self._look_at_shard(process, TopicPartition(topic, index), shards.get(index))
-        if process.is_serving and self._cluster.network.is_calm:
-            self._look_at_markers(process, assembled.coordinator.markers)
+        markers = assembled.coordinator.markers
+        if markers._decided:
+            self._look_for_forgotten(process, markers)
+            if process.is_serving and self._cluster.network.is_calm:
+                self._look_at_markers(process, markers)
 
     def _look_at_shard(self, process: BrokerProcess, tp: TopicPartition, shard: Any) -> None:
         """Nobody is served from what the leader before may not have committed."""
@@ -128,6 +133,31 @@ class ControlWatch:
                 self._broken(
                     "what is decided is told",
                     f"{process.name} has no markers of {decided.transactional_id} written to {sorted(decided.left)}",
+                )
+
+    def _look_for_forgotten(self, process: BrokerProcess, markers: Any) -> None:
+        """A marker that is not written is under way, or waits for its turn: whatever has become of whom it was sent to."""
+        assert process.loop is not None
+        waiting = [*markers._parked, *(marker for queue in markers._queues.values() for marker in queue)]
+        looked_for: set[str] = set()
+        for task in process.loop.tasks:
+            if task.done():
+                continue
+            kind, _, whose = task.get_name().partition(" of ")
+            if kind == "partitions":
+                looked_for.add(whose)
+            elif kind.startswith("transaction markers to "):
+                waiting += task.get_coro().cr_frame.f_locals.get("markers", ())  # type: ignore[union-attr]
+        for decided in markers._decided.values():
+            known = {tp for marker in waiting if marker.decided is decided for tp in marker.partitions}
+            forgotten = decided.left - known
+            if not forgotten or decided.transactional_id in looked_for:
+                continue
+            key = (process.id, process.lives, decided.coordinator, decided.transactional_id, decided.identity)
+            if self._lasts(("forgotten", key), forgotten, FORGOTTEN_S):
+                self._broken(
+                    "what is decided is told",
+                    f"{process.name} has forgotten the markers of {decided.transactional_id} for {sorted(forgotten)}",
                 )
 
     def heard(self, who: str, message: str) -> None:
