@@ -190,6 +190,7 @@ class Broker:
         await self.security.start(self.session)
         await self._open_logs()
         self._assemble()
+        await self._unless_stopped(self._count_internal_topics())
         await self._serve()
 
     async def _find_cluster(self) -> None:
@@ -197,6 +198,12 @@ class Broker:
         await create_top_level_paths(self.session)
         self.cluster_id = await create_or_get_cluster_id(self.session, lambda: format_uuid(random_uuid()))
         self.broker_id = await find_broker_id(self.config, self.session, self._platform.disk)
+
+    async def _count_internal_topics(self) -> None:
+        topics = [self.groups.coordinator.topic, self.transactions.coordinator.topic]
+        if self._tier is not None:
+            topics.append(self._tier.metadata.topic)
+        await asyncio.gather(*(each.look() for each in topics))
 
     async def _unless_stopped(self, work: Coroutine[Any, Any, object]) -> None:
         assert self._tasks is not None
@@ -492,6 +499,7 @@ class Broker:
         await self._unless_stopped(self.registrar.register())
         # Clients keep what a broker says of features for as long as they are connected.
         await self.features.refresh()
+        self.features.on_change = lambda: self._spawn(self._refresh_features(), "cluster features")
         self.server.start_accepting()
         self._spawn(self.settings.store.run(), "config changes")
         self._spawn(self.mirrors.manager.start(), "links")
@@ -509,7 +517,6 @@ class Broker:
     def _metadata_changed(self, change: MetadataChange) -> None:
         if change.brokers_changed:
             self.broker_connections.brokers_changed()
-            self._spawn(self._refresh_features(), "cluster features")
 
     async def _refresh_features(self) -> None:
         await self.features.refresh()

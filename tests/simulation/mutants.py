@@ -1247,6 +1247,16 @@ _ALL = [
         test="unit/coordination/test_registration.py"
         "::test_broker_registers_when_the_connection_is_back_that_was_lost_just_before",
     ),
+    Mutant(
+        "where a group lives is counted by what the controller has told so far",
+        "coordination/internal_topic.py",
+        "        if self.partitions:\n            return partition_of(key, self.partitions)\n",
+        "        if counted := self._metadata.partition_count(self.name):\n            return partition_of(key, counted)\n",
+        finding="chaos 3309",
+        profile="groups",
+        test="unit/coordination/test_internal_topic.py"
+        "::test_group_lives_in_one_partition_whatever_the_controller_has_told_so_far",
+    ),
 ]
 
 MUTANTS = {mutant.name: mutant for mutant in _ALL}

@@ -46,7 +46,7 @@ class FindCoordinatorApi:
             internal = self._topics[KeyType(request.key_type)]
         except (KeyError, ValueError):
             raise Refused(ErrorCode.INVALID_REQUEST, f"there is no coordinator of type {request.key_type}") from None
-        if self._context.metadata.topic(internal.name) is None:
+        if not internal.partitions or self._context.metadata.topic(internal.name) is None:
             return self._create_then_answer(call, request, internal)
         return self._answer(call, request, internal)
 
@@ -58,7 +58,8 @@ class FindCoordinatorApi:
 
         def has_leader(key: str) -> bool:
             # The number of partitions is known with the topic only, and with it where the key belongs.
-            return metadata.has_all_leaders(internal.name, [internal.partition_for(key)])
+            place = internal.place_of(key)
+            return place is not None and metadata.has_all_leaders(internal.name, [place])
 
         is_allowed = any(self._is_allowed(call, request, key) is ErrorCode.NONE for key in keys)
         if is_allowed and await internal.ensure():
@@ -88,7 +89,8 @@ class FindCoordinatorApi:
         if error is not ErrorCode.NONE:
             return _nowhere(key, error)
         metadata = self._context.metadata
-        state = metadata.partition(TopicPartition(internal.name, internal.partition_for(key)))
+        place = internal.place_of(key)
+        state = None if place is None else metadata.partition(TopicPartition(internal.name, place))
         endpoint = None if state is None else metadata.endpoint(BrokerId(state.leader), call.channel.listener_name)
         if state is None or endpoint is None:
             return _nowhere(key, ErrorCode.COORDINATOR_NOT_AVAILABLE)

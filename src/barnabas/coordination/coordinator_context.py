@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from barnabas.coordination.internal_topic import CreateTopic
+from barnabas.coordination.internal_topic import CountPartitions, CreateTopic
 from barnabas.coordination.metadata_cache import MetadataCache
 from barnabas.core.config.broker import BrokerConfig
 from barnabas.metrics.registry import Registry
@@ -21,4 +21,5 @@ class CoordinatorContext:
     timers: Timers
     spawn: Spawn
     create_topic: CreateTopic
+    count_partitions: CountPartitions
     registry: Registry

@@ -10,7 +10,6 @@ from collections.abc import Callable
 
 from barnabas.coordination import paths
 from barnabas.coordination.metadata_cache import MetadataCache, MetadataChange
-from barnabas.coordination.operations import ANY_VERSION, Check
 from barnabas.coordination.session import ZooKeeperSession
 from barnabas.coordination.zk_errors import ZkError
 from barnabas.runtime.tasks import Spawn
@@ -47,8 +46,7 @@ class DeletedTopics:
     async def _look(self) -> None:
         known = {name: topic.version for name, topic in self._metadata.topics.items()}
         try:
-            # A server of an ensemble may be behind what the controller has told. A transaction goes through all: it catches up.
-            await self._session.transaction([Check(paths.BROKER_TOPICS, ANY_VERSION)])
+            await self._session.catch_up(paths.BROKER_TOPICS)
             there = set(await self._session.children(paths.BROKER_TOPICS))
         except ZkError as error:
             # With the next session comes another registration. Anything else is for whoever keeps ZooKeeper to mend.

@@ -8,7 +8,7 @@ left. Owner: the event loop.
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from barnabas.coordination import paths
@@ -35,7 +35,10 @@ ANNOUNCED: Final[Mapping[str, tuple[int, int]]] = {
 
 
 class ClusterFeatures:
-    """Starts with nothing on: `refresh` looks."""
+    """Starts with nothing on: `refresh` looks. From then on `on_change` is called when brokers have come or gone.
+
+    That is a watch of ZooKeeper: a broker may return at once as another version, and what the controller tells looks as before.
+    """
 
     def __init__(self, session: ZooKeeperSession) -> None:
         self._session = session
@@ -43,6 +46,8 @@ class ClusterFeatures:
         #: ZooKeeper's number of the last change among the brokers: one for the whole cluster. A client reads features from
         #: several brokers, and believes the one with the highest epoch.
         self.epoch = 0
+        self.on_change: Callable[[], object] = lambda: None
+        session.on_state(self._session_changed)
 
     @property
     def levels(self) -> Mapping[str, int]:
@@ -53,7 +58,7 @@ class ClusterFeatures:
         return self._levels.get(feature, 0)
 
     async def refresh(self) -> None:
-        """Look at all registrations; called when brokers come and go."""
+        """Look at all registrations."""
         renewed = asyncio.Event()
         unsubscribe = self._session.on_state(lambda state: renewed.set() if state is SessionState.RENEWED else None)
         try:
@@ -68,9 +73,16 @@ class ClusterFeatures:
         finally:
             unsubscribe()
 
+    def _watched(self, path: str) -> None:
+        self.on_change()
+
+    def _session_changed(self, state: SessionState) -> None:
+        if state is SessionState.RENEWED:
+            self.on_change()  # watches of the old session are gone
+
     async def _look(self) -> bool:
         """False: brokers came or went in between, look again."""
-        [listed] = (await self._session.batch([GetChildren(paths.BROKER_IDS)])).results
+        [listed] = (await self._session.batch([GetChildren(paths.BROKER_IDS, self._watched)])).results
         if listed.stat is None:
             return True  # no broker was ever there
         names = [name for name in listed.children if name.isdecimal()]

@@ -241,6 +241,11 @@ class ZooKeeperSession:
         """All or nothing; raises what the first operation that failed raises alone."""
         return (await self._one(Multi(tuple(operations)))).results
 
+    async def catch_up(self, path: str) -> None:
+        """What is read after this is no older than what others have read and told before. A server of an ensemble may be behind
+        them; a transaction goes through all servers. `path`: of a znode that is there."""
+        await self.transaction([Check(path, ANY_VERSION)])
+
     async def _one(self, operation: Operation) -> Result:
         answer = await self.batch([operation])
         return checked(operation, answer.results[0])

@@ -16,6 +16,16 @@ async def partition_exists(session: ZooKeeperSession, partition: TopicPartition)
     return partition.partition in TopicAssignment.decode(partition.topic, data or b"").partitions
 
 
+async def count_partitions(session: ZooKeeperSession, topic: str) -> int:
+    """Of the topic as it is in ZooKeeper now; 0: there is none. Raises a `BarnabasError` where that cannot be told."""
+    try:
+        await session.catch_up(paths.BROKER_TOPICS)
+        data, _ = await session.get(paths.topic(topic))
+    except NoNode:
+        return 0
+    return len(TopicAssignment.decode(topic, data or b"").partitions)
+
+
 async def topic_exists(session: ZooKeeperSession, topic: str, topic_id: TopicId) -> bool:
     """This one, not another of the same name. Raises a `BarnabasError` where that cannot be told."""
     try:

@@ -74,7 +74,12 @@ class GroupCoordinator:
         self._verify_transaction = verify_transaction
         self.settings = Derived(context.config, GroupSettings.of)
         self.topic = InternalTopic(
-            GROUP_METADATA_TOPIC, metadata, new=lambda: self.settings().new_topic, create=context.create_topic
+            GROUP_METADATA_TOPIC,
+            metadata,
+            new=lambda: self.settings().new_topic,
+            create=context.create_topic,
+            count=context.count_partitions,
+            spawn=context.spawn,
         )
         env = GroupEnvironment(
             settings=self.settings,

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from barnabas.coordination.coordinator_context import CoordinatorContext
 from barnabas.coordination.features import GROUP_VERSION
 from barnabas.coordination.session import ZooKeeperSession
-from barnabas.coordination.topic_lookup import partition_exists
+from barnabas.coordination.topic_lookup import count_partitions, partition_exists
 from barnabas.core.topics import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
 from barnabas.core.words import TRANSACTION_VERSION
 from barnabas.parts import groups, transactions
@@ -49,6 +49,7 @@ def assemble(
             timers=loop,
             spawn=spawn,
             create_topic=membership.controller_client.create_topic,
+            count_partitions=partial(count_partitions, session),
             registry=context.registry,
         )
 

@@ -6,7 +6,7 @@ from functools import partial
 from barnabas.coordination.internal_topic import CreateTopic, InternalTopic
 from barnabas.coordination.metadata_cache import MetadataChange
 from barnabas.coordination.session import ZooKeeperSession
-from barnabas.coordination.topic_lookup import topic_exists
+from barnabas.coordination.topic_lookup import count_partitions, topic_exists
 from barnabas.core.config.broker import BrokerConfig
 from barnabas.core.config.log_config import LogConfig
 from barnabas.core.ids import ZERO_TOPIC_ID, TopicPartition
@@ -68,6 +68,8 @@ class TieredParts:
                 context.metadata,
                 new=lambda: new_metadata_topic(context.config),
                 create=create_topic,
+                count=partial(count_partitions, session),
+                spawn=spawn,
             ),
             context.metadata,
             connect=lambda broker: connections.open(broker, purpose="tier-metadata-reader"),

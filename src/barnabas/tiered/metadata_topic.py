@@ -92,7 +92,7 @@ class RemoteMetadata:
         """`connect` opens a connection that is ours alone, `lane` gives one for short requests. `on_event` is called when
         what is known of a partition has changed."""
         self._broker_id = broker_id
-        self._topic = topic
+        self.topic = topic
         self._cluster = cluster
         self._connect = connect
         self._lane = lane
@@ -108,6 +108,7 @@ class RemoteMetadata:
         #: Records that could not be decoded.
         self.malformed = 0
         self._unsubscribe = cluster.subscribe(lambda change: self._look(change.topics))
+        topic.on_counted = self._reconcile
 
     # -- whose segments -----------------------------------------------------------------------------------------------
 
@@ -136,7 +137,7 @@ class RemoteMetadata:
     @property
     def partition_count(self) -> int:
         """0: the topic is not there yet."""
-        return self._cluster.partition_count(REMOTE_LOG_METADATA_TOPIC)
+        return self.topic.partitions
 
     def ready(self, of: TierPartition) -> bool:
         """Whether everything that was written about the partition before this broker began to read has been read."""
@@ -209,7 +210,7 @@ class RemoteMetadata:
             leader = self._leader(number)
             try:
                 if leader is None:
-                    await self._topic.ensure()
+                    await self.topic.ensure()
                     raise MetadataUnavailable(f"{REMOTE_LOG_METADATA_TOPIC}-{number} has no leader")
                 return number, await request(await self._lane(leader), number)
             except (ClientError, MetadataUnavailable) as error:
@@ -290,7 +291,7 @@ class RemoteMetadata:
     async def _create(self) -> None:
         backoff_s = BACKOFF_S
         while not self.is_stopped and not self.partition_count and self._assigned:
-            await self._topic.ensure()
+            await self.topic.ensure()
             await asyncio.sleep(backoff_s)
             backoff_s = min(2 * backoff_s, BACKOFF_MAX_S)
 

@@ -61,7 +61,12 @@ class TransactionCoordinator:
         self._now_ms = context.now_ms
         self.settings = Derived(context.config, TransactionSettings.of)
         self.topic = InternalTopic(
-            TRANSACTION_STATE_TOPIC, metadata, new=lambda: self.settings().new_topic, create=context.create_topic
+            TRANSACTION_STATE_TOPIC,
+            metadata,
+            new=lambda: self.settings().new_topic,
+            create=context.create_topic,
+            count=context.count_partitions,
+            spawn=context.spawn,
         )
         #: Leader epochs by partition of the topic. Markers carry them, so markers of an earlier coordinator are fenced.
         self._epochs: dict[int, int] = {}

@@ -1,7 +1,7 @@
 """Topics that were deleted while nobody could tell a broker."""
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine
 from typing import Any, cast
 
 from test_metadata_cache import ORDERS_ID, OTHER_ID, partition, update
@@ -10,7 +10,6 @@ from zookeeper_fixture import run, session, zookeeper
 from barnabas.coordination import paths
 from barnabas.coordination.deleted_topics import DeletedTopics
 from barnabas.coordination.metadata_cache import MetadataCache, MetadataChange
-from barnabas.coordination.operations import Check, Result
 from barnabas.coordination.registration import create_top_level_paths
 from barnabas.coordination.session import ZooKeeperSession
 from barnabas.core.ids import TopicId, TopicPartition
@@ -119,15 +118,14 @@ def test_somebody_who_has_deleted_all_topics_ends_no_broker() -> None:
 
 
 class BehindOthers:
-    """A session with a server of an ensemble that has not heard of `orders`, until a transaction comes."""
+    """A session with a server of an ensemble that has not heard of `orders`, until it has caught up."""
 
     def __init__(self, zk: ZooKeeperSession) -> None:
         self._zk = zk
         self._is_behind = True
 
-    async def transaction(self, operations: Sequence[Check]) -> tuple[Result, ...]:
+    async def catch_up(self, path: str) -> None:
         self._is_behind = False
-        return await self._zk.transaction(operations)
 
     async def children(self, path: str) -> tuple[str, ...]:
         return tuple(each for each in await self._zk.children(path) if each != "orders" or not self._is_behind)

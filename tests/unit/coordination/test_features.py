@@ -44,6 +44,23 @@ def test_brokers_of_any_age_agree_on_the_epoch_and_every_change_raises_it() -> N
     run(story())
 
 
+def test_broker_that_returns_at_once_with_other_features_is_noticed() -> None:
+    async def story() -> None:
+        async with zookeeper() as ensemble, session(ensemble) as zk:
+            features, changed = ClusterFeatures(zk), asyncio.Event()
+            features.on_change = changed.set
+            for broker_id in (1, 2):
+                await put(zk, broker_id, is_ours=True)
+            assert (await seen(features))[1] == 2
+            await zk.delete(paths.broker_id(2))
+            await put(zk, 2, is_ours=False)
+            async with asyncio.timeout(60):
+                await changed.wait()
+            assert (await seen(features))[1] == 0
+
+    run(story())
+
+
 def test_a_child_that_is_no_broker_of_ours_has_no_features_and_stops_nobody() -> None:
     async def story() -> None:
         async with zookeeper() as ensemble, session(ensemble) as zk:

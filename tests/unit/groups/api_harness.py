@@ -122,6 +122,7 @@ class FakeBroker:
                 timers=self.timers,
                 spawn=self._spawn,
                 create_topic=self._create_topic,
+                count_partitions=self._count_partitions,
                 registry=self.context.registry,
             ),
             consumer_protocol_enabled=lambda: True,
@@ -133,6 +134,9 @@ class FakeBroker:
             find_coordinator.handlers(self.context, {KeyType.GROUP: parts.coordinator.topic}),
         ]
         self.handlers: dict[int, ApiHandler] = {each.api_key: each for family in families for each in family}
+
+    async def _count_partitions(self, topic: str) -> int:
+        return self.metadata.partition_count(topic)
 
     def _spawn(self, work: Any, name: str) -> object:
         task = asyncio.get_running_loop().create_task(work, name=name)

@@ -95,7 +95,7 @@ class Reading:
 
         self.metadata = RemoteMetadata(
             ME,
-            cast(Any, None),
+            cast(Any, SimpleNamespace(partitions=1)),
             cast(Any, cluster),
             connect=connect,
             lane=connect,
