@@ -498,8 +498,8 @@ class Broker:
         # make this broker leader in an old epoch, without the records that a power cut took. Who connects meanwhile waits.
         await self._unless_stopped(self.registrar.register())
         # Clients keep what a broker says of features for as long as they are connected.
-        await self.features.refresh()
         self.features.on_change = lambda: self._spawn(self._refresh_features(), "cluster features")
+        await self.features.refresh()
         self.server.start_accepting()
         self._spawn(self.settings.store.run(), "config changes")
         self._spawn(self.mirrors.manager.start(), "links")

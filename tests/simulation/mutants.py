@@ -411,7 +411,7 @@ _ALL = [
         "what waits for a broker that is gone goes on waiting",
         "broker.py",
         "            self.broker_connections.brokers_changed()\n",
-        "",
+        "            pass\n",
         profile="power",
     ),
     Mutant(
