@@ -12,7 +12,6 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import NamedTuple
 
 from barnabas.coordination.coordinator_context import CoordinatorContext
-from barnabas.coordination.internal_topic import InternalTopic
 from barnabas.coordination.metadata_cache import MetadataChange
 from barnabas.core.config.derived import Derived
 from barnabas.core.errors import Refused
@@ -73,14 +72,7 @@ class GroupCoordinator:
         self._now_ms = context.now_ms
         self._verify_transaction = verify_transaction
         self.settings = Derived(context.config, GroupSettings.of)
-        self.topic = InternalTopic(
-            GROUP_METADATA_TOPIC,
-            metadata,
-            new=lambda: self.settings().new_topic,
-            create=context.create_topic,
-            count=context.count_partitions,
-            spawn=context.spawn,
-        )
+        self.topic = context.internal_topic(GROUP_METADATA_TOPIC, lambda: self.settings().new_topic)
         env = GroupEnvironment(
             settings=self.settings,
             topics=TopicView(metadata),

@@ -10,7 +10,6 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Final, TypeVar
 
 from barnabas.coordination.coordinator_context import CoordinatorContext
-from barnabas.coordination.internal_topic import InternalTopic
 from barnabas.coordination.metadata_cache import MetadataChange
 from barnabas.core.config.derived import Derived
 from barnabas.core.errors import ErrorCode, Refused
@@ -60,14 +59,7 @@ class TransactionCoordinator:
         metadata = self._metadata = context.metadata
         self._now_ms = context.now_ms
         self.settings = Derived(context.config, TransactionSettings.of)
-        self.topic = InternalTopic(
-            TRANSACTION_STATE_TOPIC,
-            metadata,
-            new=lambda: self.settings().new_topic,
-            create=context.create_topic,
-            count=context.count_partitions,
-            spawn=context.spawn,
-        )
+        self.topic = context.internal_topic(TRANSACTION_STATE_TOPIC, lambda: self.settings().new_topic)
         #: Leader epochs by partition of the topic. Markers carry them, so markers of an earlier coordinator are fenced.
         self._epochs: dict[int, int] = {}
         #: Who waits for the completion of a decided transaction, by partition and transactional id.
