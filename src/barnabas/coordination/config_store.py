@@ -155,9 +155,8 @@ class ConfigStore:
         except (ConnectionLost, SessionExpired):
             raise
         except ZkError as error:
-            log.error(
-                "settings cannot be read again: %s", error
-            )  # somebody has deleted or locked what every broker reads
+            # Somebody has deleted or locked what every broker reads.
+            log.error("settings cannot be read again: %s", error)
             return
         lost: dict[Entity, dict[str, str]] = {entity: {} for entity in self._known() if entity not in found}
         for (entity_type, name), settings in (*found.items(), *lost.items()):

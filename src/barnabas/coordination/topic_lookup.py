@@ -1,4 +1,4 @@
-"""Whether a partition or a topic exists, by ZooKeeper's word: what a broker has heard from the controller may be behind."""
+"""What there is of a topic, by ZooKeeper's word: what a broker has heard from the controller may be behind."""
 
 from barnabas.coordination import paths
 from barnabas.coordination.session import ZooKeeperSession
@@ -7,29 +7,35 @@ from barnabas.coordination.znodes import TopicAssignment
 from barnabas.core.ids import TopicId, TopicPartition
 
 
-async def partition_exists(session: ZooKeeperSession, partition: TopicPartition) -> bool:
-    """Raises a `BarnabasError` where that cannot be told: ZooKeeper is away, or the znode cannot be read."""
+async def _assignment(session: ZooKeeperSession, topic: str) -> TopicAssignment | None:
+    """None: there is no such topic.
+
+    Raises a `BarnabasError` where that cannot be told: ZooKeeper is away, or the znode cannot be read.
+    """
     try:
-        data, _ = await session.get(paths.topic(partition.topic))
+        data, _ = await session.get(paths.topic(topic))
     except NoNode:
-        return False
-    return partition.partition in TopicAssignment.decode(partition.topic, data or b"").partitions
+        return None
+    return TopicAssignment.decode(topic, data or b"")
+
+
+async def partition_exists(session: ZooKeeperSession, partition: TopicPartition) -> bool:
+    """Raises as `_assignment`."""
+    found = await _assignment(session, partition.topic)
+    return found is not None and partition.partition in found.partitions
 
 
 async def count_partitions(session: ZooKeeperSession, topic: str) -> int:
-    """Of the topic as it is in ZooKeeper now; 0: there is none. Raises a `BarnabasError` where that cannot be told."""
+    """Of the topic as it is in ZooKeeper now; 0: there is none. Raises as `_assignment`."""
     try:
         await session.catch_up(paths.BROKER_TOPICS)
-        data, _ = await session.get(paths.topic(topic))
     except NoNode:
-        return 0
-    return len(TopicAssignment.decode(topic, data or b"").partitions)
+        return 0  # there are no topics at all
+    found = await _assignment(session, topic)
+    return 0 if found is None else len(found.partitions)
 
 
 async def topic_exists(session: ZooKeeperSession, topic: str, topic_id: TopicId) -> bool:
-    """This one, not another of the same name. Raises a `BarnabasError` where that cannot be told."""
-    try:
-        data, _ = await session.get(paths.topic(topic))
-    except NoNode:
-        return False
-    return TopicAssignment.decode(topic, data or b"").topic_id in (topic_id, None)
+    """This one, not another of the same name. Raises as `_assignment`."""
+    found = await _assignment(session, topic)
+    return found is not None and found.topic_id in (topic_id, None)
