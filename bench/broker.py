@@ -4,6 +4,7 @@ Rounds are interleaved: ours, Kafka's, ours, … on topics of their own; the tab
 """
 
 import argparse
+import itertools
 import math
 import os
 import statistics
@@ -11,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
@@ -260,8 +261,13 @@ def our_start_s(zookeeper: str, number: int, folder: str) -> float:
     return took
 
 
-def kafka_start_s(kafka: ApacheKafka, broker_ids: Sequence[int] = (77,)) -> float:
+#: New for each start: a broker that is stopped as soon as its port opens may leave its znode until its session ends.
+_new_broker_ids = itertools.count(77)
+
+
+def kafka_start_s(kafka: ApacheKafka, brokers: int = 1) -> float:
     """Apache Kafka on the same footing: brokers more, all at once, from exec to open ports."""
+    broker_ids = list(itertools.islice(_new_broker_ids, brokers))
     took = kafka.start_brokers(broker_ids)
     for broker_id in broker_ids:
         kafka.terminate(broker_id)

@@ -68,8 +68,8 @@ def run(rounds: int) -> None:
         stack.enter_context(Cluster(brokers=1))  # has the process that others are forked of
         for number in range(1, rounds + 1):
             one_s = our_start_s(ours.zookeeper_connect, number, folder)
-            note("one broker, s", one_s, kafka_start_s(kafka, [77]))
-            note("three brokers, s", up_s(folder), kafka_start_s(kafka, [77, 78, 79]))
+            note("one broker, s", one_s, kafka_start_s(kafka))
+            note("three brokers, s", up_s(folder), kafka_start_s(kafka, brokers=3))
             note("a test's cluster of one, after the first, s", test_cluster_s(), found["one broker, s"][1][-1])
             print(f"round {number} of {rounds} done", flush=True)
     limit = python_start()
