@@ -30,6 +30,8 @@ from bench.report import Curve, Panel, announce, limits_text, write_panels
 
 RESULTS = Path(__file__).parent / "results"
 PER_SECOND = 100
+#: Two rounds of what a broker does every five seconds.
+IDLE_S = 10.0
 CONFIG = {"default.replication.factor": "3", "min.insync.replicas": "2", "offsets.topic.replication.factor": "3"}
 
 
@@ -86,7 +88,7 @@ def measure(target: Target, partitions: int, seconds: float) -> Point:
     topic = f"spread-{partitions}"
     create(target, topic, partitions)
     write(target, topic, partitions, seconds / 2)  # warm: connections, the producer's metadata
-    idle = cpu_per_second(target, seconds)
+    idle = cpu_per_second(target, IDLE_S)
     cpu_s, began_s = cpu_seconds(target.pids), time.monotonic()
     took = sorted(write(target, topic, partitions, seconds))
     used_s = cpu_seconds(target.pids) - cpu_s - idle * (time.monotonic() - began_s)

@@ -22,6 +22,8 @@ logger = logging.getLogger(__name__)
 #: Logs looked at before others get their turn on the loop, and logs of which a file is written.
 _SLICE: Final = 32
 WRITTEN_SLICE: Final = 4
+#: A checkpoint that has not changed is written again after this: it shows that the disk still takes writes.
+UNCHANGED_WRITTEN_S: Final = 60.0
 #: Settings speak of "never" as the largest number there is; a timer cannot.
 _NEVER_MS: Final = 1 << 53
 
@@ -56,6 +58,8 @@ class Checkpointer:
         self._writing: dict[str, bool] = {}
         #: File -> who wants to know when it has been written with the offsets of now.
         self._waiting: dict[str, list[Done]] = {}
+        #: File -> what it says, and when it was written.
+        self._written: dict[str, tuple[Offsets, float]] = {}
 
     def request(self, log_dir: LogDir, name: str, then: Done | None = None) -> None:
         """Write the file soon, with the offsets of now or later; then call `then`, on the event loop."""
@@ -70,10 +74,15 @@ class Checkpointer:
             self._tell(waiting, OSError(errno.EIO, f"{log_dir.path} is offline"))
             return
         offsets = checkpoint_offsets(name, self._logs_in(log_dir))
+        now_s = self._env.clock.monotonic_s()
+        if not waiting and self._says(path, offsets, now_s):
+            return
         self._writing[path] = False
 
         def done(error: BaseException | None) -> None:
             again = self._writing.pop(path)
+            if error is None:
+                self._written[path] = (offsets, now_s)
             if isinstance(error, OSError):
                 self._on_fault(LogDirFault(log_dir.path, error))
             elif error is not None:
@@ -83,6 +92,14 @@ class Checkpointer:
             self._tell(waiting, error)
 
         self._env.threads.run(lambda: log_dir.write_checkpoint(name, offsets), done)
+
+    def _says(self, path: str, offsets: Offsets, now_s: float) -> bool:
+        """Whether the file says this already, by a write of late: an idle broker with thousands of logs has nothing to do."""
+        written, at_s = self._written.pop(path, (None, 0.0))
+        if written != offsets or now_s - at_s >= UNCHANGED_WRITTEN_S:
+            return False
+        self._written[path] = (offsets, at_s)
+        return True
 
     def _tell(self, waiting: list[Done], error: BaseException | None) -> None:
         for then in waiting:

@@ -435,6 +435,29 @@ def test_one_write_of_a_checkpoint_at_a_time_and_the_last_word_wins(tmp_path: Pa
     broker.manager.shutdown()
 
 
+def test_checkpoint_that_has_not_changed_is_written_once_a_minute_only(tmp_path: Path) -> None:
+    broker = Broker(tmp_path)
+    log = broker.manager.get_or_create(tp("t"), topic_id=None)
+    append(log, b"a", b"b")
+    log.update_high_watermark(1)
+    file = tmp_path / "replication-offset-checkpoint"
+
+    def is_written_within(ms: int) -> bool:
+        file.unlink(missing_ok=True)
+        broker.run(ms)
+        broker.run()
+        return file.exists()
+
+    assert is_written_within(5_000)
+    assert not is_written_within(30_000)
+    log.update_high_watermark(2)
+    assert is_written_within(5_000)
+    assert checkpoint(tmp_path, "replication-offset-checkpoint") == {"t-0": 2}
+    assert not is_written_within(30_000)
+    assert is_written_within(35_000)
+    broker.manager.shutdown()
+
+
 # -- upkeep
 
 
