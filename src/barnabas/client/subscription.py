@@ -28,8 +28,11 @@ class Subscription:
         """Ask again. The partitions that are new since the last look."""
         self.look_at_s = self._cluster.io.now_s() + self._cluster.config.metadata_max_age_ms / 1000
         matching = self._matching
-        if matching is None:
+        if matching is None and not self.counts:
             found = {name: await self._cluster.existing_topic(name) for name in self._names}
+        elif matching is None:
+            # One that was deleted meanwhile keeps nobody from the others. It is not asked for in a way that makes it again.
+            found = await self._cluster.topics(self._names)
         else:
             found = {name: info for name, info in (await self._cluster.all_topics()).items() if matching(name)}
         before = self.counts

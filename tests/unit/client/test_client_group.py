@@ -356,6 +356,28 @@ def test_partitions_and_topics_that_are_added_are_read_from_their_start(
     fake.run(scenario, metadata_max_age_ms=50)
 
 
+def test_topic_that_is_deleted_takes_no_other_from_the_member_and_is_read_when_it_is_back() -> None:
+    fake = FakeCluster(topics={"t": 1, "u": 1})
+    OneMemberGroup(fake)
+
+    async def scenario(cluster: AsyncClient) -> None:
+        async with GroupConsumer(cluster, GroupConfig(group_id="g"), topics=["t", "u"], config=EARLIEST) as consumer:
+            await consumer.poll(100)
+            del fake.topics["u"]
+            await consumer.poll(1_500)  # several times as long as the client asks for a topic that is not there
+            fake.append("t", records(b"a"))
+            (fetched,) = await consumer.poll(5_000)
+            assert fetched.partition == TopicPartition("t", 0)
+            consumer.consumed(fetched.partition, fetched.next_position)
+            assert consumer.consumer.assignment == [TopicPartition("t", 0)]
+            fake.topics["u"] = 2
+            fake.append("u", records(b"b"), 1)
+            (fetched,) = await consumer.poll(5_000)
+            assert fetched.partition == TopicPartition("u", 1)
+
+    fake.run(scenario, metadata_max_age_ms=50, api_timeout_ms=300)
+
+
 def test_poll_ends_in_time_while_no_coordinator_is_there() -> None:
     """U3."""
     fake = FakeCluster()
