@@ -405,7 +405,8 @@ class Segment:
         if max_timestamp > self._max_timestamp:
             self._max_timestamp = max_timestamp
             self._offset_of_max_timestamp = offset_of_max
-        if entry_due:
+        if entry_due and not self._index_full:
+            # Full: only the opening, above, has shown it. The next append goes to another segment.
             self.offset_index.append(last_offset, position)
             self.time_index.maybe_append(self._max_timestamp, self._offset_of_max_timestamp)
             self._index_full = self.offset_index.is_full or self.time_index.is_full
