@@ -95,6 +95,7 @@ class Cleaner:
         self.checkpoints.load()
         self._env.on_cut = self._on_cut
         self._manager.on_removed = self._on_removed
+        self._manager.is_being_cleaned = self.is_cleaning
         self._started = True
         self._schedule(self.settings.backoff_ms)
 

@@ -254,6 +254,21 @@ def test_a_swap_is_refused_where_a_segment_has_left_the_log(rig: Rig) -> None:
     assert len(log.segments) == 1
 
 
+def test_log_that_is_no_longer_compacted_has_its_retention_after_its_cleaning(rig: Rig) -> None:
+    log = rig.fill()
+    rig.tick()
+    no_longer = replace(CONFIG, cleanup_policy=frozenset({CLEANUP_DELETE}), retention_bytes=0)
+    rig.configs["t"] = no_longer
+    rig.manager.topic_settings_changed("t", no_longer)
+    rig.broker.run(rig.manager.settings.initial_task_delay_ms)
+    rig.work()
+    assert rig.broker.failed == [], "the worker missed a segment, and the disk was blamed"
+    assert not rig.cleaner.is_cleaning(tp("t"))
+    assert values(log) == [b"3"] * 3
+    rig.broker.run(rig.manager.settings.retention_check_interval_ms)
+    assert values(log) == []
+
+
 def test_compact_and_delete_has_its_retention_between_cleanings(rig: Rig) -> None:
     rig.configs["t"] = replace(CONFIG, cleanup_policy=frozenset({CLEANUP_COMPACT, CLEANUP_DELETE}), retention_ms=5000)
     log = rig.fill()
