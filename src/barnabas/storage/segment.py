@@ -215,12 +215,19 @@ class Segment:
     def _check_time_index(self, time_index: TimeIndex) -> None:
         """Retention goes by the last entry: the batch that it names must be there and have that timestamp."""
         timestamp, offset = time_index.last_entry
-        found = (
-            find_from(self.file, 0, self.size_bytes, self.base_offset) if time_index.entries == 0 else self.find(offset)
-        )
-        if found is None:
+        try:
+            found = (
+                find_from(self.file, 0, self.size_bytes, self.base_offset)
+                if time_index.entries == 0
+                else self.find(offset)
+            )
+            header = None if found is None else self._header_at(found.position)
+        except CorruptSegment as error:
+            # Nobody can tell from the log, and an index that is built from it would end at the damage.
+            logger.error("%s cannot be compared with its log: %s", time_index.path, error)
+            return
+        if header is None:
             raise CorruptIndex(f"{time_index.path}: offset {offset} of the last entry is not in the segment")
-        header = self._header_at(found.position)
         if header.max_timestamp != timestamp:
             raise CorruptIndex(
                 f"{time_index.path}: the last entry has timestamp {timestamp}, the batch at {offset} {header.max_timestamp}"

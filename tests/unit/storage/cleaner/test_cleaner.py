@@ -12,6 +12,7 @@ from tests.unit.storage.manager.manager_support import NOW_MS, Broker, tp, value
 from barnabas.core.config.broker import BrokerConfig
 from barnabas.core.config.log_config import CLEANUP_COMPACT, CLEANUP_DELETE, LogConfig
 from barnabas.core.ids import TopicPartition
+from barnabas.protocol.record_batch import MAGIC_AT
 from barnabas.protocol.records import BatchBuilder
 from barnabas.storage import names
 from barnabas.storage.checkpoints import read_offsets
@@ -322,6 +323,30 @@ def test_broken_bytes_make_one_log_uncleanable_and_others_go_on(rig: Rig, tmp_pa
     assert metrics.uncleanable_bytes[str(tmp_path)] == bad.size_bytes
     rig.manager.delete(tp("bad"))
     assert not rig.cleaner.is_uncleanable(tp("bad"))
+
+
+def test_log_whose_first_batch_is_damaged_is_counted_whole_among_the_uncleanable(rig: Rig, tmp_path: Path) -> None:
+    rig.configs["bad"] = replace(CONFIG, max_compaction_lag_ms=1000)
+    bad = rig.fill("bad")
+    path = Path(bad.segments.first.log_path)
+    data = bytearray(path.read_bytes())
+    data[MAGIC_AT] = 7
+    path.write_bytes(data)
+    bad.segments.first._first_timestamp = None  # as after a start
+    rig.tick()
+    assert rig.cleaner.is_uncleanable(tp("bad"))
+    assert rig.cleaner.metrics.uncleanable_bytes == {str(tmp_path): bad.size_bytes}
+
+
+def test_survey_that_fails_is_followed_by_the_next(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = rig.fill()
+    with monkeypatch.context() as patch:
+        patch.setattr(rig.cleaner.checkpoints, "get", lambda partition: 1 // 0)
+        with pytest.raises(ZeroDivisionError):
+            rig.tick()
+    rig.tick()
+    rig.work()
+    assert values(log) == [b"3"] * 3
 
 
 def test_an_io_error_of_the_worker_takes_the_directory_offline(rig: Rig, tmp_path: Path) -> None:
