@@ -17,6 +17,7 @@ from abc import ABC, abstractmethod
 from typing import Final
 
 from barnabas.core.errors import BrokenInvariant, Malformed
+from barnabas.runtime import descriptors
 from barnabas.runtime.disk import REAL_DISK, Disk, FileMap
 from barnabas.storage.log_types import RELATIVE_OFFSET_MAX
 
@@ -204,18 +205,26 @@ class IndexFile(ABC):
         reads as zero: no stale entry can come back, and none is overwritten through the map.
         """
         valid = entries * self.ENTRY_SIZE
-        self._unmap()
         disk = self._disk
-        fd = disk.open(self.path)
+        fd = disk.open(self.path)  # before the map goes: without a descriptor the index stays as it is
         try:
+            self._unmap()
             disk.truncate(fd, valid)
             if length != valid:
                 disk.truncate(fd, length)
             self._length, self._entries, self._reserved = length, entries, valid
             self._remap(fd)
+        except OSError as error:
+            raise descriptors.half_way(error, self.path) from error
         finally:
             disk.close(fd)
         self._on_entries_changed()
+
+    def reserve_entry(self) -> None:
+        """Have blocks for one more entry, for which there is room: writing it cannot fail then."""
+        end = (self._entries + 1) * self.ENTRY_SIZE
+        if end > self._reserved:
+            self._reserve(end)
 
     def _reserve(self, end: int) -> None:
         """Have blocks on disk up to `end` at least."""

@@ -135,11 +135,15 @@ class Segment:
     def create_files(self, *, preallocate_bytes: int = 0) -> None:
         """An empty log and empty indexes. Their room is made when the first entry comes: an idle partition has none."""
         self._file = self._open_log(create=True)
-        if preallocate_bytes:
-            self._disk.truncate(self._file.fd, preallocate_bytes)
-            self.preallocated = True
-        for path in self.paths()[1:3]:
-            self._disk.close(self._disk.open(path, create=True))
+        try:
+            if preallocate_bytes:
+                self._disk.truncate(self._file.fd, preallocate_bytes)
+                self.preallocated = True
+            for path in self.paths()[1:3]:
+                self._disk.close(self._disk.open(path, create=True))
+        except OSError:
+            self.release_files()
+            raise
 
     def _open_log(self, *, create: bool = False) -> OpenFile:
         path = self.log_path
@@ -401,8 +405,12 @@ class Segment:
         if opened is None:
             opened = self.file
         entry_due = self._since_index_entry > self.index_interval_bytes
+        # What needs a descriptor comes before the write: nothing that follows it may fail.
         if self._offset_index is None and (entry_due or self._max_timestamp == UNKNOWN):
-            self._open_indexes()  # not after the write: it may fail for want of a descriptor
+            self._open_indexes()
+        if entry_due and not self._index_full:  # full: the next append goes to another segment
+            self.offset_index.reserve_entry()
+            self.time_index.reserve_entry()
         write_fully(self._disk, opened.fd, data, position)
         self.size_bytes = position + size
         if position == 0:
@@ -413,7 +421,6 @@ class Segment:
             self._max_timestamp = max_timestamp
             self._offset_of_max_timestamp = offset_of_max
         if entry_due and not self._index_full:
-            # Full: only the opening, above, has shown it. The next append goes to another segment.
             self.offset_index.append(last_offset, position)
             self.time_index.maybe_append(self._max_timestamp, self._offset_of_max_timestamp)
             self._index_full = self.offset_index.is_full or self.time_index.is_full
