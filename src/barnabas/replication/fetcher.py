@@ -36,6 +36,7 @@ from barnabas.replication.fetch_steps import (
 from barnabas.replication.fetcher_machine import EndAfter, FetcherMachine, never_throttled
 from barnabas.replication.follower_session import FetchPlan
 from barnabas.replication.leader_endpoint import FetcherSettings, LeaderEndpoint
+from barnabas.runtime import descriptors
 
 _log = logging.getLogger(__name__)
 
@@ -437,9 +438,10 @@ class ReplicaFetcher:
         )
 
     def _effect_failed(self, effect: Effect, error: Exception) -> None:
-        is_disk = isinstance(error, LogDirFault)
+        is_disk = isinstance(error, LogDirFault) and not descriptors.are_exhausted(error.cause)
         if not is_disk:
-            # Bytes that broke on the way, or a leader in the middle of a truncation: the next fetch mends it.
+            # Bytes that broke on the way, a leader in the middle of a truncation, or no descriptor free: the next fetch
+            # mends it.
             _log.warning("%s: %s: %s; will fetch again", self.name, effect.partition, error)
         self._give_up(
             self._machine.failed(effect.partition, is_retriable=not is_disk, reason=str(error), now_ms=self._now_ms())

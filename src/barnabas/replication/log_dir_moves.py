@@ -27,6 +27,8 @@ log = logging.getLogger(__name__)
 CHUNK_BYTES = 1024 * 1024
 #: How often a move that is held back looks whether it still is.
 THROTTLE_LOOK_MS = 1000
+#: The pause before a move goes on that could not.
+RETRY_S = 5.0
 
 
 class MovableLogs(Protocol):
@@ -78,7 +80,7 @@ class LogDirMoves:
                 return ErrorCode.NONE
             if future is None:
                 self._start(partition, self._logs.get_or_create_future(tp))
-            elif partition.future_log is None:  # it failed before
+            elif partition.future_log is None:  # found at start, and nobody has led or followed since
                 self._start(partition, future)
         except Refused as refusal:
             return refusal.code
@@ -102,25 +104,32 @@ class LogDirMoves:
         try:
             while self._is_current(partition, future):
                 assert partition.log is not None
-                if future.log_end_offset < partition.log.local_log_start_offset:
-                    await self._begin_at_local_start(partition.log, future)
-                    continue
-                excess_from = self._excess_from(partition.log, future)
-                if excess_from is not None:
-                    # Too much perhaps, if things change meanwhile: that costs another copy, and nobody reads it yet.
-                    await cut(future.truncate_then, excess_from)
-                elif future.log_end_offset == partition.log.log_end_offset:
-                    if await self._waits_for_the_move_before(partition.tp):
-                        continue
-                    self._swap(partition)
-                    return
-                elif not await self._is_held_back():
-                    await self._copy_chunk(partition.log, future)
-        except (Refused, LogDirFault, Malformed) as error:
-            log.error("moving %s to %s failed: %s", partition.tp, future.log_dir, error)
+                try:
+                    await self._step(partition, partition.log, future)
+                except (Refused, LogDirFault, Malformed) as error:
+                    # What was read may have been cut meanwhile, and there may be no descriptor free: as in a fetch, the next
+                    # time is another. Nobody would begin it again, and the cleaner waits for its end. A disk that has failed
+                    # ends it.
+                    log.error("cannot go on to move %s to %s: %s", partition.tp, future.log_dir, error)
+                    if self._is_current(partition, future):
+                        await asyncio.sleep(RETRY_S)
         finally:
             if partition.future_log is future:
                 partition.future_log = None
+
+    async def _step(self, partition: Partition, current: Log, future: Log) -> None:
+        if future.log_end_offset < current.local_log_start_offset:
+            await self._begin_at_local_start(current, future)
+            return
+        excess_from = self._excess_from(current, future)
+        if excess_from is not None:
+            # Too much perhaps, if things change meanwhile: that costs another copy, and nobody reads it yet.
+            await cut(future.truncate_then, excess_from)
+        elif future.log_end_offset == current.log_end_offset:
+            if not await self._waits_for_the_move_before(partition.tp):
+                self._swap(partition)
+        elif not await self._is_held_back():
+            await self._copy_chunk(current, future)
 
     async def _begin_at_local_start(self, current: Log, future: Log) -> None:
         """What the current log has in the tier only need not be copied, but be known."""
@@ -160,7 +169,12 @@ class LogDirMoves:
 
     def _is_current(self, partition: Partition, future: Log) -> bool:
         """The move was not overtaken by another one, by a deletion, or by a disk that failed."""
-        return partition.log is not None and self._logs.get_future(partition.tp) is future and not future.is_closed
+        return (
+            partition.log is not None
+            and not partition.log.is_closed
+            and self._logs.get_future(partition.tp) is future
+            and not future.is_closed
+        )
 
     @staticmethod
     def _excess_from(current: Log, future: Log) -> int | None:

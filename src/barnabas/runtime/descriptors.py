@@ -52,3 +52,9 @@ def open_segments_max() -> int:
 def are_exhausted(error: OSError) -> bool:
     """Whether a call failed for want of a descriptor, and not because of what it was about."""
     return error.errno in (errno.EMFILE, errno.ENFILE)
+
+
+def half_way(error: OSError, what: str) -> OSError:
+    """The error of a change that was carried out in part. That must count, whatever a disk can do about it: `what` is then
+    neither what it was nor what it was to become."""
+    return OSError(errno.EIO, f"{what} was changed in part: {error.strerror}") if are_exhausted(error) else error

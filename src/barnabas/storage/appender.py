@@ -1,6 +1,5 @@
 """Appends to a log: by a leader for a client, and by a follower as its leader wrote it."""
 
-import errno
 import logging
 import struct
 from typing import NoReturn
@@ -8,7 +7,6 @@ from typing import NoReturn
 from barnabas.core.errors import BarnabasError, BrokenInvariant, ErrorCode, Refused
 from barnabas.core.ids import Offset
 from barnabas.protocol.record_batch import HEADER_SIZE, LEADER_EPOCH_AT, BatchHeader, read_header
-from barnabas.runtime import descriptors
 from barnabas.storage.log_append import check_leader_batch, follower_batches
 from barnabas.storage.log_flush import LogFlusher
 from barnabas.storage.log_segments import LogSegments
@@ -166,8 +164,8 @@ class LogAppender:
     def _append_failed(self, error: OSError, first: int) -> NoReturn:
         """Without a free descriptor the next append may succeed. But if this one was written in part, the log must close."""
         state = self._state
-        if descriptors.are_exhausted(error) and state.log_end_offset > first:
-            error = OSError(errno.EIO, f"an append was written, but what follows from it was not: {error.strerror}")
+        if state.log_end_offset > first:
+            state.fault_half_way(error)
         state.fault(error)
 
     def _half_written(self, error: Exception) -> NoReturn:

@@ -17,6 +17,7 @@ from abc import ABC, abstractmethod
 from typing import Final
 
 from barnabas.core.errors import BrokenInvariant, Malformed
+from barnabas.runtime import descriptors
 from barnabas.runtime.disk import REAL_DISK, Disk, FileMap
 from barnabas.storage.log_types import RELATIVE_OFFSET_MAX
 
@@ -113,7 +114,7 @@ class IndexFile(ABC):
             created = True
         try:
             if created:
-                disk.truncate(fd, self._round(self.max_index_bytes))
+                disk.truncate(fd, self._room(0))
             self._length = disk.length(fd)
             self._entries = 0 if created else self._length // self.ENTRY_SIZE
             self._reserved = self._entries * self.ENTRY_SIZE
@@ -134,7 +135,7 @@ class IndexFile(ABC):
 
     def preallocate(self) -> None:
         """Make room for an active segment."""
-        self.resize(self.max_index_bytes)
+        self.resize(self._room(self.entries))
 
     def trim_to_valid_size(self) -> None:
         """Cut the file to its entries."""
@@ -143,7 +144,7 @@ class IndexFile(ABC):
     def reset(self) -> None:
         """Drop every entry and make room: where a rebuild starts. Also heals a file of an impossible length."""
         self.open()
-        self._cut(0, self._round(self.max_index_bytes))
+        self._cut(0, self._room(0))
 
     def close(self) -> None:
         """Trim and unmap. May be opened again by the next look-up."""
@@ -204,18 +205,26 @@ class IndexFile(ABC):
         reads as zero: no stale entry can come back, and none is overwritten through the map.
         """
         valid = entries * self.ENTRY_SIZE
-        self._unmap()
         disk = self._disk
-        fd = disk.open(self.path)
+        fd = disk.open(self.path)  # before the map goes: without a descriptor the index stays as it is
         try:
+            self._unmap()
             disk.truncate(fd, valid)
             if length != valid:
                 disk.truncate(fd, length)
             self._length, self._entries, self._reserved = length, entries, valid
             self._remap(fd)
+        except OSError as error:
+            raise descriptors.half_way(error, self.path) from error
         finally:
             disk.close(fd)
         self._on_entries_changed()
+
+    def reserve_entry(self) -> None:
+        """Have blocks for one more entry, for which there is room: writing it cannot fail then."""
+        end = (self._entries + 1) * self.ENTRY_SIZE
+        if end > self._reserved:
+            self._reserve(end)
 
     def _reserve(self, end: int) -> None:
         """Have blocks on disk up to `end` at least."""
@@ -237,6 +246,11 @@ class IndexFile(ABC):
                 f"{self.path}: offset {offset} does not fit an index that starts at {self.base_offset}"
             )
         return relative
+
+    def _room(self, entries: int) -> int:
+        """The length of the file of an active segment: `max_index_bytes`, but room for those that are there and one more.
+        `segment.index.bytes` may have become smaller, and a time index gets an entry at the roll, however full it is."""
+        return max(self._round(self.max_index_bytes), (entries + 1) * self.ENTRY_SIZE)
 
     def _round(self, length_bytes: int) -> int:
         return length_bytes - length_bytes % self.ENTRY_SIZE

@@ -46,7 +46,11 @@ class LogSegments:
         state.epochs.flush()
         # Create the files first: if that fails, the log goes on with the segment that it has.
         segment = self._create(new_base, now_ms)
-        active.become_inactive()
+        try:
+            active.become_inactive()
+        except OSError:
+            segment.abandon()
+            raise
         state.segments.add(segment)
         # Snapshot at the start of a segment, so that recovery of it can begin there.
         state.producers.update_map_end_offset(new_base)

@@ -11,6 +11,7 @@ from typing import NoReturn
 from barnabas.core.config.log_config import LogConfig
 from barnabas.core.errors import BrokenInvariant, ErrorCode, LogDirFault, Malformed, Refused
 from barnabas.core.ids import Offset, TopicPartition
+from barnabas.runtime import descriptors
 from barnabas.storage.environment import LogEnvironment
 from barnabas.storage.epoch_cache import EpochEntry, LeaderEpochCache
 from barnabas.storage.producer_state import ProducerStateManager
@@ -142,6 +143,10 @@ class LogState:
 
     def fault(self, error: OSError) -> NoReturn:
         raise self.report(error) from error
+
+    def fault_half_way(self, error: OSError) -> NoReturn:
+        """Of a change that was carried out in part: the log must close, also where only a descriptor was missing."""
+        self.fault(descriptors.half_way(error, f"the log of {self.partition}"))
 
     def report(self, error: OSError) -> LogDirFault:
         """Report the failure of the log directory to the environment. Returns the exception for the caller."""

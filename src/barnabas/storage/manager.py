@@ -74,6 +74,8 @@ class LogManager:
         self._on_dir_failed = on_dir_failed
         #: Told that a partition has no log here any more: deleted, stray, or in a directory that failed. For the cleaner.
         self.on_removed: Callable[[TopicPartition], None] = _nobody
+        #: Whether a worker of the cleaner reads the log of a partition: nobody deletes its segments meanwhile.
+        self.is_being_cleaned: Callable[[TopicPartition], bool] = lambda partition: False
         #: Called when the start of a partition's log has moved. For the leader, who tells its followers.
         self.on_log_start: Callable[[TopicPartition], None] = _nobody
         self._logs: dict[TopicPartition, Log] = {}
@@ -500,9 +502,14 @@ class LogManager:
 
     def _retention_pass(self) -> Iterator[None]:
         now_ms = self._env.clock.now_ms()
-        # A compacted log is the cleaner's, also where it deletes by age.
-        logs = [log for log in self.all_logs() if not log.config.is_compacted]
-        return sliced(logs, lambda log: log.delete_old_segments(now_ms))
+
+        def retain(log: Log) -> None:
+            # A compacted log is the cleaner's, also where it deletes by age. One that was compacted until now may be in the
+            # hands of a worker: its turn is the next time. A file that is missing would look like a disk that has failed.
+            if not log.config.is_compacted and not self.is_being_cleaned(log.partition):
+                log.delete_old_segments(now_ms)
+
+        return sliced(self.all_logs(), retain)
 
     def _flush_pass(self) -> Iterator[None]:
         now_ms = self._env.clock.now_ms()

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
-from barnabas.core.errors import LogDirFault
+from barnabas.core.errors import LogDirFault, Malformed
 from barnabas.core.ids import TopicPartition
 from barnabas.runtime.timers import Timer
 from barnabas.storage import names
@@ -127,12 +127,11 @@ class Periodic:
             self._timer.cancel()
 
     def _run(self) -> None:
+        self._continue(self._slices())
+
+    def _slices(self) -> Iterator[None]:
         """A step may be a generator: each `yield` lets others have the loop."""
-        slices = self._step()
-        if slices is None:
-            self.start()
-        else:
-            self._continue(slices)
+        yield from self._step() or ()
 
     def _continue(self, slices: Iterator[None]) -> None:
         if self._stopped:
@@ -141,18 +140,22 @@ class Periodic:
             next(slices)
         except StopIteration:
             self.start()
+        except BaseException:
+            self.start()  # a bug in one pass ends that pass, and not the last one that there was
+            raise
         else:
             self._timer = self._env.timers.call_later(0, lambda: self._continue(slices))
 
 
 def sliced(logs: list[Log], work: Callable[[Log], object], *, at_once: int = _SLICE) -> Iterator[None]:
-    """`work` on every log that is still open, `at_once` between two `yield`. A failed directory does not end the pass."""
+    """`work` on every log that is still open, `at_once` between two `yield`. A failed directory or a damaged log does not end
+    the pass."""
     for count, log in enumerate(logs, start=1):
         if not log.is_closed:
             try:
                 work(log)
-            except LogDirFault as fault:
-                # The log has reported it to the manager; the other directories go on.
+            except (LogDirFault, Malformed) as fault:
+                # The log has reported a fault to the manager; the other directories go on, and so do the other logs.
                 logger.error("upkeep of %s stopped: %s", log.partition, fault)
         if count % at_once == 0:
             yield

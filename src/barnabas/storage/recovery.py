@@ -332,6 +332,13 @@ class _Loader:
         undid) or of the last (its own last write was lost), the records themselves do."""
         if end_offset <= self._log_start:
             return
+        try:
+            self._read_epochs()
+        except CorruptSegment as error:
+            # In a segment that was flushed long ago. Its readers are told; the other logs of the broker have to load.
+            logger.error("leader epochs of %s are taken from their file alone: %s", self._partition, error)
+
+    def _read_epochs(self) -> None:
         known = self._epochs.entries
         if not known or known[0].start_offset > self._log_start:
             until = known[0].start_offset if known else LONG_MAX

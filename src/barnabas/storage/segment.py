@@ -135,11 +135,15 @@ class Segment:
     def create_files(self, *, preallocate_bytes: int = 0) -> None:
         """An empty log and empty indexes. Their room is made when the first entry comes: an idle partition has none."""
         self._file = self._open_log(create=True)
-        if preallocate_bytes:
-            self._disk.truncate(self._file.fd, preallocate_bytes)
-            self.preallocated = True
-        for path in self.paths()[1:3]:
-            self._disk.close(self._disk.open(path, create=True))
+        try:
+            if preallocate_bytes:
+                self._disk.truncate(self._file.fd, preallocate_bytes)
+                self.preallocated = True
+            for path in self.paths()[1:3]:
+                self._disk.close(self._disk.open(path, create=True))
+        except OSError:
+            self.release_files()
+            raise
 
     def _open_log(self, *, create: bool = False) -> OpenFile:
         path = self.log_path
@@ -215,12 +219,19 @@ class Segment:
     def _check_time_index(self, time_index: TimeIndex) -> None:
         """Retention goes by the last entry: the batch that it names must be there and have that timestamp."""
         timestamp, offset = time_index.last_entry
-        found = (
-            find_from(self.file, 0, self.size_bytes, self.base_offset) if time_index.entries == 0 else self.find(offset)
-        )
-        if found is None:
+        try:
+            found = (
+                find_from(self.file, 0, self.size_bytes, self.base_offset)
+                if time_index.entries == 0
+                else self.find(offset)
+            )
+            header = None if found is None else self._header_at(found.position)
+        except CorruptSegment as error:
+            # Nobody can tell from the log, and an index that is built from it would end at the damage.
+            logger.error("%s cannot be compared with its log: %s", time_index.path, error)
+            return
+        if header is None:
             raise CorruptIndex(f"{time_index.path}: offset {offset} of the last entry is not in the segment")
-        header = self._header_at(found.position)
         if header.max_timestamp != timestamp:
             raise CorruptIndex(
                 f"{time_index.path}: the last entry has timestamp {timestamp}, the batch at {offset} {header.max_timestamp}"
@@ -394,8 +405,12 @@ class Segment:
         if opened is None:
             opened = self.file
         entry_due = self._since_index_entry > self.index_interval_bytes
+        # What needs a descriptor comes before the write: nothing that follows it may fail.
         if self._offset_index is None and (entry_due or self._max_timestamp == UNKNOWN):
-            self._open_indexes()  # not after the write: it may fail for want of a descriptor
+            self._open_indexes()
+        if entry_due and not self._index_full:  # full: the next append goes to another segment
+            self.offset_index.reserve_entry()
+            self.time_index.reserve_entry()
         write_fully(self._disk, opened.fd, data, position)
         self.size_bytes = position + size
         if position == 0:
@@ -405,7 +420,7 @@ class Segment:
         if max_timestamp > self._max_timestamp:
             self._max_timestamp = max_timestamp
             self._offset_of_max_timestamp = offset_of_max
-        if entry_due:
+        if entry_due and not self._index_full:
             self.offset_index.append(last_offset, position)
             self.time_index.maybe_append(self._max_timestamp, self._offset_of_max_timestamp)
             self._index_full = self.offset_index.is_full or self.time_index.is_full

@@ -233,7 +233,7 @@ class LogTruncator:
             state.set_high_watermark(min(state.high_watermark, offset))
             state.env.on_recovery_point(state.log_dir)
         except OSError as error:
-            state.fault(error)
+            state.fault_half_way(error)
 
     def restart_then(
         self, offset: int, *, is_wanted: Callable[[], bool], then: Callable[[Exception | None], None]
@@ -310,7 +310,7 @@ class LogTruncator:
             state.highest_copied_offset = start.offset - 1
             state.set_high_watermark(start.offset)
         except OSError as error:
-            state.fault(error)
+            state.fault_half_way(error)
 
     def restart_at(self, offset: int, *, log_start_offset: int, epochs: Sequence[EpochEntry] = ()) -> None:
         """Drop everything; the next record gets `offset`. `epochs`: those that stay known."""
@@ -330,7 +330,7 @@ class LogTruncator:
             state.set_high_watermark(offset)
             state.env.on_recovery_point(state.log_dir)
         except OSError as error:
-            state.fault(error)
+            state.fault_half_way(error)
 
     def _keep_epochs(self, kept: Sequence[EpochEntry]) -> None:
         epochs = self._state.epochs

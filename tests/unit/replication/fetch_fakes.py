@@ -43,6 +43,9 @@ class FakeReplica:
         if self.broken == "bytes":
             self.broken = None
             raise Malformed("a batch with a wrong checksum")
+        if self.broken == "descriptors":
+            self.broken = None
+            raise LogDirFault("/data", OSError(24, "Too many open files"))
         if self.broken == "disk":
             raise LogDirFault("/data", OSError(5, "Input/output error"))
         for (epoch,) in _RECORD.iter_unpack(data):

@@ -463,13 +463,14 @@ def test_old_leader_is_asked_for_its_epochs_and_a_lost_place_is_found_again():
     asyncio.run(run())
 
 
-def test_corrupt_bytes_are_fetched_again_and_a_failed_disk_is_reported():
+@pytest.mark.parametrize("what", ["bytes", "descriptors"])
+def test_corrupt_bytes_are_fetched_again_and_a_failed_disk_is_reported(what: str):
     async def run():
         leader, replica = ScriptedLeader(), FakeReplica(1)
         async with managed({2: leader}) as manager:
             add(manager, A, replica)
             await leader.plan()
-            replica.broken = "bytes"
+            replica.broken = what
             leader.say(FetchedPartition(A, 0, 2, 0, None, records(5)))
             assert (await leader.plan()).forgotten[0].partition == A, "it pauses"
             leader.say(session_id=0)

@@ -95,6 +95,7 @@ class Cleaner:
         self.checkpoints.load()
         self._env.on_cut = self._on_cut
         self._manager.on_removed = self._on_removed
+        self._manager.is_being_cleaned = self.is_cleaning
         self._started = True
         self._schedule(self.settings.backoff_ms)
 
@@ -171,11 +172,17 @@ class Cleaner:
         try:
             next(slices)
         except StopIteration:
-            self._surveying = False
-            again, self._again = self._again, False
-            self._schedule(0 if again else self.settings.backoff_ms)
+            self._surveyed()
+        except BaseException:
+            self._surveyed()  # a bug in one survey is not the end of all cleaning
+            raise
         else:
             self._timer = self._env.timers.call_later(0, lambda: self._continue(slices))
+
+    def _surveyed(self) -> None:
+        self._surveying = False
+        again, self._again = self._again, False
+        self._schedule(0 if again else self.settings.backoff_ms)
 
     def _look(self) -> Iterator[None]:
         now_ms = self._last_run_ms = self._env.clock.now_ms()
@@ -401,6 +408,13 @@ class Cleaner:
 
     # -- numbers
 
+    def _dirty_bytes(self, log: Log, now_ms: int) -> int:
+        """Of a log that cannot be cleaned: all of it where even that cannot be told."""
+        try:
+            return dirty_range(log, self.checkpoints.get(log.partition), now_ms).dirty_bytes
+        except (Malformed, IndexUnderRepair, OSError):
+            return log.size_bytes
+
     @property
     def metrics(self) -> CleanerMetrics:
         """As of now; computed when asked."""
@@ -412,8 +426,7 @@ class Cleaner:
         for partition, log in self._uncleanable.items():
             if self._manager.get(partition) is log:
                 counts[log.log_dir] = counts.get(log.log_dir, 0) + 1
-                dirty = dirty_range(log, self.checkpoints.get(partition), now_ms)
-                sizes[log.log_dir] = sizes.get(log.log_dir, 0) + dirty.dirty_bytes
+                sizes[log.log_dir] = sizes.get(log.log_dir, 0) + self._dirty_bytes(log, now_ms)
         return CleanerMetrics(
             cleaner_recopy_percent=100 * written // max(read, 1),
             max_clean_time_secs=max((s.total_s for s in stats), default=0.0),

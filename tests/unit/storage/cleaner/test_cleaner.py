@@ -12,6 +12,7 @@ from tests.unit.storage.manager.manager_support import NOW_MS, Broker, tp, value
 from barnabas.core.config.broker import BrokerConfig
 from barnabas.core.config.log_config import CLEANUP_COMPACT, CLEANUP_DELETE, LogConfig
 from barnabas.core.ids import TopicPartition
+from barnabas.protocol.record_batch import MAGIC_AT
 from barnabas.protocol.records import BatchBuilder
 from barnabas.storage import names
 from barnabas.storage.checkpoints import read_offsets
@@ -254,6 +255,21 @@ def test_a_swap_is_refused_where_a_segment_has_left_the_log(rig: Rig) -> None:
     assert len(log.segments) == 1
 
 
+def test_log_that_is_no_longer_compacted_has_its_retention_after_its_cleaning(rig: Rig) -> None:
+    log = rig.fill()
+    rig.tick()
+    no_longer = replace(CONFIG, cleanup_policy=frozenset({CLEANUP_DELETE}), retention_bytes=0)
+    rig.configs["t"] = no_longer
+    rig.manager.topic_settings_changed("t", no_longer)
+    rig.broker.run(rig.manager.settings.initial_task_delay_ms)
+    rig.work()
+    assert rig.broker.failed == [], "the worker missed a segment, and the disk was blamed"
+    assert not rig.cleaner.is_cleaning(tp("t"))
+    assert values(log) == [b"3"] * 3
+    rig.broker.run(rig.manager.settings.retention_check_interval_ms)
+    assert values(log) == []
+
+
 def test_compact_and_delete_has_its_retention_between_cleanings(rig: Rig) -> None:
     rig.configs["t"] = replace(CONFIG, cleanup_policy=frozenset({CLEANUP_COMPACT, CLEANUP_DELETE}), retention_ms=5000)
     log = rig.fill()
@@ -307,6 +323,30 @@ def test_broken_bytes_make_one_log_uncleanable_and_others_go_on(rig: Rig, tmp_pa
     assert metrics.uncleanable_bytes[str(tmp_path)] == bad.size_bytes
     rig.manager.delete(tp("bad"))
     assert not rig.cleaner.is_uncleanable(tp("bad"))
+
+
+def test_log_whose_first_batch_is_damaged_is_counted_whole_among_the_uncleanable(rig: Rig, tmp_path: Path) -> None:
+    rig.configs["bad"] = replace(CONFIG, max_compaction_lag_ms=1000)
+    bad = rig.fill("bad")
+    path = Path(bad.segments.first.log_path)
+    data = bytearray(path.read_bytes())
+    data[MAGIC_AT] = 7
+    path.write_bytes(data)
+    bad.segments.first._first_timestamp = None  # as after a start
+    rig.tick()
+    assert rig.cleaner.is_uncleanable(tp("bad"))
+    assert rig.cleaner.metrics.uncleanable_bytes == {str(tmp_path): bad.size_bytes}
+
+
+def test_survey_that_fails_is_followed_by_the_next(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = rig.fill()
+    with monkeypatch.context() as patch:
+        patch.setattr(rig.cleaner.checkpoints, "get", lambda partition: 1 // 0)
+        with pytest.raises(ZeroDivisionError):
+            rig.tick()
+    rig.tick()
+    rig.work()
+    assert values(log) == [b"3"] * 3
 
 
 def test_an_io_error_of_the_worker_takes_the_directory_offline(rig: Rig, tmp_path: Path) -> None:

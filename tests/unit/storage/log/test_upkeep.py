@@ -94,6 +94,55 @@ def test_a_full_index_rolls(tmp_path: Path) -> None:
     assert [entry.offset for entry in contents(partition.log)] == list(range(12))
 
 
+@pytest.mark.parametrize("room", [4, 8, 12, 23, 24])
+def test_an_index_that_is_too_small_for_an_entry_rolls_too(tmp_path: Path, room: int) -> None:
+    partition = Partition(tmp_path, LogConfig(index_interval_bytes=1, segment_index_bytes=room))
+    for number in range(12):
+        partition.append(b"x", timestamp=NOW_MS + number)
+    log = partition.reopen()
+    assert [entry.offset for entry in contents(log)] == list(range(12))
+    assert [segment.max_timestamp for segment in log.segments][-1] == NOW_MS + 11
+    for timestamp in range(NOW_MS, NOW_MS + 12):
+        found = log.offset_for_timestamp(timestamp)
+        assert found is not None and found.offset == timestamp - NOW_MS
+
+
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("is_asked_first", [True, False])
+def test_smaller_segment_index_bytes_cost_no_entry_of_the_segment_that_is_active(
+    tmp_path: Path, clean: bool, is_asked_first: bool
+) -> None:
+    partition = Partition(tmp_path, LogConfig(index_interval_bytes=100))
+    for number in range(100):
+        partition.append(b"x", timestamp=NOW_MS + number)
+    partition.config = LogConfig(index_interval_bytes=100, segment_index_bytes=120)
+    log = partition.reopen() if clean else partition.crash()
+    if is_asked_first:
+        # Retention and ListOffsets go by it.
+        assert log.active_segment.max_timestamp == NOW_MS + 99
+    for number in range(100, 130):
+        partition.append(b"x", timestamp=NOW_MS + number)
+    assert len(bases(partition)) > 1
+    for number in range(130):
+        found = log.offset_for_timestamp(NOW_MS + number)
+        assert found is not None and found.offset == number
+    assert [entry.offset for entry in contents(log)] == list(range(130))
+
+
+def test_a_full_index_outlives_two_clean_stops(tmp_path: Path) -> None:
+    """The first stop leaves it full, the second takes the slot that is kept for the roll."""
+    partition = Partition(tmp_path, LogConfig(index_interval_bytes=1, segment_index_bytes=48))
+    for number in range(4):
+        partition.append(b"x", timestamp=NOW_MS + number)
+    for number in range(4, 8):
+        partition.reopen()
+        partition.append(b"x", timestamp=NOW_MS + number)
+    for number in range(8, 12):
+        partition.append(b"x", timestamp=NOW_MS + number)
+    assert [entry.offset for entry in contents(partition.log)] == list(range(12))
+    assert partition.log.segments.first.max_timestamp >= NOW_MS + 4
+
+
 def test_an_offset_too_far_from_the_base_rolls(tmp_path: Path) -> None:
     partition = Partition(tmp_path)
     partition.log.append_as_follower(batch([b"near"]), now_ms=NOW_MS)

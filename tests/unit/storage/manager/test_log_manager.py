@@ -11,14 +11,17 @@ import pytest
 from tests.unit.storage.manager.manager_support import CONFIG, Broker, append, tp, values
 
 from barnabas.core.chance import random_uuid
+from barnabas.core.config.log_config import LogConfig
 from barnabas.core.errors import ConfigError, ErrorCode, Refused
 from barnabas.core.ids import TopicId
+from barnabas.protocol.record_batch import MAGIC_AT
 from barnabas.storage import names
 from barnabas.storage.checkpoints import read_offsets, read_partition_metadata
 from barnabas.storage.log import Log
 from barnabas.storage.log_dir import LogDirLocked
 from barnabas.storage.manager_moves import DuplicateLog
 from barnabas.storage.manager_settings import ManagerSettings
+from barnabas.storage.manager_upkeep import Periodic
 from barnabas.storage.meta_properties import InconsistentMetaProperties
 
 TOPIC_ID = TopicId(random_uuid())
@@ -473,6 +476,61 @@ def test_retention_runs_over_all_logs_but_compacted_ones(tmp_path: Path) -> None
     broker.run(300_000)
     broker.run()
     assert all(log.log_start_offset == (0 if log.partition.topic == "c" else 1) for log in broker.manager)
+    broker.manager.shutdown()
+
+
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize(("place", "batch"), [(0, 0), (-2, -1)])
+def test_damage_in_a_segment_of_long_ago_keeps_no_log_from_loading_nor_from_its_retention(
+    tmp_path: Path, clean: bool, place: int, batch: int
+) -> None:
+    def config_of(topic: str) -> LogConfig:
+        return replace(CONFIG, retention_ms=1000)
+
+    broker = Broker(tmp_path, config_of=config_of)
+    for topic in ("a", "damaged", "z"):
+        log = broker.manager.get_or_create(tp(topic), topic_id=None)
+        append(log, *[b"x" * 100] * 30)
+        log.roll(broker.clock.now_ms())
+        log.update_high_watermark(30)
+        log.flusher.flush()
+    segment = broker.manager.logs_of("damaged")[0].segments.at(place)
+    path = Path(segment.log_path)
+    position = [at for at, _ in segment.headers(0)][batch]
+    broker.manager.checkpoint(names.RECOVERY_POINT_CHECKPOINT)
+    broker.manager.checkpoint(names.REPLICATION_OFFSET_CHECKPOINT)
+    broker.run()
+    if clean:
+        broker.manager.shutdown()
+    else:
+        broker.kill()
+    data = bytearray(path.read_bytes())
+    data[position + MAGIC_AT] = 7
+    path.write_bytes(data)
+    again = Broker(tmp_path, config_of=config_of)
+    assert [log.log_end_offset for log in again.manager] == [30] * 3
+    for _ in range(3):
+        again.run(300_000)
+    assert [log.log_start_offset for log in again.manager] == [30] * 3
+    again.manager.shutdown()
+
+
+def test_pass_that_fails_is_followed_by_the_next(tmp_path: Path) -> None:
+    broker = Broker(tmp_path)
+    begun: list[int] = []
+
+    def step() -> None:
+        begun.append(broker.clock.now_ms())
+        if len(begun) == 1:
+            raise ZeroDivisionError
+
+    task = Periodic(broker.env, 1000, step)
+    task.start()
+    with pytest.raises(ZeroDivisionError):
+        broker.timers.advance_ms(1000)
+    broker.timers.advance_ms(1000)
+    assert len(begun) == 2
+    task.stop()
     broker.manager.shutdown()
 
 

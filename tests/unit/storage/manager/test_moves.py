@@ -11,7 +11,7 @@ import pytest
 from tests.simulation.disk import SimDisk
 from tests.unit.storage.manager.manager_support import CONFIG, NOW_MS, Broker, FailingDisk, append, tp, values
 
-from barnabas.core.errors import ErrorCode, LogDirFault, Refused
+from barnabas.core.errors import BarnabasError, ErrorCode, LogDirFault, Malformed, Refused
 from barnabas.core.ids import BrokerId, LeaderEpoch
 from barnabas.metrics.registry import Registry
 from barnabas.protocol.records import BatchBuilder
@@ -169,23 +169,33 @@ def test_move_that_a_restart_interrupted_goes_on_when_the_partition_has_a_role_a
     asyncio.run(run())
 
 
-def test_move_that_failed_can_be_asked_for_again(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "error",
+    [
+        Refused(ErrorCode.KAFKA_STORAGE_ERROR, "not now"),
+        Malformed("a batch that was cut while it was read"),
+        LogDirFault("b", OSError(24, "Too many open files")),
+    ],
+    ids=["refused", "malformed", "no descriptor"],
+)
+def test_move_that_cannot_go_on_goes_on_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BarnabasError
+) -> None:
     async def run() -> None:
         mover = Mover(tmp_path)
         append(mover.partition.local_log, b"x")
 
         def fail() -> None:
             mover.before_chunk = lambda: None
-            raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, "not now")
+            raise error
 
         mover.before_chunk = fail
         mover.moves.begin(tp("t"), mover.b)
         await mover.done()
-        assert mover.partition.local_log.log_dir == mover.a
-        assert mover.moves.begin(tp("t"), mover.b) is ErrorCode.NONE
-        await mover.done()
         assert mover.partition.local_log.log_dir == mover.b
         mover.broker.manager.shutdown()
+
+    monkeypatch.setattr("barnabas.replication.log_dir_moves.RETRY_S", 0.001)
 
     asyncio.run(run())
 
