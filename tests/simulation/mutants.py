@@ -1238,6 +1238,26 @@ _ALL = [
         "::test_partition_whose_state_cannot_be_read_waits_and_the_cluster_keeps_its_controller",
     ),
     Mutant(
+        "a reassignment that replaces another removes the leader, and elects nobody",
+        "controller/reassignment_machine.py",
+        "            if context.leadership[partition].leader in unneeded:\n",
+        "            if False:\n",
+        finding="control 1",
+        test="scenarios/controller/test_reassignment_scenarios.py"
+        "::test_plan_that_does_without_the_replica_that_leads_elects_another_first",
+        why="two plans for one partition have to meet, and a replica that only the first has to lead",
+    ),
+    Mutant(
+        "replicas that a reassignment removed are told after ZooKeeper has forgotten them",
+        "controller/reassignment_machine.py",
+        "            self._requests.flush()\n",
+        "            pass\n",
+        finding="control 2",
+        test="scenarios/controller/test_reassignment_scenarios.py"
+        "::test_controller_dies_as_a_reassignment_ends_and_nobody_leads_on",
+        why="the controller has to die between two requests to ZooKeeper, at the end of a reassignment",
+    ),
+    Mutant(
         "a broker that is not connected to ZooKeeper as it registers ends",
         "coordination/session.py",
         '        while (found := self._connection.key) is None:\n            await self.exists("/")\n',
