@@ -111,6 +111,7 @@ class Line:
         self._wake = asyncio.Event()
         self.channel = BrokerChannel(
             1,
+            11,
             Endpoint("IN", "PLAINTEXT", "h", 1),
             controller_id=9,
             connect=peer.connect,
