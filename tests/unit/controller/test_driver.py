@@ -327,6 +327,20 @@ def test_topic_is_enlarged() -> None:
     run(story())
 
 
+@pytest.mark.parametrize("topic", ["__consumer_offsets", "__transaction_state", "__remote_log_metadata"])
+def test_topic_in_which_things_are_found_by_the_number_of_its_partitions_keeps_it(topic: str) -> None:
+    async def story() -> None:
+        async with live_cluster(1) as cluster:
+            await make(cluster, NewTopic(topic, 2, 1))
+            controller = (await cluster.the_controller()).controller
+            refused = (await controller.create_partitions([MorePartitions(topic, 3)], timeout_ms=5_000))[topic]
+            assert refused is not None and refused.code is ErrorCode.INVALID_PARTITIONS
+            data, _ = await cluster.brokers[1].session.get(paths.topic(topic))
+            assert len(TopicAssignment.decode(topic, data or b"").partitions) == 2
+
+    run(story())
+
+
 def test_controller_and_leader_that_die_are_replaced() -> None:
     async def story() -> None:
         async with live_cluster(1, 2, 3) as cluster:
