@@ -1248,6 +1248,16 @@ _ALL = [
         why="two plans for one partition have to meet, and a replica that only the first has to lead",
     ),
     Mutant(
+        "a leader whose replica was moved away while it was away leads on",
+        "replication/control_requests.py",
+        "            if leader_epoch > partition.machine.leader_epoch:\n                log.warning(",
+        "            if False:\n                log.warning(",
+        finding="control 3",
+        test="unit/replication/test_control_requests.py"
+        "::test_leader_whose_replica_has_moved_while_it_was_away_leads_no_more",
+        why="clients of the worlds look for another leader soon, and a partition's moves end while its leader is there",
+    ),
+    Mutant(
         "replicas that a reassignment removed are told after ZooKeeper has forgotten them",
         "controller/reassignment_machine.py",
         "            self._requests.flush()\n",
