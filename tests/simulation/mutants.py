@@ -1258,6 +1258,16 @@ _ALL = [
         why="clients of the worlds look for another leader soon, and a partition's moves end while its leader is there",
     ),
     Mutant(
+        "a server of ZooKeeper that is behind says that a topic is gone",
+        "coordination/topic_lookup.py",
+        "        await session.catch_up(paths.BROKER_TOPICS)\n",
+        "",
+        finding="control 4",
+        test="unit/coordination/test_topic_lookup.py"
+        "::test_topic_that_a_server_of_zookeeper_has_not_heard_of_yet_exists",
+        why="the ZooKeeper of the worlds is one server",
+    ),
+    Mutant(
         "replicas that a reassignment removed are told after ZooKeeper has forgotten them",
         "controller/reassignment_machine.py",
         "            self._requests.flush()\n",
