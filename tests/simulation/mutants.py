@@ -1238,6 +1238,46 @@ _ALL = [
         "::test_partition_whose_state_cannot_be_read_waits_and_the_cluster_keeps_its_controller",
     ),
     Mutant(
+        "a reassignment that replaces another removes the leader, and elects nobody",
+        "controller/reassignment_machine.py",
+        "            if context.leadership[partition].leader in unneeded:\n",
+        "            if False:\n",
+        finding="control 1",
+        test="scenarios/controller/test_reassignment_scenarios.py"
+        "::test_plan_that_does_without_the_replica_that_leads_elects_another_first",
+        why="two plans for one partition have to meet, and a replica that only the first has to lead",
+    ),
+    Mutant(
+        "a leader whose replica was moved away while it was away leads on",
+        "replication/control_requests.py",
+        "            if leader_epoch > partition.machine.leader_epoch:\n                log.warning(",
+        "            if False:\n                log.warning(",
+        finding="control 3",
+        test="unit/replication/test_control_requests.py"
+        "::test_leader_whose_replica_has_moved_while_it_was_away_leads_no_more",
+        why="clients of the worlds look for another leader soon, and a partition's moves end while its leader is there",
+    ),
+    Mutant(
+        "a server of ZooKeeper that is behind says that a topic is gone",
+        "coordination/topic_lookup.py",
+        "        await session.catch_up(paths.BROKER_TOPICS)\n",
+        "",
+        finding="control 4",
+        test="unit/coordination/test_topic_lookup.py"
+        "::test_topic_that_a_server_of_zookeeper_has_not_heard_of_yet_exists",
+        why="the ZooKeeper of the worlds is one server",
+    ),
+    Mutant(
+        "replicas that a reassignment removed are told after ZooKeeper has forgotten them",
+        "controller/reassignment_machine.py",
+        "            self._requests.flush()\n",
+        "            pass\n",
+        finding="control 2",
+        test="scenarios/controller/test_reassignment_scenarios.py"
+        "::test_controller_dies_as_a_reassignment_ends_and_nobody_leads_on",
+        why="the controller has to die between two requests to ZooKeeper, at the end of a reassignment",
+    ),
+    Mutant(
         "a broker that is not connected to ZooKeeper as it registers ends",
         "coordination/session.py",
         '        while (found := self._connection.key) is None:\n            await self.exists("/")\n',

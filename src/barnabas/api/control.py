@@ -72,6 +72,11 @@ class ControlApi:
         error = self._control.check_epochs(controller_epoch=request.controller_epoch, broker_epoch=request.broker_epoch)
         if error is ErrorCode.NONE:
             change = self._context.metadata.update(request)
+            self._control.stop_strays(
+                (TopicPartition(topic.topic_name, state.partition_index), state.leader_epoch, state.replicas)
+                for topic in request.topic_states
+                for state in topic.partition_states
+            )
             if change.brokers_changed:
                 self._control.leaders_changed_liveness()
         return UpdateMetadataResponse(error_code=error)

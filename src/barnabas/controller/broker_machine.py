@@ -231,7 +231,7 @@ class BrokerMachine:
         if event.error is not ErrorCode.NONE:
             _log.error("broker %d refused LeaderAndIsr: %s", event.broker_id, event.error.name)
             return
-        if event.broker_id not in context.brokers:
+        if context.broker_epochs.get(event.broker_id) != event.broker_epoch:
             return
         before = context.offline_dirs.get(event.broker_id, set())
         now = set(before)

@@ -39,6 +39,7 @@ class BrokerChannel:
     def __init__(
         self,
         broker_id: int,
+        broker_epoch: int,
         endpoint: Endpoint,
         *,
         controller_id: int,
@@ -52,6 +53,7 @@ class BrokerChannel:
         self.broker_id = broker_id
         #: The broker counts as gone: nothing waits for its answer.
         self.is_suspect = is_suspect
+        self._broker_epoch = broker_epoch
         self._controller_id = controller_id
         self._translator = translator
         self._on_answer = on_answer
@@ -61,6 +63,11 @@ class BrokerChannel:
         self._wake = asyncio.Event()
         self._is_waiting = False
         self._lifeline = Lifeline(broker_id, endpoint, connect=connect, on_refused=on_refused, on_lost=self._wake.set)
+
+    @property
+    def life(self) -> tuple[int, bool]:
+        """The broker's epoch, and whether it is a suspect: what is meant for one life is not for another."""
+        return self._broker_epoch, self.is_suspect
 
     @property
     def is_quiet(self) -> bool:
@@ -78,6 +85,10 @@ class BrokerChannel:
         else:
             self._queue.append(request)
         self._wake.set()
+
+    def move(self, endpoint: Endpoint) -> None:
+        """What waits, and what was not answered yet, goes to the broker's new address."""
+        self._lifeline.move(endpoint)
 
     async def run(self) -> None:
         """Until it is cancelled, which is how a channel closes."""

@@ -330,13 +330,19 @@ class Controller:
 
     def _open_channel(self, effect: OpenChannel) -> None:
         broker = effect.broker
-        self._close_channel(broker.id)
         endpoint = broker.endpoint(self._config.control_listener)
+        open_now = self._channels.get(broker.id)
+        life = (effect.broker_epoch, effect.is_suspect)
+        if open_now is not None and endpoint is not None and open_now[0].life == life:
+            open_now[0].move(endpoint)
+            return
+        self._close_channel(broker.id)
         if endpoint is None:
             _log.error("broker %d has no listener %s", broker.id, self._config.control_listener)
             return
         channel = BrokerChannel(
             broker.id,
+            effect.broker_epoch,
             endpoint,
             controller_id=self._config.settings.broker_id,
             connect=self._connect,

@@ -99,7 +99,8 @@ class SendStopReplica:
 
 @dataclass(frozen=True, slots=True)
 class OpenChannel:
-    """From now on requests may go to this broker. An open channel to an older incarnation is closed first."""
+    """From now on requests may go to this broker. An open channel to an older incarnation is closed first; one to the same goes
+    on at the new address, with all that waits in it."""
 
     broker: BrokerRegistration
     broker_epoch: int

@@ -46,7 +46,7 @@ def for_offline(
     live = tuple(each for each in replicas if context.is_online(each, partition))
     leader = next((each for each in live if each in state.isr), None)
     if leader is not None:
-        isr = tuple(each for each in state.isr if context.is_online(each, partition))
+        isr = tuple(each for each in state.isr if each in live)
         return Outcome(state.with_leader(leader, isr), live)
     if unclean and live and context.suspects.keys().isdisjoint(state.isr):
         context.unclean_elections += 1

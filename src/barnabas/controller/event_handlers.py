@@ -244,6 +244,8 @@ class EventHandlers:
 
     def _replicas_deleted(self, event: StopReplicaAnswered) -> Program[None]:
         context = self._state.context
+        if context.broker_epochs.get(event.broker_id) != event.broker_epoch:
+            return  # it has been asked again since, or will be when it returns
         failed: list[Replica] = []
         done: list[Replica] = []
         for partition, error in event.partition_errors.items():

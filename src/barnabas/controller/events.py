@@ -119,6 +119,8 @@ class PreferredElectionRequested:
 @dataclass(frozen=True, slots=True)
 class LeaderAndIsrAnswered:
     broker_id: int
+    #: Of the request. An answer may be read after the broker has returned with another: it says nothing of the new life.
+    broker_epoch: int
     error: ErrorCode
     partition_errors: Mapping[TopicPartition, ErrorCode]
 
@@ -128,6 +130,8 @@ class StopReplicaAnswered:
     """`partition_errors` holds only the partitions that the request asked to delete."""
 
     broker_id: int
+    #: Of the request.
+    broker_epoch: int
     error: ErrorCode
     partition_errors: Mapping[TopicPartition, ErrorCode]
 

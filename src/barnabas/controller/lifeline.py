@@ -103,6 +103,12 @@ class Lifeline:
             return False
         return True
 
+    def move(self, endpoint: Endpoint) -> None:
+        """The broker has another address, perhaps."""
+        if endpoint != self._endpoint:
+            self._endpoint = endpoint
+            self.drop()
+
     def drop(self) -> None:
         """Close the connection, if there is one. The next call of `link` makes another."""
         link, self._link = self._link, None

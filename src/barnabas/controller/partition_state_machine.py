@@ -47,11 +47,22 @@ class PartitionStateMachine:
             leadership = context.leadership.get(partition)
             if leadership is None:
                 state = PartitionState.NEW
-            elif context.is_online(leadership.leader, partition):
+            elif context.is_online(leadership.leader, partition) and not self._is_led_by_stranger(
+                partition, leadership
+            ):
                 state = PartitionState.ONLINE
             else:
                 state = PartitionState.OFFLINE
             context.partition_states[partition] = state
+
+    def _is_led_by_stranger(self, partition: TopicPartition, leadership: LeaderAndIsr) -> bool:
+        """Whether another should lead, because the leader is not a replica any more: a controller of Kafka's died while it
+        replaced one reassignment by another. Nobody would tell that leader of the next epoch."""
+        context = self._state.context
+        replicas = context.assignment(partition).replicas
+        return leadership.leader not in replicas and any(
+            each in replicas and context.is_online(each, partition) for each in leadership.isr
+        )
 
     def to_new(self, partitions: Iterable[TopicPartition]) -> None:
         for partition in partitions:

@@ -17,7 +17,7 @@ from barnabas.controller.replica_state_machine import ReplicaStateMachine
 from barnabas.controller.requests import RequestBatch
 from barnabas.controller.states import REPLICA_TRANSITIONS, ReplicaState
 from barnabas.coordination import paths
-from barnabas.coordination.operations import Create, Delete, Exists, Get, SetData, ZkCode
+from barnabas.coordination.operations import ANY_VERSION, Create, Delete, Exists, Get, SetData, ZkCode
 from barnabas.coordination.znodes import (
     LeaderAndIsr,
     ReplicaAssignment,
@@ -171,18 +171,21 @@ class ReassignmentMachine:
             )
 
     def _adopt(self, partition: TopicPartition, wanted: ReplicaAssignment) -> Program[None]:
-        """Writes the plan down before anything is done about it."""
+        """Writes the plan down before any replica is added."""
         context = self._state.context
         current = context.assignment(partition)
         if current != wanted:
+            # A plan that replaces another one may not need some of the replicas that were being added.
+            unneeded = [each for each in current.replicas if each not in wanted.replicas]
+            if context.leadership[partition].leader in unneeded:
+                # Kafka removes the leader, and leaves the partition without one.
+                context.assign(partition, current.without(*unneeded))
+                yield from self._partitions.to_online((partition,), Strategy.OFFLINE)
+            yield from self._remove_replicas(partition, unneeded)
             yield from self._write_assignment(partition, wanted)
             context.assign(partition, wanted)
             self._state.note(
                 "reassignment began", topic=partition.topic, partition=partition.partition, replicas=list(wanted.target)
-            )
-            # A plan that replaces another one may not need some of the replicas that were being added.
-            yield from self._remove_replicas(
-                partition, [each for each in current.replicas if each not in wanted.replicas]
             )
         context.reassigning[partition] = None
 
@@ -231,6 +234,10 @@ class ReassignmentMachine:
         # Whether they really delete it is not waited for. One that is away keeps its log, and goes on with it if it returns.
         self._replicas.to_deletion_successful(leaving)
         self._replicas.to_non_existent(leaving)
+        if leaving:
+            # Before ZooKeeper forgets that they were replicas: the next controller would not know whom to tell, and one that
+            # led would lead on.
+            self._requests.flush()
 
     def _raise_epoch(self, partition: TopicPartition, assignment: ReplicaAssignment) -> Program[None]:
         """Same leader, same ISR, next leader epoch: replicas take a request over only if its epoch is higher."""
@@ -255,12 +262,20 @@ class ReassignmentMachine:
         self._requests.add_leader_and_isr(assignment.adding, partition, written, assignment, is_new=True)
 
     def _write_assignment(self, partition: TopicPartition, assignment: ReplicaAssignment) -> Program[None]:
-        context = self._state.context
-        partitions = {**context.assignments[partition.topic], partition.partition: assignment}
-        data = TopicAssignment(context.topic_ids.get(partition.topic), partitions).encode()
-        [result] = yield from write((SetData(paths.topic(partition.topic), data),))
-        if not result.ok:
-            raise BrokenInvariant(f"{paths.topic(partition.topic)} could not be written: {result.code.value}")
+        """Partitions that were added meanwhile, and that this controller has not heard of yet, stay. Kafka drops them."""
+        context, topic = self._state.context, partition.topic
+        path = paths.topic(topic)
+        while True:
+            [found] = yield from ask((Get(path),))
+            added = {} if found.stat is None else _readable_partitions(topic, found.data)
+            partitions = {**added, **context.assignments[topic], partition.partition: assignment}
+            data = TopicAssignment(context.topic_ids.get(topic), partitions).encode()
+            version = ANY_VERSION if found.stat is None else found.stat.version
+            [result] = yield from write((SetData(path, data, version),))
+            if result.ok:
+                return
+            if result.code is not ZkCode.BAD_VERSION:
+                raise BrokenInvariant(f"{path} could not be written: {result.code.value}")
 
     def _remove_from_znode(self, unwanted: Callable[[TopicPartition, Target], bool]) -> Program[None]:
         """Takes partitions out of /admin/reassign_partitions; the last one takes the znode along."""
@@ -289,3 +304,12 @@ class ReassignmentMachine:
             _log.error("%s", error)
             yield from write((Delete(paths.REASSIGN_PARTITIONS),))
             return {}
+
+
+def _readable_partitions(topic: str, data: bytes | None) -> Mapping[int, ReplicaAssignment]:
+    """What a topic's znode says; nothing if nobody can read it."""
+    try:
+        return TopicAssignment.decode(topic, data or b"").partitions
+    except Malformed as error:
+        _log.error("%s", error)
+        return {}

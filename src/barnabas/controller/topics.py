@@ -28,7 +28,7 @@ from barnabas.coordination.session import ZooKeeperSession
 from barnabas.coordination.znodes import ReplicaAssignment, TopicAssignment, encode_config
 from barnabas.core.errors import ConfigError, ErrorCode, Malformed, Refused
 from barnabas.core.ids import TopicId
-from barnabas.core.topics import check_topic_name
+from barnabas.core.topics import FIXED_TOPICS, check_topic_name
 from barnabas.runtime.turns import in_turns
 
 _log = logging.getLogger(__name__)
@@ -278,6 +278,11 @@ class TopicAdmin:
         return results
 
     def _plan_growth(self, more: MorePartitions, result: Result) -> tuple[TopicAssignment, int, Assignment]:
+        if more.name in FIXED_TOPICS:
+            # Groups would not find their offsets any more, and the history of logs in the tier would count as gone.
+            raise Refused(
+                ErrorCode.INVALID_PARTITIONS, f"The number of partitions of the topic '{more.name}' cannot be changed."
+            )
         if not result.ok or result.stat is None:
             raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{more.name}' does not exist.")
         try:

@@ -86,6 +86,7 @@ def leader_and_isr_answer(effect: SendLeaderAndIsr, response: LeaderAndIsrRespon
     names: dict[bytes, str] = {topic_id: topic for topic, topic_id in effect.topic_ids.items()}
     return LeaderAndIsrAnswered(
         broker_id=effect.broker_id,
+        broker_epoch=effect.broker_epoch,
         error=ErrorCode(response.error_code),
         partition_errors={
             TopicPartition(names[topic.topic_id], each.partition_index): ErrorCode(each.error_code)
@@ -177,6 +178,7 @@ def stop_replica_answer(effect: SendStopReplica, response: StopReplicaResponse) 
     error = ErrorCode(response.error_code)
     return StopReplicaAnswered(
         broker_id=effect.broker_id,
+        broker_epoch=effect.broker_epoch,
         error=error,
         # A request that was refused as a whole names no partitions: then none of them is deleted.
         partition_errors={

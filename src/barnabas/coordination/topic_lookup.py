@@ -8,11 +8,12 @@ from barnabas.core.ids import TopicId, TopicPartition
 
 
 async def _assignment(session: ZooKeeperSession, topic: str) -> TopicAssignment | None:
-    """None: there is no such topic.
+    """None: there is no such topic. What others have told of it counts, too: the server of ours may be behind theirs.
 
     Raises a `BarnabasError` where that cannot be told: ZooKeeper is away, or the znode cannot be read.
     """
     try:
+        await session.catch_up(paths.BROKER_TOPICS)
         data, _ = await session.get(paths.topic(topic))
     except NoNode:
         return None
@@ -27,10 +28,6 @@ async def partition_exists(session: ZooKeeperSession, partition: TopicPartition)
 
 async def count_partitions(session: ZooKeeperSession, topic: str) -> int:
     """Of the topic as it is in ZooKeeper now; 0: there is none. Raises as `_assignment`."""
-    try:
-        await session.catch_up(paths.BROKER_TOPICS)
-    except NoNode:
-        return 0  # there are no topics at all
     found = await _assignment(session, topic)
     return 0 if found is None else len(found.partitions)
 

@@ -182,11 +182,11 @@ class ReplicaAssignment:
         )
         return made if made.target else ReplicaAssignment(everyone)
 
-    def without(self, broker: int) -> "ReplicaAssignment":
+    def without(self, *brokers: int) -> "ReplicaAssignment":
         return ReplicaAssignment(
-            replicas=tuple(each for each in self.replicas if each != broker),
-            adding=tuple(each for each in self.adding if each != broker),
-            removing=tuple(each for each in self.removing if each != broker),
+            replicas=tuple(each for each in self.replicas if each not in brokers),
+            adding=tuple(each for each in self.adding if each not in brokers),
+            removing=tuple(each for each in self.removing if each not in brokers),
         )
 
 

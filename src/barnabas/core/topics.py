@@ -15,6 +15,8 @@ REMOTE_LOG_METADATA_TOPIC: Final = "__remote_log_metadata"
 #: Which topics are tables, too. An ordinary topic.
 TABLES_TOPIC: Final = "__barnabas_tables"
 INTERNAL_TOPICS: Final = frozenset({GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC})
+#: Whose number of partitions says where what is in them is found.
+FIXED_TOPICS: Final = INTERNAL_TOPICS | {REMOTE_LOG_METADATA_TOPIC}
 
 #: Room for the partition number and the suffixes of a directory name.
 NAME_LENGTH_MAX: Final = 249

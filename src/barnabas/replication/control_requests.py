@@ -6,7 +6,7 @@ the controller sends the next one only after the answer. Partitions to lead come
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import NamedTuple, Protocol
 
 from barnabas.core.clock import Clock
@@ -283,6 +283,25 @@ class ControlRequests:
                 return _code_of(error)
             log.info("deleted the log of %s", order.tp)
         return ErrorCode.NONE
+
+    # -- UpdateMetadata -----------------------------------------------------------------------------------------------
+
+    def stop_strays(self, replicas_of: Iterable[tuple[TopicPartition, int, Sequence[int]]]) -> None:
+        """(partition, leader epoch, replicas): stop those that this broker leads or follows in an earlier epoch and has no
+        replica of any more. It was away, without a restart, as they were moved to other brokers, and a controller tells who
+        returns only of what it has. As a leader it would go on taking records that nobody will ever read."""
+        stopped: list[Partition] = []
+        for tp, leader_epoch, replicas in replicas_of:
+            partition = None if self._broker_id in replicas else self._replicas.get(tp)
+            if partition is None or partition.machine.role not in (Role.LEADER, Role.FOLLOWER):
+                continue
+            if leader_epoch > partition.machine.leader_epoch:
+                log.warning("%s has moved to the brokers %s: it is not served here any more", tp, list(replicas))
+                self._fetchers.remove([tp])
+                partition.machine.stop()
+                stopped.append(partition)
+                self._replicas.wake_all(partition)
+        self._tell([], stopped)
 
     # -- brokers come and go ------------------------------------------------------------------------------------------
 

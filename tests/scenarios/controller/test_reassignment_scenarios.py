@@ -1,15 +1,22 @@
 """Partitions move to other brokers (KIP-455), also through ZooKeeper as old tools do it."""
 
+import contextlib
+import itertools
 import json
 
 import pytest
-from model_cluster import ModelCluster
+from model_cluster import ModelBroker, ModelCluster
 
-from barnabas.controller.effects import AlterReassignmentsReply, Failure, ListReassignmentsReply
-from barnabas.controller.events import AlterReassignments, ListReassignments
+from barnabas.controller.effects import AlterReassignmentsReply, Effect, Failure, ListReassignmentsReply, ZkBatch
+from barnabas.controller.events import (
+    AlterReassignments,
+    ElectionType,
+    ElectLeaders,
+    ListReassignments,
+)
 from barnabas.coordination import paths
 from barnabas.coordination.operations import Create, SetData
-from barnabas.coordination.znodes import ReplicaAssignment, encode_reassign_partitions
+from barnabas.coordination.znodes import ReplicaAssignment, TopicAssignment, encode_reassign_partitions
 from barnabas.core.errors import ErrorCode
 from barnabas.core.ids import TopicPartition, format_uuid
 
@@ -257,3 +264,120 @@ def test_list_can_be_asked_for_certain_partitions() -> None:
     reply = cluster.call(lambda token: ListReassignments(token, (ORDERS, TopicPartition("nothing", 0))))
     assert isinstance(reply, ListReassignmentsReply)
     assert set(reply.partitions) == {ORDERS}
+
+
+@pytest.mark.parametrize("plan", [(1, 4), (4, 2), None])
+def test_plan_that_does_without_the_replica_that_leads_elects_another_first(plan: tuple[int, ...] | None) -> None:
+    """A replica that is being added leads as soon as it is in sync, if it is the preferred one."""
+    cluster = four()
+    assert reassign(cluster, (3, 4)) is None
+    cluster.alter_isr(ORDERS, (1, 2, 3))
+    cluster.call(lambda token: ElectLeaders(token, (ORDERS,), ElectionType.PREFERRED))
+    assert cluster.state(ORDERS).leader == 3
+    assert reassign(cluster, plan) is None
+    state = cluster.state(ORDERS)
+    assert state.leader in (1, 2)
+    assert 3 not in state.isr
+    assert ORDERS in cluster.brokers[state.leader].leads()
+    assert (ORDERS, True) in cluster.brokers[3].stopped
+
+
+def test_partitions_that_are_added_as_a_reassignment_begins_stay() -> None:
+    """The controller hears of the reassignment first, and writes the topic's znode, too."""
+    cluster = four()
+    more = TopicAssignment(cluster.topic_id("orders"), {0: ReplicaAssignment((1, 2)), 1: ReplicaAssignment((2, 3))})
+
+    def both() -> None:
+        controller = cluster.controller.id
+        cluster.tell(controller, AlterReassignments(cluster.token(), {ORDERS: (2, 3)}))
+        cluster.write(SetData(paths.topic("orders"), more.encode()))
+
+    cluster.unseen(both)
+    assert cluster.assignment(ORDERS) == ReplicaAssignment((2, 3, 1), adding=(3,), removing=(1,))
+    added = TopicPartition("orders", 1)
+    assert cluster.assignment(added) == ReplicaAssignment((2, 3))
+    assert added in cluster.brokers[2].leads()
+
+
+class ControllerDied(Exception):
+    pass
+
+
+def die_at(cluster: ModelCluster, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The controller dies with its so many'th batch to ZooKeeper from now on, before it is carried out."""
+    controller, carry_out, batches = cluster.controller, cluster._carry_out, itertools.count()
+
+    def carry_out_or_die(broker: ModelBroker, effect: Effect) -> None:
+        if broker is controller and isinstance(effect, ZkBatch) and next(batches) == number:
+            raise ControllerDied
+        carry_out(broker, effect)
+
+    monkeypatch.setattr(cluster, "_carry_out", carry_out_or_die)
+
+
+def bury_controller(cluster: ModelCluster) -> None:
+    cluster._queue.clear()
+    cluster.kill(cluster.controller.id)
+
+
+def leaders_by_their_own_word(cluster: ModelCluster) -> dict[int, int]:
+    """With their epochs."""
+    return {
+        each.id: each.hosted[ORDERS].leadership.leader_epoch
+        for each in cluster.brokers.values()
+        if ORDERS in each.leads()
+    }
+
+
+@pytest.mark.parametrize("batch", range(8))
+def test_controller_dies_while_one_plan_replaces_another_that_has_the_leader(
+    batch: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The leader is not among the replicas of the new plan. Whoever takes over must not leave it in office, and tell only the
+    others of the next epoch."""
+    cluster = ModelCluster()
+    cluster.start(9, 1, 2, 3, 4, 5)
+    cluster.create_topic("orders", (1, 2))
+    assert reassign(cluster, (3, 4)) is None
+    cluster.alter_isr(ORDERS, (1, 2, 3))
+    cluster.call(lambda token: ElectLeaders(token, (ORDERS,), ElectionType.PREFERRED))
+    die_at(cluster, batch, monkeypatch)
+    with contextlib.suppress(ControllerDied):
+        cluster.call(lambda token: AlterReassignments(token, {ORDERS: (2, 5)}))
+    bury_controller(cluster)
+    state = cluster.state(ORDERS)
+    assert state.leader in cluster.assignment(ORDERS).replicas
+    assert set(state.isr) <= set(cluster.assignment(ORDERS).replicas)
+    assert leaders_by_their_own_word(cluster) == {state.leader: state.leader_epoch}
+
+
+@pytest.mark.parametrize("batch", range(8))
+def test_controller_dies_as_a_reassignment_ends_and_nobody_leads_on(
+    batch: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A replica that is removed, and led, hears of it before ZooKeeper forgets that it was one."""
+    cluster = ModelCluster()
+    cluster.start(9, 1, 2, 3, 4)
+    cluster.create_topic("orders", (1, 2))
+    assert reassign(cluster, (3, 4)) is None
+    die_at(cluster, batch, monkeypatch)
+    with contextlib.suppress(ControllerDied):
+        cluster.alter_isr(ORDERS, (1, 2, 3, 4))
+    bury_controller(cluster)
+    state = cluster.state(ORDERS)
+    assert state.leader in cluster.assignment(ORDERS).replicas
+    assert leaders_by_their_own_word(cluster) == {state.leader: state.leader_epoch}
+
+
+def test_leader_that_is_no_replica_any_more_is_replaced_by_a_new_controller() -> None:
+    """As a controller of Kafka's leaves it, if it dies while one plan replaces another."""
+    cluster = ModelCluster()
+    cluster.start(9, 1, 2, 3)
+    cluster.create_topic("orders", (1, 2))
+    plan = TopicAssignment(cluster.topic_id("orders"), {0: ReplicaAssignment((2, 3), adding=(3,))})
+    cluster.unseen(
+        lambda: (cluster.write(SetData(paths.topic("orders"), plan.encode())), cluster.kill(cluster.controller.id))
+    )
+    state = cluster.state(ORDERS)
+    assert (state.leader, state.isr) == (2, (2,))
+    assert cluster.brokers[2].hosted[ORDERS].leadership.leader_epoch == state.leader_epoch

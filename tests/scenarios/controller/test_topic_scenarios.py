@@ -1,8 +1,11 @@
 """Topics are made, grow, and go."""
 
+from dataclasses import replace
+
 from model_cluster import ModelCluster
 
 from barnabas.controller.effects import SendLeaderAndIsr, SendStopReplica, SendUpdateMetadata
+from barnabas.controller.events import LeaderAndIsrAnswered, StopReplicaAnswered
 from barnabas.controller.settings import ControllerSettings
 from barnabas.coordination import paths
 from barnabas.coordination.operations import Create, SetData
@@ -151,6 +154,37 @@ def test_late_answer_to_a_deletion_that_was_given_up_does_no_harm() -> None:
     assert cluster.zk.exists("/brokers/topics/orders")
     cluster.start(2)
     assert not cluster.zk.exists("/brokers/topics/orders")
+
+
+def test_answer_of_a_brokers_former_life_does_not_end_a_deletion() -> None:
+    """It restarts, and refuses what was meant for its former life. The controller reads that after it has asked again."""
+    cluster = three()
+    cluster.create_topic("orders", (2,))
+    cluster.hold_deletions = True
+    cluster.delete_topic("orders")
+    [(controller, former)] = cluster.held
+    assert isinstance(former, StopReplicaAnswered)
+    cluster.held.clear()
+    cluster.bounce(2)
+    cluster.tell(controller, replace(former, error=ErrorCode.STALE_BROKER_EPOCH))
+    cluster.release_held()
+    assert not cluster.zk.exists(paths.topic("orders"))
+    assert cluster.zk.children(paths.DELETE_TOPICS) == ()
+
+
+def test_failed_directory_of_a_brokers_former_life_does_not_count_for_the_next() -> None:
+    cluster = ModelCluster()
+    cluster.start(3, 1, 2)
+    cluster.create_topic("orders", (1, 2))
+    former = cluster.brokers[1].epoch
+    cluster.bounce(1)
+    cluster.alter_isr(ORDERS, (2, 1))
+    cluster.tell(
+        cluster.controller.id,
+        LeaderAndIsrAnswered(1, former, ErrorCode.NONE, {ORDERS: ErrorCode.KAFKA_STORAGE_ERROR}),
+    )
+    assert set(cluster.state(ORDERS).isr) == {1, 2}
+    assert cluster.brokers[1].stopped == []
 
 
 def test_wish_to_delete_a_topic_that_is_not_there_is_removed() -> None:

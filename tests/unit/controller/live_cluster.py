@@ -56,6 +56,8 @@ class LiveBroker:
     links: "list[_Link]" = field(default_factory=list)
     #: Its port refuses connections.
     refuses: bool = False
+    #: Requests that reach it now are not answered, ever.
+    hangs: bool = False
     controller: Controller = field(init=False)
 
     def handle(self, message: ApiMessage) -> ApiMessage:
@@ -101,6 +103,7 @@ class _Link:
     def __init__(self, target: LiveBroker) -> None:
         self._target = target
         self._told: Callable[[], None] = lambda: None
+        self._is_closed = asyncio.Event()
         target.links.append(self)
 
     async def request(
@@ -109,6 +112,9 @@ class _Link:
         assert version is not None
         # A real connection takes a moment as well.
         await asyncio.sleep(0)
+        if self._target.hangs:
+            await self._is_closed.wait()
+            raise ConnectionLost("closed by this client")
         if self._target.id not in self._target.cluster.brokers or self._target.refuses:
             raise ConnectionLost("the broker is gone")
         request = codec.decode(type(message), codec.encode(message, version), version)
@@ -123,7 +129,7 @@ class _Link:
         self._told()
 
     def close(self) -> None:
-        return None
+        self._is_closed.set()
 
 
 class LiveCluster:

@@ -346,7 +346,7 @@ class ModelCluster:
                 each: ErrorCode.KAFKA_STORAGE_ERROR if each in target.broken else ErrorCode.NONE
                 for each in request.partitions
             }
-            return LeaderAndIsrAnswered(target.id, error, errors)
+            return LeaderAndIsrAnswered(target.id, request.broker_epoch, error, errors)
         if isinstance(request, SendUpdateMetadata):
             if error is ErrorCode.NONE:
                 target.live_brokers = tuple(each.id for each in request.live_brokers)
@@ -363,7 +363,7 @@ class ModelCluster:
                 deleted[partition] = target.deletion_error
             if stop.delete and target.deletion_error is ErrorCode.NONE:
                 target.hosted.pop(partition, None)
-        answer = StopReplicaAnswered(target.id, error, deleted)
+        answer = StopReplicaAnswered(target.id, request.broker_epoch, error, deleted)
         if self.hold_deletions:
             self.held.append((self.controller.id, answer))
             return UpdateMetadataAnswered(target.id, ErrorCode.NONE)

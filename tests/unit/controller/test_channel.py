@@ -111,6 +111,7 @@ class Line:
         self._wake = asyncio.Event()
         self.channel = BrokerChannel(
             1,
+            11,
             Endpoint("IN", "PLAINTEXT", "h", 1),
             controller_id=9,
             connect=peer.connect,
@@ -151,10 +152,10 @@ def test_requests_are_sent_in_order_and_their_answers_come_back_as_events() -> N
         line.channel.put(stop())
         events = await line.until(3)
         assert events == [
-            LeaderAndIsrAnswered(1, ErrorCode.NONE, {P1: ErrorCode.KAFKA_STORAGE_ERROR}),
+            LeaderAndIsrAnswered(1, 11, ErrorCode.NONE, {P1: ErrorCode.KAFKA_STORAGE_ERROR}),
             UpdateMetadataAnswered(1, ErrorCode.STALE_BROKER_EPOCH),
             # Only what was to be deleted; a code without a name is an unknown error.
-            StopReplicaAnswered(1, ErrorCode.NONE, {P0: ErrorCode.UNKNOWN_SERVER_ERROR}),
+            StopReplicaAnswered(1, 11, ErrorCode.NONE, {P0: ErrorCode.UNKNOWN_SERVER_ERROR}),
         ]
         assert peer.connections == 1
 
@@ -239,7 +240,9 @@ def test_refusal_of_a_whole_request_counts_for_each_partition() -> None:
         line = Line(peer)
         line.channel.put(stop())
         [event] = await line.until(1)
-        assert event == StopReplicaAnswered(1, ErrorCode.STALE_CONTROLLER_EPOCH, {P0: ErrorCode.STALE_CONTROLLER_EPOCH})
+        assert event == StopReplicaAnswered(
+            1, 11, ErrorCode.STALE_CONTROLLER_EPOCH, {P0: ErrorCode.STALE_CONTROLLER_EPOCH}
+        )
 
     run(story())
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -326,6 +327,20 @@ def test_topic_is_enlarged() -> None:
     run(story())
 
 
+@pytest.mark.parametrize("topic", ["__consumer_offsets", "__transaction_state", "__remote_log_metadata"])
+def test_topic_in_which_things_are_found_by_the_number_of_its_partitions_keeps_it(topic: str) -> None:
+    async def story() -> None:
+        async with live_cluster(1) as cluster:
+            await make(cluster, NewTopic(topic, 2, 1))
+            controller = (await cluster.the_controller()).controller
+            refused = (await controller.create_partitions([MorePartitions(topic, 3)], timeout_ms=5_000))[topic]
+            assert refused is not None and refused.code is ErrorCode.INVALID_PARTITIONS
+            data, _ = await cluster.brokers[1].session.get(paths.topic(topic))
+            assert len(TopicAssignment.decode(topic, data or b"").partitions) == 2
+
+    run(story())
+
+
 def test_controller_and_leader_that_die_are_replaced() -> None:
     async def story() -> None:
         async with live_cluster(1, 2, 3) as cluster:
@@ -611,5 +626,31 @@ def test_reassignment_that_would_delete_the_only_replicas_in_sync_is_refused() -
                 assert answer is not None
                 assert answer.code is ErrorCode.INVALID_REPLICA_ASSIGNMENT
             assert not any(isinstance(each, StopReplicaRequest) for each in cluster.brokers[3].received)
+
+    run(story())
+
+
+def test_broker_whose_address_changes_gets_what_was_under_way_to_it() -> None:
+    """It may be told to lead, or to delete, in the very moment in which somebody adds a listener to it."""
+
+    async def story() -> None:
+        async with live_cluster(1, 2) as cluster:
+            assert await make(cluster, NewTopic("old", assignment={0: [2]})) == {"old": None}
+            moving = cluster.brokers[2]
+            moving.received.clear()
+            moving.hangs = True
+            controller = (await cluster.the_controller()).controller
+            await controller.create_topics([NewTopic("orders", assignment={0: [2]})], timeout_ms=0)
+            await cluster.brokers[1].until(lambda: cluster.brokers[1].leader(ORDERS) == 2)
+            await controller.delete_topics(["old"], timeout_ms=0)
+            await cluster.brokers[1].until(lambda: cluster.brokers[1].leader(TopicPartition("old", 0)) is None)
+            moving.hangs = False
+            [endpoint] = moving.registrar.registration.endpoints
+            await moving.registrar.update(
+                replace(moving.registrar.registration, endpoints=(replace(endpoint, port=endpoint.port + 100),))
+            )
+            await moving.until(lambda: moving.leader(ORDERS) == 2)
+            await moving.until(lambda: any(isinstance(each, StopReplicaRequest) for each in moving.received))
+            assert isinstance(moving.received[0], LeaderAndIsrRequest)
 
     run(story())

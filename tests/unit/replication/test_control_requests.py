@@ -10,6 +10,8 @@ import pytest
 from tests.manual_time import ManualClock, ManualTimers
 from tests.unit.storage.manager import manager_support as storage
 
+from barnabas.api.control import ControlApi
+from barnabas.coordination.metadata_cache import MetadataCache
 from barnabas.core.chance import random_uuid
 from barnabas.core.config.log_config import LogConfig
 from barnabas.core.errors import ErrorCode, LogDirFault, Refused
@@ -22,6 +24,11 @@ from barnabas.core.ids import (
     TopicPartition,
 )
 from barnabas.metrics.registry import Registry
+from barnabas.protocol.messages.update_metadata import (
+    UpdateMetadataPartitionState,
+    UpdateMetadataRequest,
+    UpdateMetadataTopicState,
+)
 from barnabas.protocol.records import BatchBuilder
 from barnabas.replication.appends import AppendEntry, AppendOutcome
 from barnabas.replication.control import EPOCH_DURING_DELETE
@@ -30,7 +37,7 @@ from barnabas.replication.failed_dirs import FailedDirs
 from barnabas.replication.machine import PartitionMachine
 from barnabas.replication.manager import ReplicaManager
 from barnabas.replication.partition import Partition
-from barnabas.replication.state import PartitionLeadership
+from barnabas.replication.state import PartitionLeadership, Role
 from barnabas.storage.environment import LogEnvironment
 from barnabas.storage.log import Log
 from barnabas.storage.log_types import Origin
@@ -326,5 +333,36 @@ def test_log_of_another_topic_of_that_name_is_refused_and_the_rest_is_carried_ou
         assert error is ErrorCode.NONE
         assert list(errors.values()) == [ErrorCode.INCONSISTENT_TOPIC_ID, ErrorCode.NONE]
         broker.manager.shutdown()
+
+    asyncio.run(run())
+
+
+def test_leader_whose_replica_has_moved_while_it_was_away_leads_no_more(tmp_path: Path) -> None:
+    """Only the metadata tells it: no LeaderAndIsr, and no StopReplica, comes for what it has no replica of."""
+
+    async def run() -> None:
+        control = make(tmp_path)
+        told: list[TopicPartition] = []
+        control.subscribe(lambda led, followed: told.extend(partition.tp for partition in followed))
+        await control.leader_and_isr([lead(0), lead(1), follow(2)], controller_epoch=1, broker_epoch=1)
+        machines = {each.tp.partition: each.machine for each in control._replicas}
+        told.clear()
+        context = SimpleNamespace(metadata=MetadataCache(), require_cluster=lambda call, operation: None)
+        api = ControlApi(cast(Any, context), control)
+
+        def tell(*states: tuple[int, int, list[int]]) -> None:
+            partitions = [
+                UpdateMetadataPartitionState(partition_index=number, leader=2, leader_epoch=epoch, replicas=replicas)
+                for number, epoch, replicas in states
+            ]
+            topic = UpdateMetadataTopicState(topic_name="t", partition_states=partitions)
+            request = UpdateMetadataRequest(controller_id=2, controller_epoch=1, broker_epoch=1, topic_states=[topic])
+            api.update_metadata(cast(Any, None), request)
+
+        tell((0, 3, [2, 3]), (1, 4, [2, ME]), (9, 4, [2, 3]))
+        assert [machines[number].role for number in range(3)] == [Role.LEADER, Role.LEADER, Role.FOLLOWER]
+        tell((0, 4, [2, 3]), (2, 4, [2, 3]))
+        assert [machines[number].role for number in range(3)] == [Role.IDLE, Role.LEADER, Role.IDLE]
+        assert told == [TopicPartition("t", 0), TopicPartition("t", 2)]
 
     asyncio.run(run())
