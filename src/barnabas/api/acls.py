@@ -85,9 +85,9 @@ class AclApi:
         bindings = [_binding(each) for each in request.creations]
         results = [AclCreationResult(error_message=None) for _ in bindings]
         wanted: dict[ResourcePattern, list[int]] = {}
-        for index, (pattern, _) in enumerate(bindings):
+        for index, (pattern, entry) in enumerate(bindings):
             try:
-                check_creation(pattern)
+                check_creation(pattern, entry.principal)
             except Refused as refused:
                 results[index].error_code, results[index].error_message = refused.code, refused.message
             else:

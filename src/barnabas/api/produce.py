@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from barnabas.core.errors import ErrorCode, Malformed, Refused
 from barnabas.core.ids import TopicId, TopicPartition
+from barnabas.core.topics import is_internal
 from barnabas.core.words import AclOperation, AclResourceType
 from barnabas.protocol.compression import Codec
 from barnabas.protocol.messages.base import ApiMessage
@@ -54,6 +55,8 @@ Outcomes = list[AppendOutcome]
 ZSTD_FROM_VERSION = 7
 #: KIP-516: topics by their ids.
 BY_ID_FROM_VERSION = 13
+#: A tool that calls itself so may write to the coordinators' topics, as in Kafka.
+ADMIN_CLIENT_ID = "__admin_client"
 
 
 class ProduceApi:
@@ -242,6 +245,9 @@ class ProduceApi:
             name = found
         if not self._context.allows_topic(call, AclOperation.WRITE, name):
             return name, ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        if is_internal(name) and call.client_id != ADMIN_CLIENT_ID:
+            # Coordinators alone write there. The next one to load the partition would take such records for its own.
+            return name, ErrorCode.INVALID_TOPIC_EXCEPTION
         return name, ErrorCode.NONE
 
     def _fill(

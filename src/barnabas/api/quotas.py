@@ -175,6 +175,8 @@ def _path_of(entry: RequestEntryData) -> tuple[str, str, frozenset[str]]:
             raise Refused(ErrorCode.INVALID_REQUEST, f"Unhandled client quota entity type: {each.entity_type}")
         if each.entity_name == "":
             raise Refused(ErrorCode.INVALID_REQUEST, f"Empty {each.entity_type} not supported")
+        if each.entity_name is not None and not paths.is_valid_name(paths.sanitize(each.entity_name)):
+            raise Refused(ErrorCode.INVALID_REQUEST, f"{each.entity_type} {each.entity_name} cannot be stored")
         named[each.entity_type] = each.entity_name
     return entity_path(named)
 

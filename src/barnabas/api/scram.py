@@ -117,6 +117,8 @@ def _check(request: AlterUserScramCredentialsRequest) -> dict[str, AlterUserScra
     for name, mechanism in pairs:
         if not name:
             wrong[name] = _altered(name, ErrorCode.UNACCEPTABLE_CREDENTIAL, _EMPTY_NAME)
+        elif not paths.is_valid_name(paths.sanitize(name)):
+            wrong[name] = _altered(name, ErrorCode.UNACCEPTABLE_CREDENTIAL, f"Username {name} cannot be stored")
         elif mechanism not in known:
             wrong[name] = _altered(name, ErrorCode.UNSUPPORTED_SASL_MECHANISM, "Unknown SCRAM mechanism")
     for upsertion in request.upsertions:

@@ -3,6 +3,7 @@
 One home for these literals: no other module spells a path.
 """
 
+import re
 from urllib.parse import quote, unquote_plus
 
 from barnabas.core.ids import TopicPartition
@@ -193,3 +194,18 @@ def sanitize(name: str) -> str:
 
 def desanitize(name: str) -> str:
     return unquote_plus(name)
+
+
+# What ZooKeeper's PathUtils refuses: control characters, surrogates and the private use area, specials; beyond the BMP Java
+# sees surrogates, so those are refused as well.
+_BAD = "\\x00-\\x1f\\x7f-\\x9f\\ud800-\\uf8ff\\ufff0-\\uffff\U00010000-\U0010ffff"
+_PATH = re.compile(rf"(?:/(?!\.{{1,2}}(?:/|\Z))[^/{_BAD}]+)+")
+
+
+def is_valid_path(path: str) -> bool:
+    return path == "/" or _PATH.fullmatch(path) is not None
+
+
+def is_valid_name(name: str) -> bool:
+    """Whether a znode can have this name, as it is."""
+    return name != "" and "/" not in name and is_valid_path(f"/{name}")

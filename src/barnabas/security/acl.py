@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from barnabas.coordination.paths import is_valid_name
 from barnabas.core.errors import ErrorCode, Refused
 from barnabas.core.words import ACL_PATTERNS, ACL_RESOURCES, AclOperation, AclResourceType, PatternType, Permission
 from barnabas.security.authorizer import CLUSTER_NAME
@@ -65,6 +66,12 @@ class Filter:
     operation: int = ANY
     permission: int = ANY
 
+    def exact(self) -> ResourcePattern | None:
+        """The one pattern that this can cover; None where it is more than one, or none that can be."""
+        if self.resource_type == ANY or self.pattern_type not in ACL_PATTERNS or not is_valid_name(self.name or ""):
+            return None
+        return ResourcePattern(AclResourceType(self.resource_type), self.name or "", PatternType(self.pattern_type))
+
     def covers(self, pattern: ResourcePattern) -> bool:
         if self.resource_type not in (ANY, pattern.resource_type):
             return False
@@ -87,14 +94,19 @@ class Filter:
         )
 
 
-def check_creation(pattern: ResourcePattern) -> None:
+def check_creation(pattern: ResourcePattern, principal: str) -> None:
     """What Kafka refuses to store, in its words."""
     if pattern.resource_type is AclResourceType.CLUSTER and pattern.name != CLUSTER_NAME:
         raise Refused(ErrorCode.INVALID_REQUEST, f"The only valid name for the CLUSTER resource is {CLUSTER_NAME}")
     if not pattern.name:
         raise Refused(ErrorCode.INVALID_REQUEST, "Invalid empty resource name")
-    if "/" in pattern.name:
+    if not is_valid_name(pattern.name):
         raise Refused(ErrorCode.INVALID_REQUEST, "Failed to create ACL")
+    if ":" not in principal:
+        # A Kafka broker of the cluster could not read the list.
+        raise Refused(
+            ErrorCode.INVALID_REQUEST, f"expected a string in format principalType:principalName but got {principal}"
+        )
 
 
 class AclAuthorizer:

@@ -178,7 +178,9 @@ class AclStore:
     async def remove(self, filters: Sequence[Filter]) -> list[list[tuple[ResourcePattern, Entry]]]:
         """The entries that each filter removed. An entry that matches two filters is in both."""
         removed: list[list[tuple[ResourcePattern, Entry]]] = [[] for _ in filters]
-        concerned = [p for p in self._authorizer.patterns() if any(each.covers(p) for each in filters)]
+        concerned = dict.fromkeys(p for p in self._authorizer.patterns() if any(each.covers(p) for each in filters))
+        # Another broker may have been told of it a moment ago: what is named exactly is looked for where it is stored.
+        concerned |= dict.fromkeys(pattern for each in filters if (pattern := each.exact()) is not None)
         for pattern in concerned:
             try:
                 before, after = await self._update(

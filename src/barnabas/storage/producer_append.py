@@ -132,7 +132,12 @@ class ProducerAppend:
     def _check_sequence(self, header: BatchHeader, offset: int) -> None:
         producer_epoch, first_sequence = header.producer_epoch, header.base_sequence
         verification = self._verification
-        if verification is not None and first_sequence > verification.lowest_sequence:
+        # A producer of another epoch, which was fenced, may have asked as well: its sequences are not this one's.
+        if (
+            verification is not None
+            and producer_epoch == verification.epoch
+            and first_sequence > verification.lowest_sequence
+        ):
             raise self._out_of_order(
                 offset,
                 f"{first_sequence} (incoming seq. number), {verification.lowest_sequence} (earliest seen sequence)",

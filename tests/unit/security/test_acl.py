@@ -193,17 +193,28 @@ def test_filters(wanted: Filter, covered: set[str]) -> None:
         (literal("other", AclResourceType.CLUSTER), "only valid name for the CLUSTER resource is kafka-cluster"),
         (literal(""), "Invalid empty resource name"),
         (literal("a/b", AclResourceType.GROUP), "Failed to create ACL"),
+        (literal(".."), "Failed to create ACL"),
+        (prefixed("a\x01b"), "Failed to create ACL"),
     ],
 )
 def test_patterns_that_cannot_be_stored(pattern: ResourcePattern, words: str) -> None:
     with pytest.raises(Refused, match=words) as refused:
-        check_creation(pattern)
+        check_creation(pattern, "User:a")
     assert refused.value.code is ErrorCode.INVALID_REQUEST
 
 
 def test_good_patterns_are_accepted() -> None:
-    check_creation(literal("kafka-cluster", AclResourceType.CLUSTER))
-    check_creation(prefixed("pay"))
+    check_creation(literal("kafka-cluster", AclResourceType.CLUSTER), "User:*")
+    check_creation(prefixed("pay"), "Group:")
+    check_creation(literal("*"), ":a")
+
+
+@pytest.mark.parametrize("principal", ["alice", ""])
+def test_principal_without_a_kind_is_not_stored(principal: str) -> None:
+    """An Apache broker of the cluster could not read the resource's list any more."""
+    with pytest.raises(Refused, match="expected a string in format principalType:principalName") as refused:
+        check_creation(literal("t"), principal)
+    assert refused.value.code is ErrorCode.INVALID_REQUEST
 
 
 # -- what a question costs ---------------------------------------------------------------------------------------------

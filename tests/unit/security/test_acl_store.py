@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import pytest
 
@@ -193,5 +194,41 @@ def test_entry_that_two_filters_cover_is_told_to_both_and_removed_once() -> None
             assert {entry for _, entry in removed[1]} == {READ_ALLOWED, WRITE_DENIED}
             assert removed[2] == []
             assert not list(known.patterns())
+
+    run(story())
+
+
+@pytest.mark.parametrize("pattern", [TOPIC, PREFIX])
+def test_broker_removes_by_name_what_it_has_not_heard_of_yet(pattern: ResourcePattern) -> None:
+    """An administrator grants at one broker and revokes at another, a moment later."""
+
+    async def story() -> None:
+        async with zookeeper() as ensemble, session(ensemble) as one, session(ensemble) as two:
+            deaf = AclAuthorizer()
+            other = AclStore(two, deaf, ensemble.clock)
+            await other.start()  # it does not run, so that it hears of nothing
+            async with broker(ensemble, one) as (known, store):
+                await store.add(pattern, [READ_ALLOWED, WRITE_DENIED])
+                assert not list(deaf.patterns())
+                exact = Filter(
+                    resource_type=pattern.resource_type, name=pattern.name, pattern_type=pattern.pattern_type
+                )
+                [removed] = await other.remove([replace(exact, operation=AclOperation.READ)])
+                assert removed == [(pattern, READ_ALLOWED)]
+                await known.until(lambda known: known.entries(pattern) == {WRITE_DENIED})
+                [removed] = await other.remove([exact])
+                assert removed == [(pattern, WRITE_DENIED)]
+
+    run(story())
+
+
+@pytest.mark.parametrize("name", ["absent", "a/b", "..", "a\x01b", ""])
+def test_name_that_no_resource_has_removes_nothing(name: str) -> None:
+    async def story() -> None:
+        async with zookeeper() as ensemble, session(ensemble) as one, broker(ensemble, one) as (known, store):
+            await store.add(TOPIC, [READ_ALLOWED])
+            wanted = Filter(resource_type=AclResourceType.TOPIC, name=name, pattern_type=PatternType.LITERAL)
+            assert await store.remove([wanted]) == [[]]
+            assert list(known.patterns()) == [TOPIC]
 
     run(story())

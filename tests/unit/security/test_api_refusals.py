@@ -4,11 +4,12 @@ from typing import Any
 
 import pytest
 
-from barnabas.api import scram
+from barnabas.api import quotas, scram
 from barnabas.api.acls import _binding, _filter
 from barnabas.api.cluster import refuse_election
-from barnabas.core.errors import ErrorCode, Malformed
+from barnabas.core.errors import ErrorCode, Malformed, Refused
 from barnabas.protocol.frame import encode_response
+from barnabas.protocol.messages.alter_client_quotas import RequestEntityData, RequestEntryData
 from barnabas.protocol.messages.alter_user_scram_credentials import (
     AlterUserScramCredentialsRequest,
     ScramCredentialDeletion,
@@ -36,6 +37,8 @@ def upsertion(name: str = "alice", mechanism: int = 1, iterations: int = 4096) -
         ([upsertion()], [("alice", 1)], ErrorCode.DUPLICATE_RESOURCE, "cannot be altered twice"),
         ([], [("alice", 0)], ErrorCode.UNSUPPORTED_SASL_MECHANISM, "Unknown SCRAM mechanism"),
         ([], [("", 1)], ErrorCode.UNACCEPTABLE_CREDENTIAL, "Username must not be empty"),
+        ([upsertion(name="..")], [], ErrorCode.UNACCEPTABLE_CREDENTIAL, "cannot be stored"),
+        ([], [(".", 1)], ErrorCode.UNACCEPTABLE_CREDENTIAL, "cannot be stored"),
     ],
 )
 def test_credentials_that_cannot_be_are_refused_in_kafkas_words(
@@ -54,6 +57,18 @@ def test_good_credentials_of_both_mechanisms_are_accepted() -> None:
         upsertions=[upsertion(mechanism=1), upsertion(mechanism=2, iterations=16384), upsertion(name="bob")]
     )
     assert scram._check(request) == {}
+
+
+@pytest.mark.parametrize("kind", [quotas.USER, quotas.CLIENT_ID])
+def test_quota_of_a_name_that_no_znode_can_have_is_refused(kind: str) -> None:
+    def path_of(name: str | None) -> tuple[str, str, frozenset[str]]:
+        return quotas._path_of(RequestEntryData(entity=[RequestEntityData(entity_type=kind, entity_name=name)], ops=[]))
+
+    for name in (".", ".."):
+        with pytest.raises(Refused, match="cannot be stored") as refused:
+            path_of(name)
+        assert refused.value.code is ErrorCode.INVALID_REQUEST
+    assert [path_of(name)[1] for name in ("...", "a/b", None)] == ["...", "a%2Fb", "<default>"]
 
 
 def creation(**changes: Any) -> AclCreation:

@@ -13,6 +13,7 @@ from barnabas.api.produce import ProduceApi
 from barnabas.core.config.log_config import LogConfig
 from barnabas.core.errors import ErrorCode, Malformed, Refused
 from barnabas.core.ids import BrokerId, LeaderEpoch, TopicPartition
+from barnabas.core.topics import INTERNAL_TOPICS
 from barnabas.protocol.compression import Codec
 from barnabas.protocol.frame import encode_response
 from barnabas.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
@@ -34,8 +35,9 @@ ME, OTHER = BrokerId(1), BrokerId(2)
 class Replies:
     """A call that keeps its answer."""
 
-    def __init__(self, version: int) -> None:
+    def __init__(self, version: int, client_id: str | None = None) -> None:
         self.api_version = version
+        self.client_id = client_id
         self.request_bytes = 0
         self.response: Any = None
         self.overlaps: frozenset[int] = frozenset()
@@ -58,10 +60,17 @@ def batch(codec: Codec = Codec.NONE, *, transactional: bool = False) -> bytearra
 
 
 def produce(
-    version: int, records: bytearray, *, acks: int = 1, allowed: bool = True, transaction: str | None = None
+    version: int,
+    records: bytearray,
+    *,
+    acks: int = 1,
+    allowed: bool = True,
+    transaction: str | None = None,
+    topic: str = "t",
+    client_id: str | None = None,
 ) -> Any:
     """The answer for the one partition; `None` where the records went on to the log."""
-    call: Any = Replies(version)
+    call: Any = Replies(version, client_id)
     appended: list[object] = []
     context: Any = SimpleNamespace(
         allows=lambda *args: allowed,
@@ -71,7 +80,7 @@ def produce(
     )
     data = PartitionProduceData(index=0, records=memoryview(records))
     request = ProduceRequest(
-        acks=acks, transactional_id=transaction, topic_data=[TopicProduceData(name="t", partition_data=[data])]
+        acks=acks, transactional_id=transaction, topic_data=[TopicProduceData(name=topic, partition_data=[data])]
     )
     api: Any = ProduceApi(context, SimpleNamespace(), SimpleNamespace(topics={}))  # type: ignore[arg-type]
     if appended:
@@ -95,6 +104,14 @@ def test_old_message_formats_are_invalid_records_in_a_produce_request() -> None:
     old = batch()
     old[MAGIC_AT] = 1
     assert produce(9, old).error_code == ErrorCode.INVALID_RECORD
+
+
+@pytest.mark.parametrize("topic", sorted(INTERNAL_TOPICS))
+def test_no_client_but_an_admin_tool_writes_to_the_topics_of_coordinators(topic: str) -> None:
+    """A coordinator that loads the partition would take any record there for one of its own."""
+    assert produce(9, batch(), topic=topic, client_id="rdkafka").error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
+    assert produce(9, batch(), topic=topic, client_id="__admin_client") is None
+    assert produce(9, batch(), topic=topic, allowed=False).error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
 
 def test_refused_produce_without_acks_ends_the_connection_instead_of_answering() -> None:

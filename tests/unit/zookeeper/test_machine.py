@@ -7,9 +7,9 @@ from zk_requests import Driver, create, delete, multi, multi_results, set_acl, s
 
 from barnabas.coordination.embedded import acl as acls
 from barnabas.coordination.embedded import reads, wire
-from barnabas.coordination.embedded.tree import is_valid_path
 from barnabas.coordination.embedded.watches import Client
 from barnabas.coordination.embedded.wire import Err, Event, Op, Perm, Reader
+from barnabas.coordination.paths import is_valid_path
 
 
 def ask(driver: Driver, client: Client, op: Op, body: bytes) -> tuple[int, bytes, list[tuple[Event, str]]]:

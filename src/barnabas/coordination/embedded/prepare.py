@@ -14,7 +14,6 @@ from barnabas.coordination.embedded.tree import (
     TTL_MS_MAX,
     DataTree,
     is_ephemeral,
-    is_valid_path,
     parent_of,
 )
 from barnabas.coordination.embedded.txns import (
@@ -29,6 +28,7 @@ from barnabas.coordination.embedded.txns import (
     Txn,
 )
 from barnabas.coordination.embedded.wire import MULTI_OPS_MAX, Acl, Err, Op, Perm, Reader
+from barnabas.coordination.paths import is_valid_path
 from barnabas.core.errors import Malformed
 
 

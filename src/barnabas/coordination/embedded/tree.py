@@ -4,7 +4,6 @@ Only `apply_*` change it, live and at replay alike. They are idempotent in the w
 a snapshot may already hold the effect of transactions that are replayed over it, and the outcome is the same.
 """
 
-import re
 from collections.abc import Iterator
 
 from barnabas.coordination.embedded import acl as acls
@@ -17,15 +16,6 @@ CONTAINER_OWNER = -(1 << 63)
 #: `ephemeralOwner` of a TTL node: top byte 0xff, two reserved bytes, then the TTL.
 TTL_OWNER_BITS = -(1 << 56)
 TTL_MS_MAX = (1 << 40) - 1
-
-# What PathUtils refuses: control characters, surrogates and the private use area, specials; beyond the BMP Java sees
-# surrogates, so those are refused as well.
-_BAD = "\\x00-\\x1f\\x7f-\\x9f\\ud800-\\uf8ff\\ufff0-\\uffff\U00010000-\U0010ffff"
-_PATH = re.compile(rf"(?:/(?!\.{{1,2}}(?:/|\Z))[^/{_BAD}]+)+")
-
-
-def is_valid_path(path: str) -> bool:
-    return path == "/" or _PATH.fullmatch(path) is not None
 
 
 def parent_of(path: str) -> str:

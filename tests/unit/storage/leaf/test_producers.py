@@ -378,6 +378,18 @@ def test_lowest_sequence_that_waits_for_verification_goes_first():
     log.append(log.data(2, txn=True), guard=entry.guard)
 
 
+@pytest.mark.parametrize("fenced_epoch", [0, 2])
+def test_question_of_another_epoch_does_not_stop_an_open_transaction(fenced_epoch: int):
+    """The coordinator refuses the other one, and its question stays behind: the transaction goes on all the same."""
+    log = Log(transaction_verification=True)
+    guard = log.state.start_verification(1, 0, 1, now_ms=0).guard
+    log.append(log.data(0, 3, epoch=1, txn=True), guard=guard)
+    log.state.start_verification(1, 2, fenced_epoch, now_ms=0)
+    log.produce(3, epoch=1, txn=True)
+    with refused_with(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER):
+        log.produce(5, epoch=1, txn=True)
+
+
 @pytest.mark.parametrize("commit", [True, False])
 @pytest.mark.parametrize(("sequence", "count"), [(3, 2), (3, 1), (4, 1), (3, 5), (0, 3)])
 def test_sequence_of_an_ended_transaction_is_not_confirmed_as_a_duplicate(log: Log, commit, sequence, count):
