@@ -133,6 +133,19 @@ def test_times_are_converted_in_utc_whatever_the_session_says(
     }
 
 
+def test_nanoseconds_become_the_microsecond_that_they_are_in(spark: SparkSession) -> None:
+    """A float has not all their digits: those of the last tenth of a microsecond were in the next one."""
+    given = [1_763_356_000_123_456_001, 1_763_356_000_123_456_950, 1_763_355_999_999_999_999, -1]
+    frame = spark.createDataFrame([(number,) for number in given], "at long")
+    made = frame.transform(
+        chain(
+            TimestampConverter("Timestamp", "at", unix_precision="nanoseconds"),
+            TimestampConverter("unix", "at", unix_precision="microseconds"),
+        )
+    )
+    assert [row["at"] for row in made.collect()] == [number // 1000 for number in given]
+
+
 def test_clocks_that_are_changed_where_the_session_is_change_no_time(spark: SparkSession) -> None:
     """There and back again: `'Z'` in quotes is a letter, and Z is the zone."""
     text = "yyyy-MM-dd'T'HH:mm:ss.SSSSSS'Z'"

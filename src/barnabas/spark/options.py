@@ -276,6 +276,9 @@ def _check_mode(given: Mapping[str, str], *, streaming: bool) -> None:
 
 
 def _check_limits(options: SourceOptions, *, streaming: bool) -> None:
+    least, most = options.min_offsets_per_trigger, options.max_offsets_per_trigger
+    if least is not None and most is not None and least > most:
+        raise ConfigError(f"minOffsetsPerTrigger ({least}) is higher than maxOffsetsPerTrigger ({most})")
     if streaming:
         return
     starting, ending = options.starting, options.ending

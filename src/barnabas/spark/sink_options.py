@@ -109,7 +109,7 @@ def parse(options: Mapping[str, str]) -> SinkOptions:
             retry_backoff_ms=producer.retry_backoff_ms,
         ),
         encoder=EncoderSettings(
-            topic=given.get("topic"),
+            topic=given["topic"].strip() if "topic" in given else None,
             batch_bytes=batch_bytes,
             record_bytes_max=request_bytes,
             codec=producer.codec,

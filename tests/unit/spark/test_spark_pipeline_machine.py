@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql.datasource import CaseInsensitiveDict
-from pyspark.sql.streaming.datasource import ReadAllAvailable
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.types import BooleanType, LongType, StringType, StructField, StructType
 from rich.console import Console
 
@@ -24,7 +24,14 @@ from barnabas.spark.pipelines.live import HEADERS
 from barnabas.spark.pipelines.project import ProjectError, create_project, load_project
 from barnabas.spark.pipelines.sinks.sql_table import SqlTarget
 from barnabas.spark.pipelines.sources.generator import Plan, SyntheticStreamReader, generate, split
-from barnabas.spark.pipelines.sources.sql_query import SqlQuery, SqlSource, bounds
+from barnabas.spark.pipelines.sources.sql_query import (
+    SqlQuery,
+    SqlRange,
+    SqlSource,
+    SqlStreamReader,
+    bounds,
+    read_range,
+)
 from barnabas.spark.pipelines.sql_files import BadCall, Statement, statements, topic_views
 
 PROGRESS = {
@@ -265,6 +272,38 @@ def test_sqlite_rows_wait_for_their_delay_and_no_longer(tmp_path: Path, form: st
     by_number = SqlSource(CaseInsensitiveDict({**options, "cursor": "id", "delayMs": "1"}))
     with pytest.raises(ValueError, match="delayMs needs a time as the first column of the cursor; id is bigint"):
         by_number.streamReader(by_number.schema())
+
+
+def test_sqlite_rows_are_read_in_the_types_of_their_columns_whatever_the_first_ones_hold(tmp_path: Path) -> None:
+    """Arrow's driver looked at 1,024 rows, took nulls for whole numbers, and refused the first text behind them."""
+    last = (5000, "tea", 2.5, b"x", "2026-01-02 03:04:05")
+    with closing(sqlite3.connect(tmp_path / "db")) as connection, connection:
+        connection.execute("CREATE TABLE t (id INTEGER, note TEXT, price NUMERIC, data BLOB, at TIMESTAMP)")
+        many = [(number, None, number, None, None) for number in range(3000)]
+        connection.executemany("INSERT INTO t VALUES (?, ?, ?, ?, ?)", [*many, last])
+    query = SqlQuery.parse({"uri": f"sqlite:///{tmp_path}/db", "table": "t", "cursor": "id"})
+    read = [row for batch in read_range(query, query.schema(), SqlRange()) for row in batch.to_pylist()]
+    assert len(read) == 3001
+    assert read[-1] == {"id": 5000, "note": "tea", "price": 2.5, "data": b"x", "at": datetime(2026, 1, 2, 3, 4, 5)}
+    assert read[0] == {"id": 0, "note": None, "price": 0.0, "data": None, "at": None}
+    # A float is a bound as it is, to the last bit.
+    query = replace(query, cursor=("price",))
+    end = SqlStreamReader(query, query.schema()).latestOffset({}, ReadMaxRows(4))
+    some = [row["id"] for batch in read_range(query, query.schema(), SqlRange({}, end)) for row in batch.to_pylist()]
+    assert some == [0, 1, 2, 5000]
+
+
+def test_a_number_is_not_taken_for_a_time(tmp_path: Path) -> None:
+    """A column of SQLite that is called a timestamp may have seconds since 1970: they once were read as microseconds."""
+    with closing(sqlite3.connect(tmp_path / "db")) as connection, connection:
+        connection.execute("CREATE TABLE t (at TIMESTAMP)")
+        connection.execute("INSERT INTO t VALUES (1763356000)")
+    query = SqlQuery.parse({"uri": f"sqlite:///{tmp_path}/db", "table": "t"})
+    with pytest.raises(DatabaseError, match="t, column at: a number and not a time"):
+        list(read_range(query, query.schema(), SqlRange()))
+    numbers = StructType([StructField("at", LongType())])
+    [found] = read_range(query, numbers, SqlRange())
+    assert found.to_pylist() == [{"at": 1763356000}]
 
 
 @pytest.mark.parametrize(

@@ -190,7 +190,7 @@ def test_options_have_the_names_of_spark_and_of_kafka_producers() -> None:
     options = parse(
         {
             "Kafka.Bootstrap.Servers": "a:1,b:2",
-            "topic": "Orders",
+            "topic": " Orders ",
             "deliveryGuarantee": "At-Least-Once",
             "kafka.compression.type": "gzip",
             "kafka.compression.gzip.level": "9",

@@ -159,6 +159,8 @@ def test_what_cannot_work_is_refused_by_name():
     for name in ("minPartitions", "maxRecordsPerPartition", "maxOffsetsPerTrigger", "minOffsetsPerTrigger"):
         for text in ("0", "-1", "many"):
             refused({**base, name: text}, f"{name} must be positive")
+    crossed = {"minOffsetsPerTrigger": "11", "maxOffsetsPerTrigger": "10"}
+    refused({**base, **crossed}, r"minOffsetsPerTrigger \(11\) is higher than maxOffsetsPerTrigger \(10\)")
     refused({**base, "failOnDataLoss": "maybe"}, "neither true nor false")
     refused({**base, "fetchOffset.numRetries": "-1"}, "must be a whole number")
     refused({**base, "maxTriggerDelay": "soon"}, "not a time such as 15m")

@@ -20,6 +20,7 @@ from pyspark.sql.types import (
     BinaryType,
     BooleanType,
     DataType,
+    DateType,
     DecimalType,
     DoubleType,
     FloatType,
@@ -27,7 +28,9 @@ from pyspark.sql.types import (
     LongType,
     MapType,
     StringType,
+    StructField,
     StructType,
+    TimestampType,
 )
 
 from barnabas.spark.pipelines import sinks
@@ -421,6 +424,41 @@ def test_sqlite_keeps_every_digit_of_a_decimal_or_refuses_it(tmp_path: Path) -> 
             [{"id": 9, "n": Decimal("1234567890123456.78")}, {"id": 10, "n": Decimal("1.5")}],
         )
     assert len(table.rows()) == len(kept)
+
+
+@pytest.mark.parametrize("options", [{}, {"mode": "upsert", "key": "id"}])
+def test_sqlite_takes_a_batch_of_very_many_tasks(tmp_path: Path, options: dict[str, str]) -> None:
+    """Of a union it takes 500 terms. A batch of 501 tasks failed, with each attempt again."""
+    table = Table("sqlite", tmp_path)
+    target = table.target(schema_of("id long"), **options)
+    items: list[dict[str, object]] = []
+    for number in range(501):
+        rows = pa.RecordBatch.from_pydict({"id": pa.array([number, number + 1], pa.int64())})
+        items += target.stage(iter([rows]), Task("query", 0, number, number))
+    target.publish(items, Batch("query", 0))
+    read = [row["id"] for row in table.rows()]
+    assert read == sorted([*range(501), *range(1, 502)] if not options else range(502))
+
+
+def test_days_that_have_no_name_are_written_to_delta_and_refused_by_name_for_iceberg(tmp_path: Path) -> None:
+    """Both failed without saying what with: date value out of range."""
+    far = pa.table({"id": pa.array([1, 2], pa.int64()), "day": pa.array([0, 2_932_897], pa.date32())})
+    schema = StructType([StructField("id", LongType()), StructField("day", DateType())])
+    delta = Table("delta", tmp_path)
+    target = delta.target(schema)
+    items = target.stage(iter(far.to_batches()), Task("query", 0, 0, 0))
+    target.publish(items, None)
+    days = DeltaTable(f"{tmp_path}/delta").to_pyarrow_table().sort_by("id").column("day").cast(pa.int32())
+    assert days.to_pylist() == [0, 2_932_897]
+    times = far.set_column(1, "day", pa.array([0, 1 << 60], pa.timestamp("us", "UTC")))
+    for kind, rows in ((DateType(), far), (TimestampType(), times)):
+        target = Table("iceberg", tmp_path / kind.typeName()).target(
+            StructType([StructField("id", LongType()), StructField("day", kind)])
+        )
+        with pytest.raises(
+            TableMismatch, match=r"Iceberg table a.b .* column day has a time that is not in the years 1"
+        ):
+            target.stage(iter(rows.to_batches()), Task("query", 0, 0, 0))
 
 
 def test_large_values_are_not_all_held_before_they_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

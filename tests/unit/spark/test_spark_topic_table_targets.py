@@ -2,6 +2,7 @@
 
 import math
 import os
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
@@ -182,6 +183,24 @@ class Topic:
 
     def topic_ids(self) -> dict[str, bytes]:
         return {}
+
+    def earliest(self, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
+        return dict.fromkeys(partitions, 5)
+
+    def latest(self, partitions: list[TopicPartition], known: dict[TopicPartition, int]) -> dict[TopicPartition, int]:
+        return dict.fromkeys(partitions, 9)
+
+
+def test_records_that_were_deleted_before_they_were_read_stop_a_table_or_are_passed_over(tmp_path: Path) -> None:
+    """It failed in a task, began again every 30 seconds for ever, and said to set an option that tables do not have."""
+    table, topic = upserts(tmp_path, "delta"), Topic()
+    assert filling.plan(table, place_of(table), topic, records_max=100).records == 4  # type: ignore[arg-type]
+    target = target_of(table, CHANGES)
+    target.publish(staged(target, (1, 0, False)), Span({PART: NOWHERE}, {PART: 3}))
+    with pytest.raises(filling.TableStopped, match=r"orders-0 from 3 to 5\. .*rebuild orders.*--on-data-loss skip"):
+        filling.plan(table, place_of(table), topic, records_max=100)  # type: ignore[arg-type]
+    planned = filling.plan(replace(table, on_loss="skip"), place_of(table), topic, records_max=100)  # type: ignore[arg-type]
+    assert planned.starts == {TopicPartition("orders", 0): 3}
 
 
 @pytest.mark.parametrize("kind", ["delta", "iceberg"])

@@ -1,12 +1,16 @@
 """Two databases behind one small interface: PostgreSQL and SQLite, both through Arrow's ADBC drivers.
 
+But for the rows of SQLite, which Python's own module reads. Arrow's driver takes the types of the first 1,024 rows for those of
+all that follow: a column that begins with nulls would be one of whole numbers, and the first text in it an error.
+
 A URI says which: `postgresql://user:password@host:port/name`, or `sqlite:///path` (four slashes for an absolute one).
 """
 
 import importlib
 import re
+import sqlite3
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from enum import Enum
 from pathlib import Path
 from types import ModuleType
@@ -16,6 +20,9 @@ if TYPE_CHECKING:
     import pyarrow
 
 _TYPE = re.compile(r"[A-Za-z][A-Za-z0-9_ (),\[\]]*")
+#: How long SQLite waits for another writer.
+_BUSY_S = 60
+_SQLITE_ROWS = 8192
 
 
 class Dialect(Enum):
@@ -58,10 +65,31 @@ class Database:
         try:
             with driver.connect(self._target) as connection:
                 if self.dialect is Dialect.SQLITE:
-                    execute(connection, "PRAGMA busy_timeout = 60000")
+                    execute(connection, f"PRAGMA busy_timeout = {_BUSY_S * 1000}")
                     connection.commit()
                 yield connection
         except driver.Error as error:
+            raise DatabaseError(f"{self.name}: {error}") from error
+
+    def rows(self, query: str, parameters: Sequence[object] = ()) -> "Iterator[pyarrow.RecordBatch]":
+        """Of a query that may have many, in the types that its values have."""
+        if self.dialect is Dialect.SQLITE:
+            yield from self._sqlite_rows(query, parameters)
+            return
+        with self.connect() as connection:
+            yield from batches(connection, query, parameters)
+
+    def _sqlite_rows(self, query: str, parameters: Sequence[object]) -> "Iterator[pyarrow.RecordBatch]":
+        import pyarrow
+
+        try:
+            with closing(sqlite3.connect(self._target, timeout=_BUSY_S)) as connection:
+                cursor = connection.execute(query, list(parameters))
+                names = [each[0] for each in cursor.description]
+                while found := cursor.fetchmany(_SQLITE_ROWS):
+                    columns = [_array(values) for values in zip(*found, strict=True)]
+                    yield pyarrow.RecordBatch.from_arrays(columns, names=names)
+        except sqlite3.Error as error:
             raise DatabaseError(f"{self.name}: {error}") from error
 
     def quoted(self, identifier: str) -> str:
@@ -114,6 +142,20 @@ class Database:
             [name, schema] if schema else [name],
         )
         return [Column(row["name"], row["declared"], not row["needed"], row["has_default"]) for row in rows]
+
+
+def _array(values: Sequence[object]) -> "pyarrow.Array":
+    """What SQLite has in a column: numbers, texts, bytes. Where it has several kinds, all as texts."""
+    import pyarrow
+
+    try:
+        return pyarrow.array(values)
+    except pyarrow.ArrowInvalid:
+        return pyarrow.array([None if value is None else _text(value) for value in values], pyarrow.string())
+
+
+def _text(value: object) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)
 
 
 def execute(connection: Any, statement: str, parameters: Sequence[object] = ()) -> None:

@@ -104,8 +104,16 @@ def plan(
     """`until`: go no further than this."""
     partitions = _partitions(table, lookup)
     marks = {each: _or_nowhere(place.known(table.mark(each.partition))) for each in partitions}
-    earliest = lookup.earliest([each for each in partitions if marks[each] == NOWHERE])
-    starts = {each: earliest.get(each, marks[each]) for each in partitions}
+    earliest = lookup.earliest(partitions)
+    starts = {each: earliest[each] if marks[each] == NOWHERE else marks[each] for each in partitions}
+    gone = [f"{each} from {starts[each]} to {earliest[each]}" for each in partitions if starts[each] < earliest[each]]
+    if gone and table.on_loss == "stop":
+        # Here, and not by a task that fails: nothing that is tried again brings them back.
+        raise TableStopped(
+            f"records were deleted from the topic before they were read: {', '.join(gone)}. `barnabas tables rebuild "
+            f"{table.name}` makes the table as the topic is. To go on without them, remove the table and add it again with "
+            "--on-data-loss skip: it keeps what it has"
+        )
     latest = lookup.latest(partitions, known=starts)
     ahead = [f"{each} at {starts[each]} of {latest[each]}" for each in partitions if starts[each] > latest[each]]
     if ahead:

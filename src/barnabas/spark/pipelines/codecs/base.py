@@ -162,9 +162,11 @@ def convert_all(values: pa.Array, convert: Convert, arrow_type: pa.DataType) -> 
         return pa.StructArray.from_arrays([whole, pa.nulls(len(values), error_type)], fields=fields)
     data: list[object] = []
     errors: list[dict[str, str] | None] = []
-    for value in values.to_pylist():
+    for value in _in_python(values):
         converted, problem = None, None
-        if value is not None:
+        if isinstance(value, Exception):
+            problem = error_of(value)
+        elif value is not None:
             try:
                 converted = convert(value)
             except UnknownSchema as error:
@@ -178,6 +180,21 @@ def convert_all(values: pa.Array, convert: Convert, arrow_type: pa.DataType) -> 
     # Values first: they may turn out not to fit, which is an error, too.
     fitted = _to_arrow(data, errors, arrow_type)
     return pa.StructArray.from_arrays([fitted, pa.array(errors, error_type)], fields=fields)
+
+
+def _in_python(values: pa.Array) -> list[object]:
+    """What a codec in Python is given; an exception for what Python has no value of, such as a time after the year 9999."""
+    try:
+        return list(values.to_pylist())
+    except (OverflowError, ValueError):
+        return [_or_exception(each) for each in values]
+
+
+def _or_exception(scalar: pa.Scalar) -> object:
+    try:
+        return scalar.as_py()
+    except (OverflowError, ValueError) as error:
+        return error
 
 
 def _to_arrow(data: list[object], errors: list[dict[str, str] | None], arrow_type: pa.DataType) -> pa.Array:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from barnabas.spark.pipelines.sinks.table_schema import require_values
+from barnabas.spark.pipelines.sinks.table_schema import TableMismatch, require_values
 
 if TYPE_CHECKING:
     import pyarrow
@@ -25,6 +25,8 @@ _ROW: Final = "barnabas_row"
 #: milliseconds is beyond them.
 TIME_MIN_US: Final = -62_135_596_800_000_000
 TIME_MAX_US: Final = 253_402_300_799_999_999
+_DAY_MIN: Final = -719_162
+_DAY_MAX: Final = 2_932_896
 
 
 def is_enough(rows: int, size_bytes: int) -> bool:
@@ -56,6 +58,28 @@ def in_chunks(batches: "Iterator[pyarrow.RecordBatch]", written: StructType, *, 
             waiting, rows, size_bytes = [], 0, 0
     if waiting:
         yield chunk(waiting)
+
+
+def require_named_times(rows: "pyarrow.Table", *, what: str) -> None:
+    """No time or day outside of the years 1 to 9999, which pyiceberg cannot write down."""
+    import pyarrow
+    import pyarrow.compute as compute
+    import pyarrow.types as types
+
+    for name, column in zip(rows.column_names, rows.columns, strict=True):
+        if types.is_timestamp(column.type):
+            numbers, least, most, unit = column.cast(pyarrow.int64()), TIME_MIN_US, TIME_MAX_US, "microseconds"
+        elif types.is_date32(column.type):
+            numbers, least, most, unit = column.cast(pyarrow.int32()), _DAY_MIN, _DAY_MAX, "days"
+        else:
+            continue
+        ends = compute.min_max(numbers).as_py()
+        wrong = [end for end in ends.values() if end is not None and not least <= end <= most]
+        if wrong:
+            raise TableMismatch(
+                f"{what} does not take these rows: column {name} has a time that is not in the years 1 to 9999: {wrong[0]} "
+                f"{unit} since 1970"
+            )
 
 
 def by_partition(
@@ -136,14 +160,24 @@ def _ends(column: "pyarrow.ChunkedArray") -> tuple[object, object]:
         return -sys.float_info.max, sys.float_info.max  # JSON has no other numbers
     if types.is_timestamp(column.type):
         return _times(column)
+    if types.is_date(column.type):
+        return _days(column)
     ends = compute.min_max(column).as_py()
     low, high = ends["min"], ends["max"]
     if isinstance(low, str):
         return low[:_TEXT_MAX], high if len(high) <= _TEXT_MAX else high[:_TEXT_MAX] + _LAST_CHARACTER
-    if isinstance(low, date):
-        return low.isoformat(), high.isoformat()
     if isinstance(low, Decimal):
         return _number(low, math.floor), _number(high, math.ceil)
+    return low, high
+
+
+def _days(column: "pyarrow.ChunkedArray") -> tuple[str, str]:
+    """A day that has no name is before or after all that have one, as with times."""
+    import pyarrow.compute as compute
+
+    ends = compute.min_max(column)
+    told = (min(max(ends[name].value, _DAY_MIN), _DAY_MAX) for name in ("min", "max"))
+    low, high = ((date(1970, 1, 1) + timedelta(days=days)).isoformat() for days in told)
     return low, high
 
 

@@ -188,6 +188,7 @@ class IcebergTarget:
             filesystem.create_dir(f"{folder}/data")
         staged: list[dict[str, object]] = []
         for table in files.in_chunks(rows, self.written, what=self.what):
+            files.require_named_times(table, what=self.what)
             name = f"data/{task.partition:05}-{uuid.uuid4().hex}.parquet"
             files.write_parquet(filesystem, f"{folder}/{name}", table)
             staged.append({"path": name})

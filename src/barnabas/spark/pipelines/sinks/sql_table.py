@@ -44,6 +44,8 @@ _STAGE = "barnabas_stage"
 _SEQUENCE = "barnabas_sequence"
 #: Rows of one task are numbered from its partition's number times this.
 _ROWS_PER_TASK = 1 << 40
+#: SQLite takes 500 in a row.
+_UNION_MAX = 250
 
 _TYPES: dict[type[DataType], tuple[str, str]] = {
     ByteType: ("smallint", "INTEGER"),
@@ -312,7 +314,7 @@ class SqlTarget:
         listed = ", ".join(columns)
         if not stages:
             return []
-        staged = " UNION ALL ".join(f"SELECT * FROM {quoted(stage)}" for stage in stages)
+        staged = _union([f"SELECT * FROM {quoted(stage)}" for stage in stages])
         if not self.options.upsert:
             return [f"INSERT INTO {table} ({listed}) SELECT {listed} FROM ({staged}) AS staged ORDER BY {_SEQUENCE}"]
         keys = ", ".join(map(quoted, self.options.keys))
@@ -424,6 +426,14 @@ def _require_exact(rows: "pyarrow.Table", *, what: str) -> None:
 def _is_exact(value: Decimal) -> bool:
     is_whole = value == value.to_integral_value() and -(1 << 63) <= value < 1 << 63
     return is_whole or Decimal(repr(float(value))) == value
+
+
+def _union(parts: list[str]) -> str:
+    """The rows of all: of very many, in groups."""
+    while len(parts) > _UNION_MAX:
+        groups = [parts[at : at + _UNION_MAX] for at in range(0, len(parts), _UNION_MAX)]
+        parts = [f"SELECT * FROM ({' UNION ALL '.join(group)}) AS part" for group in groups]
+    return " UNION ALL ".join(parts)
 
 
 def _stage_prefix(query_id: str) -> str:

@@ -30,7 +30,7 @@ from pyspark.sql.types import (
 )
 
 from barnabas.spark.options import check_names
-from barnabas.spark.pipelines.database import Database, DatabaseError, Dialect, batches, fetch
+from barnabas.spark.pipelines.database import Database, DatabaseError, Dialect, fetch
 from barnabas.spark.pipelines.sinks.exactly_once import BatchWriter, StreamWriter, once_of
 from barnabas.spark.pipelines.sinks.sql_table import SqlTarget
 
@@ -198,17 +198,17 @@ class SqlStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"cursor": [found[0][f"c{n}"] for n in count], "types": [found[0][f"t{n}"] for n in count]}
 
 
-def bounds(query: SqlQuery, after: dict[str, list[str]], upto: dict[str, list[str]]) -> tuple[str, list[str]]:
+def bounds(query: SqlQuery, after: dict[str, list[str]], upto: dict[str, list[str]]) -> tuple[str, list[object]]:
     """The condition of a range, and its parameters."""
     columns = [query.database.quoted(each) for each in query.cursor]
     conditions = [f"{column} IS NOT NULL" for column in columns]
-    parameters: list[str] = []
+    parameters: list[object] = []
     for offset, sign in ((after, ">"), (upto, "<=")):
         if offset:
             first = len(parameters) + 1
             marks = [query.database.parameter(first + n, kind) for n, kind in enumerate(offset["types"])]
             conditions.append(f"({', '.join(columns)}) {sign} ({', '.join(marks)})")
-            parameters += offset["cursor"]
+            parameters += [_bound(query, *each) for each in zip(offset["cursor"], offset["types"], strict=True)]
     if query.delay_ms and query.database.dialect is Dialect.POSTGRESQL:
         conditions.append(f"{columns[0]} <= now() - interval '{query.delay_ms} milliseconds'")
     elif query.delay_ms:
@@ -218,6 +218,11 @@ def bounds(query: SqlQuery, after: dict[str, list[str]], upto: dict[str, list[st
     return " AND ".join(conditions) or "TRUE", parameters
 
 
+def _bound(query: SqlQuery, text: str, kind: str) -> object:
+    """Versions of SQLite do not all make the same float of a text."""
+    return float(text) if query.database.dialect is Dialect.SQLITE and kind == "real" else text
+
+
 def read_range(query: SqlQuery, schema: StructType, part: SqlRange) -> "Iterator[pyarrow.RecordBatch]":
     """The rows of a range, in order of the cursor, as Spark wants them."""
     wanted = to_arrow_schema(schema, timezone="UTC")
@@ -225,9 +230,8 @@ def read_range(query: SqlQuery, schema: StructType, part: SqlRange) -> "Iterator
     where, parameters = bounds(query, part.after, part.upto) if query.cursor else ("TRUE", [])
     order = ", ".join(query.database.quoted(each) for each in query.cursor)
     text = f"SELECT {columns} FROM ({query.query}) AS q WHERE {where}" + (f" ORDER BY {order}" if order else "")
-    with query.database.connect() as connection:
-        for batch in batches(connection, text, parameters):
-            yield fitted(batch, wanted, query.what)
+    for batch in query.database.rows(text, parameters):
+        yield fitted(batch, wanted, query.what)
 
 
 def fitted(batch: "pyarrow.RecordBatch", wanted: "pyarrow.Schema", what: str) -> "pyarrow.RecordBatch":
@@ -237,6 +241,11 @@ def fitted(batch: "pyarrow.RecordBatch", wanted: "pyarrow.Schema", what: str) ->
     arrays = []
     for column, target in zip(batch.columns, wanted, strict=True):
         storage = column.storage if isinstance(column, pyarrow.ExtensionArray) else column
+        if pyarrow.types.is_integer(storage.type) and pyarrow.types.is_temporal(target.type):
+            # Seconds, milliseconds or days, since when? Arrow would take it for microseconds.
+            raise DatabaseError(
+                f"{what}, column {target.name}: a number and not a time: read it as bigint (schema=) and convert it"
+            )
         try:
             arrays.append(storage.cast(target.type))
         except (pyarrow.ArrowInvalid, pyarrow.ArrowNotImplementedError) as error:

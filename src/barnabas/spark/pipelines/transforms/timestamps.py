@@ -127,7 +127,8 @@ class TimestampConverter:
             case "microseconds":
                 return F.timestamp_micros(value)
             case _:
-                return F.timestamp_micros(F.floor(value / 1000).cast("bigint"))
+                # As decimals: a float has not all digits of nanoseconds, and rounds up to the next microsecond.
+                return F.timestamp_micros(F.floor(value.cast("decimal(20,0)") / 1000).cast("bigint"))
 
     def _written(self, instant: Column) -> Column:
         match self.target_type:
