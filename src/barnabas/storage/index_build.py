@@ -24,9 +24,14 @@ class IndexBuilder:
         "offset_of_max",
     )
 
-    def __init__(self, offset_index: OffsetIndex, time_index: TimeIndex, interval_bytes: int) -> None:
-        offset_index.reset()
-        time_index.reset()
+    def __init__(
+        self, offset_index: OffsetIndex, time_index: TimeIndex, interval_bytes: int, size_bytes: int | None = None
+    ) -> None:
+        """`size_bytes`: of the segment, where it is known. Thousands of small ones are read after an unclean stop: room that
+        they cannot need costs more than all else."""
+        entries_max = None if size_bytes is None else size_bytes // (interval_bytes + 1)
+        offset_index.reset(entries_max)
+        time_index.reset(None if entries_max is None else entries_max + 1)
         self._offset_index = offset_index
         self._time_index = time_index
         self.interval_bytes = interval_bytes
@@ -56,6 +61,8 @@ class IndexBuilder:
 
     def finish(self, *, trim: bool) -> None:
         self._time_index.maybe_append(self.max_timestamp, self.offset_of_max, skip_full_check=True)
-        if trim:
-            self._offset_index.trim_to_valid_size()
-            self._time_index.trim_to_valid_size()
+        for index in (self._offset_index, self._time_index):
+            if trim:
+                index.trim_to_valid_size()
+            else:
+                index.preallocate()

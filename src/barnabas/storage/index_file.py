@@ -141,10 +141,12 @@ class IndexFile(ABC):
         """Cut the file to its entries."""
         self.resize(self.entries * self.ENTRY_SIZE)
 
-    def reset(self) -> None:
-        """Drop every entry and make room: where a rebuild starts. Also heals a file of an impossible length."""
-        self.open()
-        self._cut(0, self._room(0))
+    def reset(self, entries_max: int | None = None) -> None:
+        """Drop every entry and make room, for so many where that is known: where a rebuild starts. Also heals a file of an
+        impossible length."""
+        room = self._room(0)
+        self._cut(0, room if entries_max is None else min(room, entries_max * self.ENTRY_SIZE), create=True)
+        self._opened = True
 
     def close(self) -> None:
         """Trim and unmap. May be opened again by the next look-up."""
@@ -198,7 +200,7 @@ class IndexFile(ABC):
     def _on_unmap(self) -> None:
         """Let go of every view of the map, or it cannot be closed."""
 
-    def _cut(self, entries: int, length: int) -> None:
+    def _cut(self, entries: int, length: int, *, create: bool = False) -> None:
         """Keep `entries` entries in a file of `length` bytes, and map it again.
 
         The file is cut to its entries before it gets its length, so that what follows them is a hole that
@@ -206,7 +208,7 @@ class IndexFile(ABC):
         """
         valid = entries * self.ENTRY_SIZE
         disk = self._disk
-        fd = disk.open(self.path)  # before the map goes: without a descriptor the index stays as it is
+        fd = disk.open(self.path, create=create)  # before the map goes: without a descriptor the index stays as it is
         try:
             self._unmap()
             disk.truncate(fd, valid)

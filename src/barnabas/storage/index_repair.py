@@ -43,7 +43,7 @@ class _Repair:
         """Any thread. Touches only what cannot change: the log below its end, and files that nobody else knows."""
         for index in self._indexes:
             self._env.disk.unlink(index.path)
-        builder = self._builder = IndexBuilder(*self._indexes, self._interval_bytes)
+        builder = self._builder = IndexBuilder(*self._indexes, self._interval_bytes, self._batches.size_bytes)
         builder.add_all(self._batches)
         builder.finish(trim=True)
         for index in self._indexes:

@@ -100,6 +100,8 @@ class _Loader:
         self._producers = self._new_producers()
         self._epoch_file = EpochFile(directory, env.disk)
         self._epochs = LeaderEpochCache()
+        #: What their file says.
+        self._epochs_on_file: list[EpochEntry] = []
         #: The file of the epochs, which is written with the producers of a start from the tier, tells of its log start.
         self._knew_tier = False
 
@@ -198,6 +200,7 @@ class _Loader:
             entries = []
         except CheckpointError as error:
             logger.warning("ignoring leader epochs that cannot be read: %s", error)
+        self._epochs_on_file = entries
         first = self._segments.first.base_offset if len(self._segments) else 0
         self._knew_tier = bool(entries) and entries[0].start_offset <= self._log_start
         if self._is_tiered and (self._log_start < first or not self._is_log_start_known):
@@ -399,6 +402,10 @@ class _Loader:
             self._log_start = max(self._log_start, self._segments.first.base_offset)
         self._epochs.truncate_from_end(end_offset)
         self._epochs.truncate_from_start(self._log_start)
+        if self._epochs.dirty and self._epochs.entries == self._epochs_on_file:
+            # Read from the records again, and the same. The next flush makes sure that it is on disk.
+            self._epochs.dirty = False
+            self._epoch_file.unsynced.add(self._epoch_file.path)
         self._epochs.flush()
         return end_offset
 

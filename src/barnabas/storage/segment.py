@@ -484,17 +484,17 @@ class Segment:
     def rebuild_indexes(self, why: str) -> None:
         """Rebuild the offset and time index from the log. Blocks."""
         logger.warning("rebuilding the indexes of %s: %s", self.log_path, why)
-        builder = self.index_builder()
+        builder = self.index_builder(self.size_bytes)
         builder.add_all(self.part_from(0))
         self.take_indexes(builder)
 
-    def index_builder(self) -> IndexBuilder:
-        """Empties the indexes, whatever is in them; hand it back to `take_indexes`."""
+    def index_builder(self, size_bytes: int | None = None) -> IndexBuilder:
+        """Empties the indexes, whatever is in them; hand it back to `take_indexes`. `size_bytes`: see there."""
         if self._offset_index is None or self._time_index is None:
             self._make_indexes()
         assert self._offset_index is not None
         assert self._time_index is not None
-        return IndexBuilder(self._offset_index, self._time_index, self.index_interval_bytes)
+        return IndexBuilder(self._offset_index, self._time_index, self.index_interval_bytes, size_bytes)
 
     def take_indexes(self, builder: IndexBuilder) -> None:
         self._max_timestamp, self._offset_of_max_timestamp = builder.max_timestamp, builder.offset_of_max

@@ -74,7 +74,7 @@ def recover_segment(
     that comes before the segment, and afterwards all of it.
     """
     next_offset = max(start_offset, segment.base_offset)
-    builder = segment.index_builder()
+    builder = segment.index_builder(segment.size_bytes)
     txn_index = segment.txn_index
     txn_index.reset()
     valid, has_gaps = 0, False
