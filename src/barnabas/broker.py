@@ -519,7 +519,10 @@ class Broker:
             self.broker_connections.brokers_changed()
 
     async def _refresh_features(self) -> None:
+        before = self.features.broker_epochs
         await self.features.refresh()
+        now = self.features.broker_epochs
+        self.broker_connections.brokers_returned({each for each in now if now[each] != before.get(each, now[each])})
         self.mirrors.manager.features_changed()
 
     async def _watch_controller(self) -> None:

@@ -450,7 +450,10 @@ class SimCluster:
             groups = getattr(process.broker, "groups", None)
             # To read from a disk that fails would take its directory offline.
             if process.is_up and groups is not None and not process.storage.faults:
-                where = TopicPartition(GROUP_METADATA_TOPIC, groups.coordinator.partition_for(group))
+                place = groups.coordinator.topic.place_of(group)
+                if place is None:  # it is being looked up, and so it serves nobody
+                    continue
+                where = TopicPartition(GROUP_METADATA_TOPIC, place)
                 with process.looked_at():
                     known = offset_records(self.log_of(process.id, where), group)
                 last = max((known.get(pair, -1) for pair in found.items()), default=-1)

@@ -415,6 +415,14 @@ _ALL = [
         profile="power",
     ),
     Mutant(
+        "what waits for the former life of a broker goes on waiting",
+        "broker.py",
+        "self.broker_connections.brokers_returned({each for each in now if now[each] != before.get(each, now[each])})",
+        "pass",
+        profile="power",
+        finding="seed 100108",
+    ),
+    Mutant(
         "a new controller keeps silent towards the replicas",
         "controller",
         "self._replicas.to_online(each for each in replicas if context.replica_state(each) is ReplicaState.ONLINE)",

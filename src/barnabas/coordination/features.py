@@ -46,6 +46,8 @@ class ClusterFeatures:
         #: ZooKeeper's number of the last change among the brokers: one for the whole cluster. A client reads features from
         #: several brokers, and believes the one with the highest epoch.
         self.epoch = 0
+        #: Of each live broker: another one, and it has registered anew.
+        self.broker_epochs: Mapping[int, int] = {}
         self.on_change: Callable[[], object] = lambda: None
         session.on_state(self._session_changed)
 
@@ -99,6 +101,9 @@ class ClusterFeatures:
             if levels != self._levels:
                 log.info("features that every broker has: %s", levels or "none")
             self._levels, self.epoch = levels, epoch
+            self.broker_epochs = {
+                int(name): result.stat.czxid for name, result in zip(names, results, strict=True) if result.stat
+            }
         return True
 
 

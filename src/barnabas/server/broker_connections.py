@@ -6,7 +6,7 @@ busy (replica fetchers, the controller's channels) open their own.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from typing import TypeVar
 
 from barnabas.client.connection import Connection
@@ -64,6 +64,12 @@ class BrokerConnections:
         """What waits for a broker that is gone ends: a host without power answers nothing, and says so to nobody."""
         for lane in self._lanes:
             lane.leave(lambda broker: self._endpoint_of(broker) is None)
+
+    def brokers_returned(self, brokers: Collection[int]) -> None:
+        """What waits for the former life of a broker ends. If its host lost its power, nobody has told. If it was away for a
+        moment only, the controller never said that it was gone."""
+        for lane in self._lanes:
+            lane.leave(lambda broker: broker in brokers)
 
     def close(self) -> None:
         for lane in self._lanes:

@@ -52,11 +52,14 @@ def test_broker_that_returns_at_once_with_other_features_is_noticed() -> None:
             for broker_id in (1, 2):
                 await put(zk, broker_id, is_ours=True)
             assert (await seen(features))[1] == 2
+            before = features.broker_epochs
             await zk.delete(paths.broker_id(2))
             await put(zk, 2, is_ours=False)
             async with asyncio.timeout(60):
                 await changed.wait()
             assert (await seen(features))[1] == 0
+            now = features.broker_epochs
+            assert now[1] == before[1] and now[2] > before[2]
 
     run(story())
 

@@ -85,6 +85,28 @@ def test_request_to_a_broker_that_is_gone_ends() -> None:
     asyncio.run(scenario())
 
 
+def test_request_to_the_former_life_of_a_broker_ends_when_it_has_returned() -> None:
+    """Its host lost its power and came back at once: it was never gone, as far as the controller has told."""
+
+    async def scenario() -> None:
+        brokers = Silent()
+        await brokers.start()
+        connection = await brokers.connections.lane("transaction-markers").to(BrokerId(2))
+        async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
+            asked = connection.request(WriteTxnMarkersRequest(), WriteTxnMarkersResponse, version=1, timeout_ms=600_000)
+            waiting = tasks.create_task(_lost(asked))
+            await brokers.asked.wait()
+            brokers.connections.brokers_returned({1})  # another one
+            await asyncio.sleep(0)
+            assert not waiting.done()
+            brokers.connections.brokers_returned({2})
+        assert connection.closed
+        brokers.connections.close()
+        brokers.server.close()
+
+    asyncio.run(scenario())
+
+
 def test_connection_that_is_being_opened_to_a_broker_that_is_gone_ends() -> None:
     """And those who wait behind it need not try for themselves."""
 
