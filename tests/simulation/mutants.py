@@ -1292,6 +1292,32 @@ _ALL = [
         why="no simulated process runs out of descriptors",
     ),
     Mutant(
+        "a follower knows the leader epochs of what it could not append",
+        "storage/appender.py",
+        "        self._write(data, plan, first, last, max_timestamp, offset_of_max, now_ms)\n"
+        "        # Not before: what is refused for want of a descriptor comes again, and would begin its epochs where it begins itself.\n"
+        "        for header, _ in batches:\n"
+        "            self._start_epoch(header.leader_epoch, header.base_offset)\n",
+        "        for header, _ in batches:\n"
+        "            self._start_epoch(header.leader_epoch, header.base_offset)\n"
+        "        self._write(data, plan, first, last, max_timestamp, offset_of_max, now_ms)\n",
+        finding="core 20",
+        world="storage",
+        test="unit/storage/log/test_descriptors.py"
+        "::test_leader_epochs_of_what_could_not_be_appended_are_not_known_before_it_comes_again",
+        why="no simulated process runs out of descriptors",
+    ),
+    Mutant(
+        "a cut counts on a snapshot of producers from below the log start",
+        "storage/producer_replay.py",
+        "    if snapshot is not None and snapshot.offset <= log_start_offset:\n",
+        "    if False:\n",
+        finding="core 24",
+        world="storage",
+        test="unit/storage/log/test_upkeep.py"
+        "::test_transaction_whose_marker_is_below_the_log_start_is_not_open_after_a_truncation",
+    ),
+    Mutant(
         "a follower begins a segment behind what compaction has left out",
         "storage/appender.py",
         "self._segments.roll(end if last - end <= RELATIVE_OFFSET_MAX else first, now_ms)\n",

@@ -147,9 +147,10 @@ class LogAppender:
             for warning in append.warnings:
                 logger.warning("%s", warning)
         data = records if size == len(records) else memoryview(records)[:size]
+        self._write(data, plan, first, last, max_timestamp, offset_of_max, now_ms)
+        # Not before: what is refused for want of a descriptor comes again, and would begin its epochs where it begins itself.
         for header, _ in batches:
             self._start_epoch(header.leader_epoch, header.base_offset)
-        self._write(data, plan, first, last, max_timestamp, offset_of_max, now_ms)
         return AppendInfo(
             Offset(first),
             Offset(last),
