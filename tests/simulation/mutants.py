@@ -1209,8 +1209,8 @@ _ALL = [
     Mutant(
         "a log that moves back does not wait for the one that it replaced",
         "replication/log_dir_moves.py",
-        "                    if await self._waits_for_the_move_before(partition.tp):\n",
-        "                    if False:\n",
+        "            if not await self._waits_for_the_move_before(partition.tp):\n",
+        "            if True:\n",
         finding="core 1",
         profile="administrator",
         test="unit/storage/manager/test_moves.py::test_move_back_waits_until_the_log_of_the_first_move_has_gone",
@@ -1304,6 +1304,98 @@ _ALL = [
         profile="groups",
         test="unit/coordination/test_internal_topic.py"
         "::test_group_lives_in_one_partition_whatever_the_controller_has_told_so_far",
+    ),
+    # -- settings that change, and a process without a free descriptor
+    Mutant(
+        "a roll that fails leaves its segment for the next start",
+        "storage/log_segments.py",
+        "            self._discard([segment])\n            raise\n        state.segments.add(segment)\n",
+        "            segment.abandon()\n            raise\n        state.segments.add(segment)\n",
+        finding="core 20",
+        world="storage",
+        test="unit/storage/log/test_descriptors.py"
+        "::test_segment_that_cannot_be_begun_keeps_no_descriptor_and_hides_no_record_from_the_next_start",
+        why="no simulated process runs out of descriptors",
+    ),
+    Mutant(
+        "an index entry gets its blocks after its batch was written",
+        "storage/segment.py",
+        "            self.offset_index.reserve_entry()\n            self.time_index.reserve_entry()\n",
+        "            pass\n",
+        finding="core 20",
+        world="storage",
+        test="unit/storage/log/test_descriptors.py"
+        "::test_change_without_a_free_descriptor_is_done_or_left_undone_or_the_fault_of_the_directory",
+        why="no simulated process runs out of descriptors",
+    ),
+    Mutant(
+        "a log that was cut in part goes on",
+        "storage/log_state.py",
+        '        self.fault(descriptors.half_way(error, f"the log of {self.partition}"))\n',
+        "        self.fault(error)\n",
+        finding="core 20",
+        world="storage",
+        test="unit/storage/log/test_descriptors.py"
+        "::test_change_without_a_free_descriptor_is_done_or_left_undone_or_the_fault_of_the_directory",
+        why="no simulated process runs out of descriptors",
+    ),
+    Mutant(
+        "a follower knows the leader epochs of what it could not append",
+        "storage/appender.py",
+        "        self._write(data, plan, first, last, max_timestamp, offset_of_max, now_ms)\n"
+        "        # Not before: what is refused for want of a descriptor comes again, and would begin its epochs where it begins itself.\n"
+        "        for header, _ in batches:\n"
+        "            self._start_epoch(header.leader_epoch, header.base_offset)\n",
+        "        for header, _ in batches:\n"
+        "            self._start_epoch(header.leader_epoch, header.base_offset)\n"
+        "        self._write(data, plan, first, last, max_timestamp, offset_of_max, now_ms)\n",
+        finding="core 20",
+        world="storage",
+        test="unit/storage/log/test_descriptors.py"
+        "::test_leader_epochs_of_what_could_not_be_appended_are_not_known_before_it_comes_again",
+        why="no simulated process runs out of descriptors",
+    ),
+    Mutant(
+        "a cut counts on a snapshot of producers from below the log start",
+        "storage/producer_replay.py",
+        "    if snapshot is not None and snapshot.offset <= log_start_offset:\n",
+        "    if False:\n",
+        finding="core 24",
+        world="storage",
+        test="unit/storage/log/test_upkeep.py"
+        "::test_transaction_whose_marker_is_below_the_log_start_is_not_open_after_a_truncation",
+    ),
+    Mutant(
+        "a follower begins a segment behind what compaction has left out",
+        "storage/appender.py",
+        "self._segments.roll(end if last - end <= RELATIVE_OFFSET_MAX else first, now_ms)\n",
+        "self._segments.roll(first, now_ms)\n",
+        finding="core 21",
+        world="storage",
+        test="unit/storage/log/test_recovery.py"
+        "::test_offsets_that_compaction_left_out_where_a_follower_began_a_segment_are_no_lost_tail",
+        why="no simulated topic stops being compacted",
+    ),
+    Mutant(
+        "an index that has become too small loses entries",
+        "storage/index_file.py",
+        "        return max(self._round(self.max_index_bytes), (entries + 1) * self.ENTRY_SIZE)\n",
+        "        return self._round(self.max_index_bytes)\n",
+        finding="core 22",
+        world="storage",
+        test="unit/storage/log/test_upkeep.py"
+        "::test_smaller_segment_index_bytes_cost_no_entry_of_the_segment_that_is_active",
+        why="no simulated topic gets smaller indexes",
+    ),
+    Mutant(
+        "retention deletes the segments that a worker of the cleaner reads",
+        "storage/manager.py",
+        "            if not log.config.is_compacted and not self.is_being_cleaned(log.partition):\n",
+        "            if not log.config.is_compacted:\n",
+        finding="core 23",
+        test="unit/storage/cleaner/test_cleaner.py"
+        "::test_log_that_is_no_longer_compacted_has_its_retention_after_its_cleaning",
+        why="no simulated topic stops being compacted",
     ),
 ]
 

@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Final, Protocol, TypeVar
 
+from barnabas.core.errors import LogDirFault
+from barnabas.runtime import descriptors
 from barnabas.storage.log import Log
 from barnabas.storage.log_types import ReadResult
 from barnabas.storage.segment import IndexUnderRepair
@@ -12,18 +14,28 @@ Where = TypeVar("Where", contravariant=True)
 
 #: How often a read waits for an index that is being rebuilt: once is enough, unless the new one is damaged too.
 REPAIRS_AWAITED: Final = 3
+#: The pause before a read is tried again that got no descriptor.
+DESCRIPTOR_WAIT_S: Final = 1.0
 
 
 async def read_log(log: Log, offset: int, *, max_bytes: int, max_offset: int) -> ReadResult:
-    """As `Log.read` with at least one batch; waits for the repair of an index if one is under way."""
-    for _ in range(REPAIRS_AWAITED):
+    """As `Log.read` with at least one batch; waits for the repair of an index if one is under way, and for a descriptor where
+    none is free: its disk is well, and nobody else would begin again what this read is for."""
+    repairs = 0
+    while True:
         try:
             return log.read(offset, max_bytes=max_bytes, max_offset=max_offset)
         except IndexUnderRepair as under_repair:
+            if repairs == REPAIRS_AWAITED:
+                raise
+            repairs += 1
             over = asyncio.Event()
             under_repair.when_over(over.set)
             await over.wait()
-    return log.read(offset, max_bytes=max_bytes, max_offset=max_offset)
+        except LogDirFault as fault:
+            if not descriptors.are_exhausted(fault.cause):
+                raise
+            await asyncio.sleep(DESCRIPTOR_WAIT_S)
 
 
 async def flushed(log: Log) -> None:

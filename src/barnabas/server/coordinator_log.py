@@ -105,6 +105,8 @@ class InternalTopicLog:
         """To the very end, which may move meanwhile, as may the log, to another directory; the offset reached."""
         loop = asyncio.get_running_loop()
         while offset < (end := (log := replica.local_log).log_end_offset):
+            # With `cleanup.policy=compact,delete` what comes next may have gone meanwhile.
+            offset = max(offset, log.log_start_offset)
             try:
                 found = await read_log(log, offset, max_bytes=LOAD_STEP_BYTES, max_offset=end)
             except Refused:

@@ -11,7 +11,7 @@ from barnabas.storage.log_append import check_leader_batch, follower_batches
 from barnabas.storage.log_flush import LogFlusher
 from barnabas.storage.log_segments import LogSegments
 from barnabas.storage.log_state import LogState
-from barnabas.storage.log_types import NO_LOG_APPEND_TIME, AppendInfo, Origin
+from barnabas.storage.log_types import NO_LOG_APPEND_TIME, RELATIVE_OFFSET_MAX, AppendInfo, Origin
 from barnabas.storage.producer_append import AppendPlan
 from barnabas.storage.producer_state import EndTxnMarker
 from barnabas.storage.record_check import check_framing, read_marker
@@ -147,9 +147,10 @@ class LogAppender:
             for warning in append.warnings:
                 logger.warning("%s", warning)
         data = records if size == len(records) else memoryview(records)[:size]
+        self._write(data, plan, first, last, max_timestamp, offset_of_max, now_ms)
+        # Not before: what is refused for want of a descriptor comes again, and would begin its epochs where it begins itself.
         for header, _ in batches:
             self._start_epoch(header.leader_epoch, header.base_offset)
-        self._write(data, plan, first, last, max_timestamp, offset_of_max, now_ms)
         return AppendInfo(
             Offset(first),
             Offset(last),
@@ -180,6 +181,8 @@ class LogAppender:
         if len(records) < HEADER_SIZE:
             return
         header, start = read_header(records), self._state.log_start_offset
+        if header.size_bytes > len(records):
+            return  # torn
         if 0 <= header.base_offset < start <= header.base_offset + header.last_offset_delta:
             self._truncator.restart_at(header.base_offset, log_start_offset=start)
 
@@ -216,7 +219,10 @@ class LogAppender:
                 segment_bytes=config.segment_bytes,
                 segment_ms=config.segment_ms,
             ):
-                segment = self._segments.roll(first, now_ms)
+                # A segment begins where the log ends, also where compaction has left out what a follower would get next:
+                # recovery takes a hole between two segments for a tail that was lost.
+                end = state.log_end_offset
+                segment = self._segments.roll(end if last - end <= RELATIVE_OFFSET_MAX else first, now_ms)
             segment.append(data, last_offset=last, max_timestamp=max_timestamp, offset_of_max=offset_of_max)
             state.log_end_offset = Offset(last + 1)
             if plan is not None:

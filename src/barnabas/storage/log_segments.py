@@ -49,7 +49,8 @@ class LogSegments:
         try:
             active.become_inactive()
         except OSError:
-            segment.abandon()
+            # The next start would find it, and take the log to end before it, whatever the active one gets until then.
+            self._discard([segment])
             raise
         state.segments.add(segment)
         # Snapshot at the start of a segment, so that recovery of it can begin there.
@@ -78,7 +79,11 @@ class LogSegments:
         for path in segment.paths():
             # A truncation whose deletion is still due, or a crash, may have left files of that name.
             env.disk.unlink(path)
-        segment.create_files(preallocate_bytes=config.segment_bytes if config.preallocate else 0)
+        try:
+            segment.create_files(preallocate_bytes=config.segment_bytes if config.preallocate else 0)
+        except OSError:
+            self._discard([segment])
+            raise
         self._flusher.unsynced.add(segment.log_path)
         segment.become_active()
         return segment
@@ -150,8 +155,8 @@ class LogSegments:
         while self._undecided:
             self._discard(self._undecided.popitem()[1])
 
-    def _discard(self, cleaned: list[Segment]) -> None:
-        for segment in cleaned:
+    def _discard(self, unwanted: list[Segment]) -> None:
+        for segment in unwanted:
             segment.abandon()
             segment.delete_files()
             self._flusher.unsynced.add(segment.log_path)  # its name: a power cut must not bring it back

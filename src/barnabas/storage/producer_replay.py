@@ -50,9 +50,15 @@ class Replay(NamedTuple):
 def plan_replay(
     snapshots: ProducerSnapshots, segments: SegmentList, *, log_start_offset: int, end_offset: int
 ) -> Replay:
-    """From the newest snapshot that is not above `end_offset`, or from the log start. Opens the files, pins none."""
+    """From the newest snapshot that is not above `end_offset`, or from the log start. Opens the files, pins none.
+
+    A snapshot at or below the log start does not count, as in Kafka: what lies between the two is not replayed, and with it the
+    markers of transactions that were open then.
+    """
     snapshot = snapshots.newest(at_most=end_offset)
-    start = log_start_offset if snapshot is None else max(snapshot.offset, log_start_offset)
+    if snapshot is not None and snapshot.offset <= log_start_offset:
+        snapshot = None
+    start = log_start_offset if snapshot is None else snapshot.offset
     parts = []
     for segment in segments.overlapping(start, end_offset):
         found = segment.find(max(start, segment.base_offset)) if segment.size_bytes else None

@@ -3,7 +3,7 @@ transaction markers, and the search for a timestamp. Pure."""
 
 from typing import Final
 
-from barnabas.core.config.log_config import COMPRESSION_UNCOMPRESSED, LogConfig
+from barnabas.core.config.log_config import COMPRESSION_UNCOMPRESSED, LONG_MAX, LogConfig
 from barnabas.core.errors import ErrorCode, Malformed, Refused
 from barnabas.core.ids import TopicPartition
 from barnabas.protocol.compression import Codec, TooLarge, compress
@@ -153,7 +153,7 @@ def first_record_at_or_after(
     try:
         for number, record in enumerate(iter_records(batch, 0, header, max_decompressed_bytes=LOOKUP_BYTES_MAX)):
             if record.timestamp >= timestamp and record.offset >= from_offset:
-                return record.timestamp, record.offset
+                return min(record.timestamp, LONG_MAX), record.offset
             if number >= LOOKUP_RECORDS_MAX and record.offset >= from_offset:
                 return header.max_timestamp, record.offset
     except TooLarge:

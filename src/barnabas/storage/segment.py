@@ -296,6 +296,7 @@ class Segment:
             self.pool.touch(self)
 
     def _finish_indexes(self) -> None:
+        self._index_full = True  # if this fails, the next append tries to roll again: what was trimmed has no room
         if self.max_timestamp > self.time_index.last_entry.timestamp:
             if self._time_index is not None and self._time_index.length_bytes == self._time_index.size_bytes:
                 self.time_index.preallocate()

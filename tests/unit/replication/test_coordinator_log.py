@@ -3,11 +3,13 @@
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 from test_replica_manager import FOLLOWER, ME, World
 
 from barnabas.core.errors import ErrorCode, Refused
+from barnabas.runtime.disk import Disk
 from barnabas.runtime.machine import Marker, ReplayedRecord
 from barnabas.server.coordinator_log import InternalTopicLog
 
@@ -83,5 +85,62 @@ def test_load_goes_on_in_the_directory_that_the_log_has_moved_to(
 
             await InternalTopicLog("t", world.manager, pool).load(0, replay)
         assert offsets == list(range(10))
+
+    asyncio.run(main())
+
+
+class FullProcess(Disk):
+    """Has no descriptor for the next `failures` files."""
+
+    __slots__ = ("failures",)
+
+    def __init__(self) -> None:
+        self.failures = 0
+
+    def open(self, path: str, **how: Any) -> int:
+        if self.failures:
+            self.failures -= 1
+            raise OSError(24, "Too many open files")
+        return super().open(path, **how)
+
+
+def test_load_waits_for_a_descriptor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its groups had no coordinator until the next election: the disk is well, so nobody is elected."""
+    monkeypatch.setattr("barnabas.replication.log_waits.DESCRIPTOR_WAIT_S", 0.001)
+
+    async def main() -> None:
+        disk = FullProcess()
+        world = World(tmp_path, disk=disk)
+        for _ in range(3):
+            world.append_own()
+        world.log.active_segment.release_files()  # as after a start
+        disk.failures = 4
+        with ThreadPoolExecutor(1) as pool:
+            loading = Loading(world, pool)
+            await loading.task
+        assert disk.failures == 0
+        assert loading.offsets == list(range(6))
+
+    asyncio.run(main())
+
+
+def test_load_goes_on_behind_what_retention_takes_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With cleanup.policy=compact,delete. Its groups had no coordinator until the next election."""
+    monkeypatch.setattr("barnabas.server.coordinator_log.LOAD_STEP_BYTES", 100)
+
+    async def main() -> None:
+        world = World(tmp_path)
+        for _ in range(5):
+            world.append_own()
+        with ThreadPoolExecutor(1) as pool:
+            offsets: list[int] = []
+
+            def replay(entry: ReplayedRecord | Marker, offset: int) -> None:
+                offsets.append(offset)
+                if offset == 3:
+                    world.log.maybe_increment_log_start_offset(8)
+
+            await InternalTopicLog("t", world.manager, pool).load(0, replay)
+        assert offsets == [0, 1, 2, 3, 8, 9]
 
     asyncio.run(main())

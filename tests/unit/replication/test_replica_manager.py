@@ -7,7 +7,7 @@ import pytest
 from tests.manual_time import ManualClock, ManualThreads, ManualTimers
 
 from barnabas.core.config.log_config import LONG_MAX, LogConfig
-from barnabas.core.errors import ErrorCode, Refused
+from barnabas.core.errors import ErrorCode, LogDirFault, Refused
 from barnabas.core.ids import BrokerId, LeaderEpoch, TopicId, TopicPartition
 from barnabas.metrics.registry import Registry
 from barnabas.protocol.records import BatchBuilder, plain_batch
@@ -18,6 +18,7 @@ from barnabas.replication.manager import ReplicaManager
 from barnabas.replication.partition import Partition
 from barnabas.replication.reads import FetchParams, PartitionRead
 from barnabas.replication.state import PartitionLeadership
+from barnabas.runtime import descriptors
 from barnabas.runtime.disk import Disk
 from barnabas.storage.environment import InlineThreads, LogEnvironment, Threads
 from barnabas.storage.log_types import Origin
@@ -79,7 +80,7 @@ class World:
             disk=self._disk,
             clock=self.clock,
             threads=self._threads,
-            on_fault=lambda fault: self._fail(partition),
+            on_fault=lambda fault: self._fail(partition, fault),
             on_log_start=self.manager.log_start_moved,
         )
         partition.attach(open_log(str(self._folder / f"t-{number}"), config=self._config, env=env, partition=tp))
@@ -91,8 +92,10 @@ class World:
         self.manager.add(partition)
         return partition
 
-    def _fail(self, partition: Partition) -> None:
+    def _fail(self, partition: Partition, fault: LogDirFault) -> None:
         """As the broker does when a directory fails."""
+        if descriptors.are_exhausted(fault.cause):
+            return
         partition.machine.go_offline()
         partition.log = None
         self.manager.wake_all(partition)

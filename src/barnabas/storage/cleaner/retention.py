@@ -15,6 +15,7 @@ import struct
 from itertools import compress as compress_by
 from typing import Final
 
+from barnabas.core.config.log_config import LONG_MAX
 from barnabas.protocol.compression import compress
 from barnabas.protocol.record_batch import (
     CONTROL_FLAG,
@@ -200,7 +201,8 @@ class BatchFilter:
         kept = header._replace(
             attributes=attributes,
             base_timestamp=base_timestamp,
-            max_timestamp=max_timestamp,
+            # A producer may count up from the last moment that there is.
+            max_timestamp=min(max(max_timestamp, -LONG_MAX), LONG_MAX),
             record_count=live.count(LIVE),
         )
         batch = join_batch(kept, records)

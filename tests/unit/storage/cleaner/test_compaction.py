@@ -1,5 +1,6 @@
 """What one cleaning keeps, drops and changes, rule by rule."""
 
+import struct
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,16 +11,20 @@ from hypothesis import strategies as st
 from tests.unit.storage.cleaner.cleaner_support import CONFIG, DELETE_RETENTION_MS, SETTINGS, CompactedLog
 from tests.unit.storage.log.log_support import NOW_MS
 
-from barnabas.core.config.log_config import CLEANUP_DELETE, LOG_APPEND_TIME
+from barnabas.core.config.log_config import CLEANUP_DELETE, LOG_APPEND_TIME, LONG_MAX
 from barnabas.core.errors import Malformed
 from barnabas.protocol.compression import Codec
 from barnabas.protocol.record_batch import (
     ATTRIBUTES_AT,
+    BASE_TIMESTAMP_AT,
     CRC_AT,
     HEADER_SIZE,
     LEADER_EPOCH_AT,
     LENGTH_AT,
+    LOG_OVERHEAD,
+    MAX_TIMESTAMP_AT,
     MIN_BATCH_LENGTH,
+    compute_crc,
 )
 from barnabas.protocol.records import BatchBuilder
 from barnabas.storage.cleaner import scan as cleaner_scan
@@ -99,6 +104,26 @@ def test_max_timestamp_is_that_of_the_records_that_stay(log: CompactedLog) -> No
     assert [record.key for record in first.records] == [b"b"]
     assert first.header.max_timestamp == NOW_MS
     assert log.log.offset_for_timestamp(NOW_MS + 1) is None
+
+
+@pytest.mark.parametrize("value", [b"value", None])
+def test_producer_that_counts_on_from_the_last_moment_makes_no_log_uncleanable(
+    log: CompactedLog, value: bytes | None
+) -> None:
+    builder = BatchBuilder()
+    for number, key in enumerate((b"old", b"kept", b"kept too")):
+        builder.append(key, value, timestamp=number)
+    data = bytearray(builder.build())
+    struct.pack_into(">q", data, BASE_TIMESTAMP_AT, LONG_MAX)
+    struct.pack_into(">q", data, MAX_TIMESTAMP_AT, LONG_MAX)
+    struct.pack_into(">I", data, CRC_AT, compute_crc(data, 0, len(data) - LOG_OVERHEAD))
+    log.log.append_as_leader(data, leader_epoch=0, now_ms=NOW_MS)
+    log.put((b"old", b"new"))
+    log.roll()
+    assert log.clean() is not None
+    assert log.values() == {b"kept": [value], b"kept too": [value], b"old": [b"new"]}
+    found = log.log.offset_for_timestamp(LONG_MAX)
+    assert found is not None and found.timestamp == LONG_MAX, "an answer has no room for more"
 
 
 def test_append_time_of_a_batch_stays(tmp_path: Path) -> None:

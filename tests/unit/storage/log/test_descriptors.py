@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from tests.unit.storage.log.log_support import NOW_MS, Partition, QuickDisk, batch, contents
 
+from barnabas.core.config.log_config import LogConfig
 from barnabas.core.errors import LogDirFault
 from barnabas.runtime import descriptors
 from barnabas.runtime.disk import FileMap
@@ -99,13 +100,46 @@ def test_change_without_a_free_descriptor_is_done_or_left_undone_or_the_fault_of
     pytest.fail("no number of descriptors was enough")
 
 
-def test_segment_that_cannot_be_begun_keeps_no_descriptor(tmp_path: Path) -> None:
+def test_leader_epochs_of_what_could_not_be_appended_are_not_known_before_it_comes_again(tmp_path: Path) -> None:
+    """They began where it came again: the replica would have told others that the epochs before had lasted until then."""
     disk = FullProcess()
     partition = Partition(tmp_path, disk=disk)
-    partition.fill(3)
-    before = set(disk.given)
-    for left in range(4):
+    partition.fill(5, epoch=0)
+    partition.fill(5, epoch=1)
+    log = partition.log
+    before = log.epochs.entries
+    sent = b"".join(batch([b"." * 300], base_offset=20 + n, leader_epoch=1 + n // 3) for n in range(6))
+    for left in range(20):
         disk.left = left
-        with pytest.raises(LogDirFault):
+        try:
+            log.append_as_follower(bytearray(sent), now_ms=NOW_MS)
+            break
+        except LogDirFault:
+            assert log.epochs.entries == before
+    assert left > 2
+    assert [tuple(entry) for entry in log.epochs.entries] == [(0, 0), (1, 10), (2, 23)]
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_segment_that_cannot_be_begun_keeps_no_descriptor_and_hides_no_record_from_the_next_start(
+    tmp_path: Path, clean: bool
+) -> None:
+    disk = FullProcess()
+    partition = Partition(tmp_path, LogConfig(index_interval_bytes=100), disk=disk)
+    partition.fill(3)
+    for left in range(20):
+        before, segments = set(disk.given), len(partition.log.segments)
+        disk.left = left
+        try:
             roll(partition)
-        assert disk.given == before
+            break
+        except LogDirFault:
+            disk.left = None
+        if len(partition.log.segments) == segments:
+            assert disk.given == before
+        partition.fill(3)
+    disk.left = None
+    assert left > 6
+    acknowledged = contents(partition.log)
+    assert [entry.offset for entry in acknowledged] == list(range(6 + 6 * left))
+    assert contents(partition.reopen() if clean else partition.crash()) == acknowledged

@@ -53,6 +53,25 @@ def test_a_torn_tail_is_cut_and_the_rest_stands(partition: Partition, caplog: py
     assert partition.append(b"next") == 58
 
 
+def test_offsets_that_compaction_left_out_where_a_follower_began_a_segment_are_no_lost_tail(
+    partition: Partition,
+) -> None:
+    """The topic was compacted once, and is no longer. The leader's records have holes, and one is where this replica rolls."""
+    offset = 0
+    for _ in range(40):
+        size = len(batch([b"v" * 60]))
+        if partition.log.active_segment.size_bytes + size > CONFIG.segment_bytes:
+            offset += 5
+        sent = batch([b"v" * 60], base_offset=offset, leader_epoch=3)
+        partition.log.append_as_follower(sent, now_ms=NOW_MS)
+        offset += 1
+    before = contents(partition.log)
+    assert len(partition.log.segments) == 3
+    assert before[-1].offset == 49
+    log = partition.crash(recovery_point=0)
+    assert contents(log) == before
+
+
 def test_after_a_cut_the_segments_behind_it_go(partition: Partition, caplog: pytest.LogCaptureFixture) -> None:
     partition.fill(60)
     before = contents(partition.log)

@@ -10,7 +10,9 @@ from tests.unit.storage.log.log_support import NOW_MS, Partition, batch, content
 
 from barnabas.core.config.log_config import CLEANUP_COMPACT, LogConfig
 from barnabas.core.errors import BrokenInvariant, ErrorCode, LogDirFault, Refused
+from barnabas.protocol.records import end_txn_marker
 from barnabas.runtime.disk import Disk
+from barnabas.storage.log_types import Origin
 from barnabas.storage.replacement import create_cleaned, finish_cleaned, open_cleaned
 from barnabas.storage.segment import ROLLED_AGE_MS_MIN
 
@@ -332,6 +334,25 @@ def test_the_last_stable_offset_does_not_go_back_by_a_truncation_to_the_high_wat
     partition.log.truncate_to(committed + kept_above_high_watermark)
     assert partition.log.high_watermark == committed
     assert partition.log.last_stable_offset == committed
+
+
+def test_transaction_whose_marker_is_below_the_log_start_is_not_open_after_a_truncation(tmp_path: Path) -> None:
+    """DeleteRecords, then a fail-over: what Kafka Streams does all the time. Consumers of committed records waited for ever."""
+    partition = Partition(tmp_path)
+    log = partition.log
+    data = batch([b"x"], producer_id=7, producer_epoch=0, sequence=0, transactional=True)
+    log.append_as_leader(data, leader_epoch=0, now_ms=NOW_MS)
+    log.roll(NOW_MS)  # its snapshot knows the transaction, and not its end
+    marker = end_txn_marker(commit=True, coordinator_epoch=0, producer_id=7, producer_epoch=0, timestamp=NOW_MS)
+    log.append_as_leader(bytearray(marker), leader_epoch=0, now_ms=NOW_MS, origin=Origin.COORDINATOR)
+    partition.append(b"kept")
+    partition.commit()
+    log.maybe_increment_log_start_offset(2)
+    partition.append(b"not replicated")
+    assert log.last_stable_offset == log.high_watermark == 3
+    log.truncate_to(3)
+    assert log.last_stable_offset == log.high_watermark == 3
+    assert log.producers.first_unstable_offset is None
 
 
 def test_truncation_below_the_first_segment_starts_anew(tmp_path: Path) -> None:
