@@ -95,8 +95,24 @@ class TlsHandler(SequentialThreadingHandler):  # type: ignore[misc]
         return list({*readable, *buffered}), writable, failed
 
 
+class _Bell(socket.socket):
+    """Wakes kazoo's thread, a byte for each request. It never waits: kazoo's own pair has room for 278 bytes that nobody reads
+    while there is no connection, and then whoever asks, the event loop, stands still until ZooKeeper is back. A byte that finds
+    no room is not missed: there are fewer requests than bytes (`SessionConfig.in_flight_max`)."""
+
+    def send(self, data: Any, flags: int = 0) -> int:
+        try:
+            return super().send(data, flags | socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return len(data)
+
+
 class _InlineHandler(TlsHandler):
     """Runs watches on the connection thread itself: they only hop to the loop, and need no threads of their own."""
+
+    def create_socket_pair(self) -> tuple[socket.socket, socket.socket]:
+        read, write = socket.socketpair()
+        return read, _Bell(fileno=write.detach())
 
     def start(self) -> None:
         self._running = True
@@ -121,9 +137,10 @@ class _Pending:
         self._finish(self._convert(value))
 
     def set_exception(self, error: BaseException) -> None:
-        if isinstance(error, failures.ConnectionLoss | failures.SessionMovedError):
-            # A session that moved to another server lives on there: what this one refused is asked again.
+        if isinstance(error, failures.ConnectionLoss):
             self._finish(Interrupted.CONNECTION_LOST)
+        elif isinstance(error, failures.SessionMovedError):
+            self._finish(Interrupted.SESSION_MOVED)
         elif isinstance(error, failures.SessionExpiredError | failures.AuthFailedError):
             self._finish(Interrupted.SESSION_GONE)
         else:

@@ -139,6 +139,8 @@ class Interrupted(Enum):
 
     #: The connection broke with the request under way: it may or may not have happened.
     CONNECTION_LOST = "connection lost"
+    #: This server refuses it, because the session goes on at another one.
+    SESSION_MOVED = "session moved"
     #: The session is over, or was closed.
     SESSION_GONE = "session gone"
 

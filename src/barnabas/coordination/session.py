@@ -52,6 +52,10 @@ _log = logging.getLogger(__name__)
 #: ZooKeeper takes 1 MB.
 _PACKED_MAX = 100
 _PACKED_BYTES_MAX = 256 * 1024
+#: A server closes the connection of whoever sends more than it takes, 1 MB by default. A request of this size that has lost so
+#: many connections is not sent again: nothing else would ever be.
+_LARGE_BYTES = 900_000
+_LOSSES_MAX = 3
 #: A first connection that takes longer is logged.
 _QUIET_S = 1.0
 
@@ -317,11 +321,12 @@ class ZooKeeperSession:
         for index, operation in enumerate(batch.operations):
             if not isinstance(operation, Write):
                 raise TypeError(f"only a write can be guarded, not {operation}")
-            if len(pack) >= _PACKED_MAX or size >= _PACKED_BYTES_MAX:
+            more = _size_of(operation)
+            if pack and (len(pack) >= _PACKED_MAX or size + more > _PACKED_BYTES_MAX):
                 self._push_guarded(batch, check, pack, first)
                 pack, first, size = [], index, 0
             pack.append(operation)
-            size += len(operation.path) + len(getattr(operation, "data", None) or b"") + 64
+            size += more
         self._push_guarded(batch, check, pack, first)
 
     def _push_guarded(self, batch: PendingBatch, check: Check, pack: Sequence[Write], first: int) -> None:
@@ -352,14 +357,29 @@ class ZooKeeperSession:
         if isinstance(answer, Result):
             self.latency.observe_ms((self._now_s() - work.sent_s) * 1000)
             self._settle(work, answer)
-        elif answer is Interrupted.CONNECTION_LOST and isinstance(work.operation, MultiRead):
+        elif answer is Interrupted.SESSION_GONE:
+            work.batch.fail(SessionExpired("the session expired with the request under way"))
+        else:
+            if answer is Interrupted.CONNECTION_LOST:
+                # kazoo says so when it has failed all requests. One that is sent before that would come back at once, and
+                # again, and again.
+                self._connected = False
+                work.losses += 1
+            self._ask_again(work)
+        self._pump()
+
+    def _ask_again(self, work: PendingRequest) -> None:
+        if isinstance(work.operation, MultiRead):
             # An old server may close the connection because of it: not again.
             self._push_apart(work)
-        elif answer is Interrupted.CONNECTION_LOST:
-            self._push(work)
+        elif work.losses >= _LOSSES_MAX and _size_of(work.operation) >= _LARGE_BYTES:
+            _log.error(
+                "a request of %d bytes lost its connection %d times: it is larger than ZooKeeper takes (jute.maxbuffer)",
+                *(_size_of(work.operation), work.losses),
+            )
+            self._settle(work, Result(ZkCode.REFUSED))
         else:
-            work.batch.fail(SessionExpired("the session expired with the request under way"))
-        self._pump()
+            self._push(work)
 
     def _settle(self, work: PendingRequest, result: Result) -> None:
         batch = work.batch
@@ -474,6 +494,13 @@ class ZooKeeperSession:
         self._in_flight.clear()
         for batch in batches:
             batch.fail(error)
+
+
+def _size_of(operation: Operation | MultiRead | Check) -> int:
+    """About as many bytes as it takes on the wire."""
+    if isinstance(operation, Multi | MultiRead):
+        return sum(map(_size_of, operation.operations))
+    return len(operation.path) + len(getattr(operation, "data", None) or b"") + 64
 
 
 def _load_connection_type() -> "type[KazooConnection]":

@@ -22,7 +22,7 @@ class BatchAnswer:
 class PendingRequest:
     """One request: an operation, several guarded writes in one transaction, or several reads in one."""
 
-    __slots__ = ("batch", "indexes", "is_guarded", "operation", "order", "sent_s")
+    __slots__ = ("batch", "indexes", "is_guarded", "losses", "operation", "order", "sent_s")
 
     def __init__(
         self,
@@ -41,6 +41,8 @@ class PendingRequest:
         #: A transaction that begins with the check of the batch's guard.
         self.is_guarded = is_guarded
         self.sent_s = 0.0
+        #: How often its connection was lost.
+        self.losses = 0
 
     def __lt__(self, other: "PendingRequest") -> bool:
         return self.order < other.order

@@ -73,7 +73,7 @@ class LinkChanges:
 
         def changed(mirror: MirrorTopic) -> MirrorTopic | None:
             if mirror.state is wanted:
-                return None
+                return mirror
             if mirror.state is MirrorState.STOPPED:
                 raise Refused(
                     ErrorCode.INVALID_REQUEST,
@@ -140,7 +140,7 @@ def _promoting(mirror: MirrorTopic, *, topic: str, now: bool) -> MirrorTopic | N
             ErrorCode.INVALID_REQUEST, f"{topic} has stopped ({mirror.reason}): only promotion at once is possible"
         )
     if mirror.state is MirrorState.PROMOTING_NOW:
-        return None
+        return mirror
     return replace(mirror, state=MirrorState.PROMOTING_NOW if now else MirrorState.PROMOTING)
 
 

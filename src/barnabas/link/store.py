@@ -43,14 +43,16 @@ class LinkStore:
         return LinkSpec.decode(path, data or b"")
 
     async def create(self, name: str, spec: LinkSpec) -> bool:
-        """False: there is a link of that name."""
+        """False: there is a link of that name. It may be our own, whose answer was lost, or of a broker that died before it
+        could tell: others hear of it all the same."""
+        is_new = True
         try:
             await self._session.create(paths.link(name), spec.encode(), make_path=True)
         except NodeExists:
-            return False
+            is_new = False
         await self._session.ensure_path(paths.link_topics(name))
         await self.tell(LinkChange(name))
-        return True
+        return is_new
 
     async def change(self, name: str, change: Callable[[LinkSpec], LinkSpec]) -> bool:
         """False: there is no such link."""
@@ -67,8 +69,9 @@ class LinkStore:
             return True
 
     async def delete(self, name: str) -> bool:
-        """False: there is no such link."""
+        """False: there is no such link, any more perhaps."""
         path = paths.link(name)
+        is_there = True
         while True:
             try:
                 for topic in await self._topic_names(name):
@@ -76,11 +79,11 @@ class LinkStore:
                 await self._delete(paths.link_topics(name))
                 await self._session.delete(path)
             except NoNode:
-                return False
+                is_there = False
             except NotEmpty:
                 continue  # a leader has written meanwhile
             await self.tell(LinkChange(name))
-            return True
+            return is_there
 
     async def _delete_below(self, path: str) -> None:
         try:
@@ -122,31 +125,39 @@ class LinkStore:
         return _topic(path, data)
 
     async def create_topic(self, name: str, topic: str, mirror: MirrorTopic) -> None:
+        """What is there stays."""
         try:
             await self._session.create(paths.link_topic(name, topic), mirror.encode())
         except NodeExists:
-            return
+            # Our own, whose answer was lost, or of a controller that died before it could tell.
+            log.info("%s is there already", paths.link_topic(name, topic))
         await self.tell(LinkChange(name, topic))
 
     async def change_topic(
         self, name: str, topic: str, change: Callable[[MirrorTopic], MirrorTopic | None]
     ) -> MirrorTopic | None:
-        """What it is then; None where there is no such topic. `change` may answer None: leave it as it is."""
+        """What it is then; None where there is no such topic. `change` may answer None: leave it as it is.
+
+        Of what is as it should be already others are told all the same: who wrote it may have died before it could tell.
+        """
         path = paths.link_topic(name, topic)
+        may_be_ours = False
         while True:
             try:
                 data, stat = await self._session.get(path)
                 before = MirrorTopic.decode(path, data or b"")
                 after = change(before)
-                if after is None or after == before:
+                if after is None and not may_be_ours:
                     return before
-                await self._session.set(path, after.encode(), stat.version)
+                if after is not None and after != before:
+                    await self._session.set(path, after.encode(), stat.version)
             except NoNode:
                 return None
             except BadVersion:
+                may_be_ours = True  # a lost connection takes the answer along
                 continue
             await self.tell(LinkChange(name, topic))
-            return after
+            return after or before
 
     async def forget_topic(self, name: str, topic: str) -> None:
         await self._delete_below(paths.link_topic(name, topic))

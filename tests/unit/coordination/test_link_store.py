@@ -1,11 +1,15 @@
 """What leaders of mirror partitions note in ZooKeeper."""
 
 import asyncio
+from dataclasses import replace
+from typing import Any, cast
 
 from zookeeper_fixture import run, session, zookeeper
 
 from barnabas.coordination import paths
-from barnabas.coordination.znodes_link import LinkSpec, MirrorPartition, MirrorTopic
+from barnabas.coordination.session import ZooKeeperSession
+from barnabas.coordination.zk_errors import BadVersion, NodeExists, NoNode
+from barnabas.coordination.znodes_link import LinkChange, LinkSpec, MirrorPartition, MirrorState, MirrorTopic
 from barnabas.core.ids import LeaderEpoch, Offset, TopicPartition
 from barnabas.link.store import LinkStore
 
@@ -73,5 +77,79 @@ def test_what_cannot_be_read_is_written_over() -> None:
             await opened.create(paths.link_partition("east", ORDERS), b"{", make_path=True)
             assert await store.write_partitions("east", {ORDERS: noted(1, 1)}) == set()
             assert await store.partition("east", ORDERS) == noted(1, 1)
+
+    run(scenario())
+
+
+class LosesAnswers:
+    """A session whose connection is lost after each of these was done: what is repeated is refused then."""
+
+    def __init__(self, opened: ZooKeeperSession) -> None:
+        self._opened = opened
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._opened, name)
+
+    async def create(self, path: str, *args: Any, sequence: bool = False, **kwargs: Any) -> str:
+        made = await self._opened.create(path, *args, sequence=sequence, **kwargs)
+        if not sequence:
+            raise NodeExists(path)
+        return made
+
+    async def set(self, path: str, data: bytes | None, version: int) -> None:
+        await self._opened.set(path, data, version)
+        raise BadVersion(path)
+
+    async def delete(self, path: str) -> None:
+        await self._opened.delete(path)
+        raise NoNode(path)
+
+
+def stopped(mirror: MirrorTopic) -> MirrorTopic | None:
+    return None if mirror.state is MirrorState.STOPPED else replace(mirror, state=MirrorState.STOPPED)
+
+
+async def told(opened: ZooKeeperSession) -> list[LinkChange]:
+    names = sorted(await opened.children(paths.LINK_CHANGES))
+    found = [LinkChange.decode("", (await opened.get(f"{paths.LINK_CHANGES}/{name}"))[0] or b"") for name in names]
+    for name in names:
+        await opened.delete(f"{paths.LINK_CHANGES}/{name}")
+    return found
+
+
+def test_others_hear_of_what_was_done_though_the_answer_to_it_was_lost() -> None:
+    """They would not mirror a new topic, or go on with one that has ended, until their next session."""
+
+    async def scenario() -> None:
+        async with zookeeper() as ensemble, session(ensemble) as opened:
+            await LinkStore(opened).prepare()
+            store = LinkStore(cast(ZooKeeperSession, LosesAnswers(opened)))
+            await store.create("east", LinkSpec(topics=".*", configs={}))
+            await store.create_topic("east", "orders", MirrorTopic())
+            changed = await store.change_topic("east", "orders", stopped)
+            assert changed is not None and changed.state is MirrorState.STOPPED
+            of_topic = LinkChange("east", "orders")
+            assert await told(opened) == [LinkChange("east"), of_topic, of_topic]
+            await store.delete("east")
+            assert await told(opened) == [LinkChange("east")]
+            assert await store.spec("east") is None
+
+    run(scenario())
+
+
+def test_who_repeats_what_a_broker_did_before_it_died_tells_of_it() -> None:
+    async def scenario() -> None:
+        async with zookeeper() as ensemble, session(ensemble) as opened:
+            store = await store_with_topics(opened)
+            promoting = MirrorTopic(state=MirrorState.PROMOTING)
+            await opened.set(paths.link_topic("east", "orders"), promoting.encode())
+            await told(opened)
+            assert await store.change_topic("east", "orders", lambda _: promoting) == promoting
+            await store.create_topic("east", "orders", MirrorTopic())
+            assert await store.topic("east", "orders") == promoting
+            assert await told(opened) == [LinkChange("east", "orders")] * 2
+            # What is left as it is, nobody needs to hear of.
+            assert await store.change_topic("east", "orders", lambda _: None) == promoting
+            assert await told(opened) == []
 
     run(scenario())

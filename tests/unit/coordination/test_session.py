@@ -4,10 +4,14 @@ import asyncio
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
+from typing import Any, cast
 
 import pytest
 from zookeeper_fixture import States, run, session, zookeeper
 
+from barnabas.coordination import paths
+from barnabas.coordination.kazoo_client import Answer, _InlineHandler
 from barnabas.coordination.operations import (
     Check,
     Create,
@@ -16,8 +20,11 @@ from barnabas.coordination.operations import (
     Get,
     GetChildren,
     Guard,
+    Interrupted,
+    Operation,
     Result,
     SetData,
+    Stat,
     ZkCode,
 )
 from barnabas.coordination.session import SessionConfig, SessionState, ZooKeeperSession
@@ -250,6 +257,105 @@ def test_operations_outlive_a_lost_connection_in_order() -> None:
             names = await asyncio.gather(*(zk.create(f"/seq/{number}") for number in range(500)))
             assert names == [f"/seq/{number}" for number in range(500)]
             assert states.seen[:2] == [SessionState.SUSPENDED, SessionState.CONNECTED]
+
+    run(story())
+
+
+class TellsLate:
+    """A connection that fails its requests before it says that it is lost, as kazoo's does."""
+
+    def __init__(self, config: SessionConfig, **told: Callable[..., None]) -> None:
+        self.chroot = ""
+        self.told = told
+        self.submitted: list[tuple[Operation, Callable[[Answer], None]]] = []
+
+    def start(self) -> None:
+        self.told["on_connected"](1)
+
+    def submit(self, operation: Operation, done: Callable[[Answer], None]) -> None:
+        self.submitted.append((operation, done))
+
+    def stop(self) -> None:
+        """There is nothing to stop."""
+
+
+@pytest.mark.parametrize("why", [Interrupted.CONNECTION_LOST, Interrupted.SESSION_MOVED])
+def test_request_that_lost_its_connection_waits_for_the_next_one(why: Interrupted) -> None:
+    """Sent at once, it would be failed at once, until kazoo's thread has no time to say that the connection is lost."""
+
+    async def story() -> None:
+        made: list[TellsLate] = []
+
+        def connect(config: SessionConfig, **told: Callable[..., None]) -> TellsLate:
+            made.append(TellsLate(config, **told))
+            return made[0]
+
+        zk = ZooKeeperSession(SessionConfig("nowhere:1", session_timeout_ms=6_000), cast(Any, connect))
+        starting = asyncio.ensure_future(zk.start())
+        while not made or not made[0].submitted:
+            await asyncio.sleep(0)
+        connection = made[0]
+        connection.submitted.pop()[1](Result(ZkCode.OK, stat=Stat(0, 0)))
+        await starting
+        asked = asyncio.ensure_future(zk.exists("/brokers"))
+        while not connection.submitted:
+            await asyncio.sleep(0)
+        operation, done = connection.submitted.pop()
+        done(why)
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert bool(connection.submitted) is (why is Interrupted.SESSION_MOVED)
+        connection.told["on_suspended"]()
+        connection.told["on_connected"](1)
+        while not connection.submitted:
+            await asyncio.sleep(0)
+        again, done = connection.submitted.pop()
+        assert again == operation
+        done(Result(ZkCode.NO_NODE))
+        assert await asked is None
+        await zk.stop()
+
+    run(story())
+
+
+def test_loop_does_not_wait_for_kazoo_to_hear_that_there_are_requests() -> None:
+    read, bell = _InlineHandler(None).create_socket_pair()
+    with read, bell:
+        for _ in range(1000):
+            assert bell.send(b"\0") == 1
+        assert len(read.recv(1000)) > SessionConfig("nowhere:1").in_flight_max
+
+
+def test_request_that_is_larger_than_zookeeper_takes_is_refused_and_others_go_on() -> None:
+    """A server closes the connection of whoever sends it, each time."""
+
+    async def story() -> None:
+        async with zookeeper() as ensemble, session(ensemble) as zk:
+            await zk.create(paths.CONTROLLER_EPOCH, b"1")
+            large = Create("/large", b"x" * 1_200_000)
+            guarded = zk.batch([Create("/a"), large, Create("/b")], Guard(0))
+            alone = zk.batch([large])
+            for answer, expected in zip(
+                await asyncio.gather(guarded, alone),
+                ([ZkCode.OK, ZkCode.REFUSED, ZkCode.OK], [ZkCode.REFUSED]),
+                strict=True,
+            ):
+                # What was done before the connection was lost is found done.
+                codes = [ZkCode.OK if each.code is ZkCode.NODE_EXISTS else each.code for each in answer.results]
+                assert codes == expected
+            assert await zk.children("/") == ("a", "b", "controller_epoch", "zookeeper")
+
+    run(story())
+
+
+def test_writes_that_travel_together_are_no_larger_than_zookeeper_takes() -> None:
+    async def story() -> None:
+        async with zookeeper() as ensemble, session(ensemble) as zk:
+            await zk.create(paths.CONTROLLER_EPOCH, b"1")
+            writes = [Create(f"/{number}", b"x" * 100_000) for number in range(2)]
+            answer = await zk.batch([*writes, Create("/large", b"x" * 1_000_000)], Guard(0))
+            assert [each.code for each in answer.results] == [ZkCode.OK] * 3
+            assert zk.disconnects.value == 0
 
     run(story())
 
