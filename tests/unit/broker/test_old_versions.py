@@ -1,5 +1,6 @@
 """What a broker answers in versions of long ago, and to requests that Kafka's own tests ask."""
 
+import asyncio
 import errno
 from pathlib import Path
 
@@ -8,6 +9,7 @@ from live_broker import ask, live_broker
 from tests.unit.coordination.zookeeper_fixture import run, zookeeper
 
 from barnabas.broker import Broker
+from barnabas.controller.topics import FORMER_TOPIC_WAIT_S
 from barnabas.core.errors import ErrorCode
 from barnabas.core.topics import CLUSTER_METADATA_TOPIC
 from barnabas.core.words import ConfigResourceType
@@ -25,6 +27,7 @@ from barnabas.protocol.messages.create_topics import (
     CreateTopicsRequest,
     CreateTopicsResponse,
 )
+from barnabas.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse, DeleteTopicState
 from barnabas.protocol.messages.describe_configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
@@ -163,5 +166,36 @@ def test_resource_that_is_altered_twice_in_one_request_stays_as_it_was(tmp_path:
             described = DescribeConfigsRequest(resources=[resource])
             [result] = (await ask(broker, described, DescribeConfigsResponse, version=4)).results
             assert result.configs[0].value == "1000"
+
+    run(story())
+
+
+def test_topic_is_made_again_at_once_by_who_creates_it_and_not_by_who_asks_for_it(tmp_path: Path) -> None:
+    """As with KRaft. A test of kafka-go deletes topics, and asks whether they are gone, with creation allowed."""
+
+    async def story() -> None:
+        async with zookeeper() as ensemble, live_broker(ensemble, tmp_path) as broker:
+            deletion = DeleteTopicsRequest(topics=[DeleteTopicState(name="t")], timeout_ms=10_000)
+            for _ in range(3):
+                assert (await create(broker, "t")).error_code == ErrorCode.NONE
+                [deleted] = (await ask(broker, deletion, DeleteTopicsResponse, version=6)).responses
+                assert deleted.error_code == ErrorCode.NONE
+            broker.controller.machine.context.to_delete.add("going")
+            asked = MetadataRequest(topics=[MetadataRequestTopic(name="going")], allow_auto_topic_creation=True)
+            began_s = asyncio.get_running_loop().time()
+            [topic] = (await ask(broker, asked, MetadataResponse, version=9)).topics
+            assert topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            assert asyncio.get_running_loop().time() - began_s < FORMER_TOPIC_WAIT_S / 2
+
+    run(story())
+
+
+def test_topic_that_a_client_asks_for_is_made_and_told_with_its_leader(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with zookeeper() as ensemble, live_broker(ensemble, tmp_path) as broker:
+            asked = MetadataRequest(topics=[MetadataRequestTopic(name="new")], allow_auto_topic_creation=True)
+            [topic] = (await ask(broker, asked, MetadataResponse, version=9)).topics
+            assert topic.error_code == ErrorCode.NONE
+            assert [partition.leader_id for partition in topic.partitions] == [1]
 
     run(story())
