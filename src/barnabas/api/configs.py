@@ -109,6 +109,7 @@ class ConfigsApi:
 
     async def alter(self, call: Call, request: full.AlterConfigsRequest) -> ApiMessage:
         response = full.AlterConfigsResponse()
+        named = Counter((each.resource_type, each.resource_name) for each in request.resources)
         for number, resource in enumerate(request.resources):
             if number % TURN_RESOURCES == TURN_RESOURCES - 1:
                 await asyncio.sleep(0)
@@ -117,6 +118,7 @@ class ConfigsApi:
             )
             response.responses.append(answer)
             try:
+                _check_once(named, resource)
                 self._authorize(call, resource, AclOperation.ALTER_CONFIGS)
                 _check_few(len(resource.configs))
                 if resource.resource_type == ConfigResourceType.BROKER_LOGGER:
@@ -143,8 +145,7 @@ class ConfigsApi:
             )
             response.responses.append(answer)
             try:
-                if named[kind, name] > 1:
-                    raise Refused(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
+                _check_once(named, resource)
                 self._authorize(call, resource, AclOperation.ALTER_CONFIGS)
                 _check_few(len(resource.configs))
                 changes = [ConfigChange(each.name, each.config_operation, each.value) for each in resource.configs]
@@ -229,6 +230,12 @@ class ConfigsApi:
                 ErrorCode.INVALID_REQUEST,
                 f"Unexpected broker id, expected {self._context.broker_id} or empty string, but received {name}",
             )
+
+
+def _check_once(named: Counter[tuple[int, str]], resource: "_Resource") -> None:
+    """Which of two would hold nobody could tell."""
+    if named[resource.resource_type, resource.resource_name] > 1:
+        raise Refused(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
 
 
 def _check_few(settings: int) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Final
 
+from barnabas.core.config.log_config import COMPRESSION_ZSTD
 from barnabas.core.errors import ErrorCode, Refused
 from barnabas.core.ids import TopicId, TopicPartition
 from barnabas.core.words import AclOperation, AclResourceType
@@ -38,6 +39,10 @@ from barnabas.server.leader_hint import MOVED, tell_leader
 from barnabas.server.pipeline import ApiHandler, HandlerResult
 
 _EMPTY = b""
+#: Before this version consumers do not know zstd (KIP-110).
+ZSTD_FROM_VERSION: Final = 10
+#: Before this version consumers do not know KAFKA_STORAGE_ERROR, and give up.
+STORAGE_ERROR_FROM_VERSION: Final = 6
 #: What one turn of the loop reads for a client at most: some 12 ms.
 TURN_PARTITIONS: Final = 1_000
 
@@ -282,6 +287,8 @@ class FetchApi:
     def _partition(
         self, call: Call, response: FetchResponse, key: FetchKey, tp: TopicPartition | ErrorCode, read: PartitionRead
     ) -> PartitionData:
+        if call.api_version < ZSTD_FROM_VERSION:
+            self._translate(read, tp, call.api_version)
         data = PartitionData(
             partition_index=key.partition,
             error_code=read.error,
@@ -306,6 +313,19 @@ class FetchApi:
             if leader is not None:
                 data.current_leader = LeaderIdAndEpoch(leader_id=leader.leader_id, leader_epoch=leader.leader_epoch)
         return data
+
+    def _translate(self, read: PartitionRead, tp: TopicPartition | ErrorCode, version: int) -> None:
+        """For consumers of long ago: what they do not know is told in words that they know."""
+        if read.error is ErrorCode.KAFKA_STORAGE_ERROR and version < STORAGE_ERROR_FROM_VERSION:
+            read.error = ErrorCode.NOT_LEADER_OR_FOLLOWER  # they ask for the leader, and again
+        partition = None if isinstance(tp, ErrorCode) else self._context.replicas.get(tp)
+        if (
+            partition is not None
+            and partition.log is not None
+            and partition.log.config.compression_type == COMPRESSION_ZSTD
+        ):
+            read.release()
+            read.error = ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
 
 
 def _wanted(request: FetchRequest, by_id: bool) -> list[CachedPartition]:

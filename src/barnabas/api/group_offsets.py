@@ -52,6 +52,8 @@ from barnabas.server.pipeline import ApiHandler, HandlerResult
 TOPIC_IDS_FROM = 10
 #: From this version of OffsetFetch on, several groups are asked for at once.
 BATCHED_FETCH_FROM = 8
+#: Before this version of TxnOffsetCommit, producers do not know COORDINATOR_LOAD_IN_PROGRESS, and give up (KAFKA-7296).
+TXN_LOAD_IN_PROGRESS_FROM = 2
 #: Before this version, OffsetFetch had no error of its own: each partition carried it.
 TOP_LEVEL_ERROR_FROM = 2
 
@@ -144,7 +146,10 @@ class GroupOffsetsApi:
         try:
             response = await self._groups.commit_offsets_in_transaction(request, requester_of(call))
         except Refused as refusal:
-            response = refuse_txn_commit(request, refusal.code, refusal.message)
+            code = refusal.code
+            if code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS and call.api_version < TXN_LOAD_IN_PROGRESS_FROM:
+                code = ErrorCode.COORDINATOR_NOT_AVAILABLE
+            response = refuse_txn_commit(request, code, refusal.message)
         _add_refused(response.topics, refused)
         return response
 

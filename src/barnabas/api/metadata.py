@@ -12,7 +12,7 @@ from barnabas.coordination.metadata_cache import PartitionMetadata, TopicImage
 from barnabas.coordination.metadata_waits import wait_until_shown
 from barnabas.core.errors import ErrorCode, Refused
 from barnabas.core.ids import ZERO_TOPIC_ID, BrokerId, TopicId
-from barnabas.core.topics import check_topic_name, is_internal
+from barnabas.core.topics import CLUSTER_METADATA_TOPIC, check_topic_name, is_internal
 from barnabas.core.words import AclOperation, AclResourceType
 from barnabas.protocol.messages.base import ApiMessage
 from barnabas.protocol.messages.describe_cluster import (
@@ -97,6 +97,7 @@ class MetadataApi:
             topic.name
             for topic in request.topics
             if topic.name is not None
+            and topic.name != CLUSTER_METADATA_TOPIC
             and not _is_by_id(topic)
             and self._context.metadata.topic(topic.name) is None
             and self._context.shows(call, AclOperation.DESCRIBE, AclResourceType.TOPIC, topic.name)

@@ -12,7 +12,7 @@ from barnabas.core.config.describe import describe_topic
 from barnabas.core.config.topic import check_not_by_hand
 from barnabas.core.errors import ErrorCode, Refused
 from barnabas.core.ids import ZERO_TOPIC_ID, TopicId
-from barnabas.core.topics import is_internal
+from barnabas.core.topics import CLUSTER_METADATA_TOPIC, is_internal
 from barnabas.core.words import AclOperation, AclResourceType
 from barnabas.protocol.messages.base import ApiMessage
 from barnabas.protocol.messages.create_partitions import (
@@ -69,6 +69,10 @@ class TopicsApi:
         wanted: list[NewTopic] = []
         for topic in request.topics:
             result = results[topic.name]
+            if topic.name == CLUSTER_METADATA_TOPIC:
+                result.error_code = ErrorCode.INVALID_REQUEST
+                result.error_message = f"Creation of internal topic {topic.name} is prohibited."
+                continue
             if not context.shows(call, AclOperation.DESCRIBE_CONFIGS, AclResourceType.TOPIC, topic.name):
                 result.topic_config_error_code = _CONFIG_HIDDEN
             if counts[topic.name] > 1:
@@ -93,6 +97,7 @@ class TopicsApi:
             result, outcome = results[new_topic.name], created[new_topic.name]
             if outcome.failure is not None:
                 result.error_code, result.error_message = outcome.failure.code, outcome.failure.message
+                result.topic_config_error_code = ErrorCode.NONE
                 continue
             result.topic_id = outcome.topic_id or ZERO_TOPIC_ID
             if not result.topic_config_error_code:

@@ -8,9 +8,8 @@ TxnOffsetCommit is in `group_offsets`, WriteTxnMarkers in `txn_markers`.
 import asyncio
 from collections.abc import Callable
 
-import re2
-
 from barnabas.core.errors import ErrorCode, Refused
+from barnabas.core.expressions import BadExpression, compile_expression
 from barnabas.core.ids import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, TopicPartition
 from barnabas.core.topics import GROUP_METADATA_TOPIC, is_internal
 from barnabas.core.words import AclOperation, AclResourceType
@@ -307,8 +306,8 @@ def _matcher(pattern: str | None) -> Callable[[str], bool] | None:
     if not pattern:
         return None
     try:
-        compiled = re2.compile(pattern)
-    except re2.error as error:
+        compiled = compile_expression(pattern)
+    except BadExpression as error:
         raise Refused(ErrorCode.INVALID_REGULAR_EXPRESSION, f"{pattern!r}: {error}") from None
     return lambda text: compiled.fullmatch(text) is not None
 

@@ -237,6 +237,7 @@ class Controller:
                 self.feed(Abandon(f"{type(error).__name__}: {error}"))
             return
         self._carry_out(effects)
+        self._topics.machine_changed()
         if self._machine.is_idle:
             self._deferral.rest()
 

@@ -4,9 +4,11 @@ Owner: the event loop of the controller's broker. The controller's own watches d
 is seen by the machine, as one that a tool wrote would be.
 """
 
+import asyncio
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from barnabas.controller.effects import Failure
 from barnabas.controller.machine import ControllerMachine
@@ -39,6 +41,8 @@ _THROTTLED = "The throttling quota has been exceeded."
 
 #: In CreateTopics: take the broker's default.
 DEFAULT = -1
+#: How long a new topic waits until the former one of its name is gone: clients hear of a deletion before the data has gone.
+FORMER_TOPIC_WAIT_S: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +104,19 @@ class TopicAdmin:
         self._validate_config = validate_config
         #: By requests that are under way: nobody else may begin these, and write other settings.
         self._being_made: set[str] = set()
+        #: Those who wait for topics to be gone, and for which.
+        self._awaiting: dict[asyncio.Event, set[str]] = {}
+
+    def machine_changed(self) -> None:
+        """The machine has dealt with an event: topics may be gone now, or may have to wait for a broker."""
+        for event, names in self._awaiting.items():
+            if not self._going(names):
+                event.set()
+
+    def _going(self, names: Collection[str]) -> set[str]:
+        """Those that are being deleted, and need not wait for anybody."""
+        context = self._machine.context
+        return context.to_delete.intersection(names) - context.deletion_ineligible
 
     # --- making -------------------------------------------------------------------------------------------------------
 
@@ -108,6 +125,7 @@ class TopicAdmin:
     ) -> dict[str, CreatedTopic]:
         results: dict[str, CreatedTopic] = {}
         planned: dict[str, tuple[NewTopic, Assignment]] = {}
+        timeout_ms -= await self._until_gone([topic.name for topic in topics], timeout_ms=timeout_ms)
         # What is only validated keeps nobody from making it.
         being_made = self._being_made.copy() if validate_only else self._being_made
         try:
@@ -139,6 +157,24 @@ class TopicAdmin:
         for name in late:
             results[name] = CreatedTopic(Failure(ErrorCode.REQUEST_TIMED_OUT))
         return results
+
+    async def _until_gone(self, names: Collection[str], *, timeout_ms: int) -> int:
+        """Wait a little for topics of these names that are on their way out; for how many milliseconds it did."""
+        going = self._going(names)
+        if not going or timeout_ms <= 0:
+            return 0
+        now_s = asyncio.get_running_loop().time
+        began_s = now_s()
+        gone = asyncio.Event()
+        self._awaiting[gone] = going
+        try:
+            async with asyncio.timeout(min(FORMER_TOPIC_WAIT_S, timeout_ms / 1000)):
+                await gone.wait()
+        except TimeoutError:
+            pass  # what is still there is refused one by one
+        finally:
+            del self._awaiting[gone]
+        return int((now_s() - began_s) * 1000)
 
     def _plan(self, topic: NewTopic, being_made: Collection[str]) -> Assignment:
         context = self._machine.context

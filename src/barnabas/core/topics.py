@@ -14,6 +14,8 @@ PIPELINES_TOPIC: Final = "__barnabas_pipelines"
 REMOTE_LOG_METADATA_TOPIC: Final = "__remote_log_metadata"
 #: Which topics are tables, too. An ordinary topic.
 TABLES_TOPIC: Final = "__barnabas_tables"
+#: KRaft's own, in whose directory a broker finds no log of its kind. Nobody may make a topic of that name.
+CLUSTER_METADATA_TOPIC: Final = "__cluster_metadata"
 INTERNAL_TOPICS: Final = frozenset({GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC})
 #: Whose number of partitions says where what is in them is found.
 FIXED_TOPICS: Final = INTERNAL_TOPICS | {REMOTE_LOG_METADATA_TOPIC}

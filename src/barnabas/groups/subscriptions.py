@@ -6,9 +6,8 @@ internal topics as well, as in Kafka 4.
 
 from collections.abc import Callable, Iterable, Mapping
 
-import re2
-
 from barnabas.core.errors import ErrorCode, Refused
+from barnabas.core.expressions import BadExpression, compile_expression
 from barnabas.groups import records
 from barnabas.groups.consumer_group import ConsumerGroup, ConsumerMember, ResolvedRegex, TopicMetadata
 from barnabas.groups.group import Outcome, Topics
@@ -19,23 +18,16 @@ MayDescribe = Callable[[str], bool]
 
 def check_regex(expression: str) -> None:
     try:
-        re2.compile(expression, _quiet())
-    except re2.error as error:
+        compile_expression(expression)
+    except BadExpression as error:
         raise Refused(
             ErrorCode.INVALID_REGULAR_EXPRESSION,
             f"SubscribedTopicRegex `{expression}` is not a valid regular expression: {error}.",
         ) from None
 
 
-def _quiet() -> "re2.Options":
-    """RE2 writes errors to stderr unless it is told not to."""
-    options = re2.Options()
-    options.log_errors = False
-    return options
-
-
 def resolve(expression: str, topics: Topics, may_describe: MayDescribe) -> frozenset[str]:
-    pattern = re2.compile(expression, _quiet())
+    pattern = compile_expression(expression)
     return frozenset(name for name in topics.names() if pattern.fullmatch(name) and may_describe(name))
 
 

@@ -4,14 +4,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-import re2
-
 from barnabas.client import names
 from barnabas.client.config import ClientConfig, client_config, whole_number
 from barnabas.client.oauth_login import TOKEN_ENDPOINT
 from barnabas.coordination.znodes_link import LinkSpec
 from barnabas.core.config.catalog import TOPIC_SETTINGS
 from barnabas.core.errors import ConfigError
+from barnabas.core.expressions import BadExpression, compile_expression
 
 #: Of a link itself, beside those of the client that reaches the source.
 THROTTLE: Final = "link.throttle.bytes.per.second"
@@ -110,21 +109,15 @@ def _topic_configs(text: str) -> tuple[str, ...]:
 
 def check_pattern(expression: str, *, what: str) -> None:
     try:
-        _compiled(expression)
-    except re2.error as error:
+        compile_expression(expression)
+    except BadExpression as error:
         raise ConfigError(f"{what} {expression!r} is not a regular expression: {error}") from None
 
 
 def matching(expression: str, candidates: "list[str]") -> list[str]:
     """Those that match as a whole, in order. RE2: the cost is linear, whatever the expression is."""
-    pattern = _compiled(expression)
+    pattern = compile_expression(expression)
     return [name for name in candidates if pattern.fullmatch(name)]
-
-
-def _compiled(expression: str) -> "re2._Regexp":
-    options = re2.Options()
-    options.log_errors = False
-    return re2.compile(expression, options)
 
 
 def check_start(text: str) -> None:

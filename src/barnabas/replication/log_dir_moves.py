@@ -64,17 +64,16 @@ class LogDirMoves:
         self._throttle = throttle
 
     def begin(self, tp: TopicPartition, path: str) -> ErrorCode:
-        """Start moving, or note where a partition that does not exist yet is to be made (then REPLICA_NOT_AVAILABLE)."""
+        """Start moving. Where the partition is not here yet, note where it is to be made, and say that it is not here."""
         try:
             self._logs.prefer_dir(tp, path)
-            partition = self._replicas.get(tp)
-            if partition is None or partition.log is None:
-                raise Refused(ErrorCode.REPLICA_NOT_AVAILABLE, f"{tp} is not on this broker; it is made in {path}")
+            partition = self._replicas.require(tp)
+            current = partition.local_log
             future = self._logs.get_future(tp)
             if future is not None and future.log_dir != path:
                 self._logs.delete_future(tp)  # on its way to elsewhere: the newer wish counts
                 future = None
-            if partition.log.log_dir == path:
+            if current.log_dir == path:
                 if future is not None:
                     self._logs.delete_future(tp)
                 return ErrorCode.NONE
@@ -83,7 +82,9 @@ class LogDirMoves:
             elif partition.future_log is None:  # found at start, and nobody has led or followed since
                 self._start(partition, future)
         except Refused as refusal:
-            return refusal.code
+            # Kafka's word for a known partition that this broker does not have, in this request.
+            is_elsewhere = refusal.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+            return ErrorCode.REPLICA_NOT_AVAILABLE if is_elsewhere else refusal.code
         except LogDirFault:
             return ErrorCode.KAFKA_STORAGE_ERROR
         return ErrorCode.NONE

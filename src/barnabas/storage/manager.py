@@ -381,9 +381,13 @@ class LogManager:
     # -- moves between directories (AlterReplicaLogDirs)
 
     def prefer_dir(self, partition: TopicPartition, path: str) -> None:
-        """Where the partition's log, or its future one, is to be made. `LOG_DIR_NOT_FOUND` for an unknown directory."""
-        if not any(log_dir.path == path for log_dir in self.live_dirs):
-            raise Refused(ErrorCode.LOG_DIR_NOT_FOUND, f"{path} is not an online log directory")
+        """Where the partition's log, or its future one, is to be made. `LOG_DIR_NOT_FOUND` for an unknown directory,
+        `KAFKA_STORAGE_ERROR` for one that has failed."""
+        log_dir = next((each for each in self._dirs if each.path == path), None)
+        if log_dir is None:
+            raise Refused(ErrorCode.LOG_DIR_NOT_FOUND, f"{path} is not a log directory of this broker")
+        if not log_dir.is_online:
+            raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"{path} is offline")
         self._preferred[partition] = path
 
     def get_or_create_future(self, partition: TopicPartition) -> Log:

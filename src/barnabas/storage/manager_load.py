@@ -8,11 +8,11 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from threading import Lock
-from typing import Final
 
 from barnabas.core.config.log_config import LogConfig
 from barnabas.core.errors import ConfigError, Malformed
 from barnabas.core.ids import Offset, TopicId, TopicPartition
+from barnabas.core.topics import CLUSTER_METADATA_TOPIC
 from barnabas.runtime.disk import Disk
 from barnabas.storage import names
 from barnabas.storage.checkpoints import CheckpointError, read_partition_metadata
@@ -23,9 +23,6 @@ from barnabas.storage.manager_upkeep import checkpoint_offsets
 from barnabas.storage.recovery import open_log
 
 logger = logging.getLogger(__name__)
-
-#: KRaft's own topic, in whose directory a broker finds no log of its kind.
-_CLUSTER_METADATA: Final = "__cluster_metadata"
 
 
 @dataclass(slots=True)
@@ -129,7 +126,7 @@ class _DirLoader:
                 self._found.doomed.append(log_dir.file(name))
             elif parsed.is_stray:
                 logger.warning("keeping stray partition %s: delete it when you are sure", log_dir.file(name))
-            elif parsed.partition.topic != _CLUSTER_METADATA:
+            elif parsed.partition.topic != CLUSTER_METADATA_TOPIC:
                 to_load.append(name)
         self._total = len(to_load)
         logger.info(

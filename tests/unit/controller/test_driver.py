@@ -12,7 +12,7 @@ from live_cluster import LiveBroker, LiveCluster, live_cluster, run
 
 from barnabas.controller.effects import Failure
 from barnabas.controller.events import ElectionType, ProposedIsr
-from barnabas.controller.topics import MorePartitions, NewTopic, TopicAdmin, TopicDefaults
+from barnabas.controller.topics import FORMER_TOPIC_WAIT_S, MorePartitions, NewTopic, TopicAdmin, TopicDefaults
 from barnabas.coordination import paths
 from barnabas.coordination.operations import Create, SetData
 from barnabas.coordination.session import SessionState
@@ -230,7 +230,12 @@ def test_a_topic_that_the_controller_has_not_heard_of_yet_keeps_its_settings() -
             known = broker.controller.machine.context
             before_its_watch: Any = SimpleNamespace(
                 is_active=True,
-                context=SimpleNamespace(topics=(), to_delete=(), epoch_zk_version=known.epoch_zk_version),
+                context=SimpleNamespace(
+                    topics=(),
+                    to_delete=set(),
+                    deletion_ineligible=set(),
+                    epoch_zk_version=known.epoch_zk_version,
+                ),
             )
             nothing_yet: Any = SimpleNamespace(topic=lambda name: None, brokers=broker.metadata.brokers)
             admin = TopicAdmin(
@@ -301,6 +306,34 @@ def test_topics_are_deleted_and_their_replicas_told_to_delete() -> None:
             assert await controller.session.exists("/config/topics/orders") is None
             assert any(isinstance(each, StopReplicaRequest) for each in cluster.brokers[2].received)
             assert await make(cluster, NewTopic("orders", 1, 1)) == {"orders": None}
+
+    run(story())
+
+
+def test_topic_is_made_again_as_soon_as_its_deletion_is_answered() -> None:
+    async def story() -> None:
+        async with live_cluster(1, 2) as cluster:
+            controller = (await cluster.the_controller()).controller
+            for partitions in (1, 2, 3):
+                assert await make(cluster, NewTopic("orders", partitions, 2)) == {"orders": None}
+                assert len(controller.machine.context.assignments["orders"]) == partitions
+                assert await controller.delete_topics(["orders"], timeout_ms=5_000) == {"orders": None}
+
+    run(story())
+
+
+def test_topic_whose_deletion_waits_for_a_broker_is_not_waited_for() -> None:
+    async def story() -> None:
+        async with live_cluster(1, 2) as cluster:
+            await make(cluster, NewTopic("orders", 1, 2))
+            controller = (await cluster.the_controller()).controller
+            controller.machine.context.to_delete.add("orders")
+            controller.machine.context.deletion_ineligible.add("orders")
+            began_s = asyncio.get_running_loop().time()
+            assert await make(cluster, NewTopic("orders", 1, 2)) == {
+                "orders": Failure(ErrorCode.TOPIC_ALREADY_EXISTS, "Topic 'orders' is marked for deletion.")
+            }
+            assert asyncio.get_running_loop().time() - began_s < FORMER_TOPIC_WAIT_S / 2
 
     run(story())
 

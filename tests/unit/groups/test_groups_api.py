@@ -251,6 +251,28 @@ def test_offsets_of_a_transaction_that_is_not_open_are_refused() -> None:
     run(scenario)
 
 
+@pytest.mark.parametrize("version", range(6))
+def test_producers_that_do_not_know_of_loading_coordinators_hear_that_there_is_none(version: int) -> None:
+    """Those of before v2 give up when they hear COORDINATOR_LOAD_IN_PROGRESS (KAFKA-7296)."""
+
+    async def scenario(broker: FakeBroker) -> None:
+        broker.verification_error = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        request = TxnOffsetCommitRequest(
+            transactional_id="tx",
+            group_id="g",
+            topics=[
+                TxnOffsetCommitRequestTopic(
+                    name="orders", partitions=[TxnOffsetCommitRequestPartition(committed_metadata="")]
+                )
+            ],
+        )
+        response = await broker.ask(request, TxnOffsetCommitResponse, version)
+        told = ErrorCode.COORDINATOR_NOT_AVAILABLE if version < 2 else ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        assert response.topics[0].partitions[0].error_code == told
+
+    run(scenario)
+
+
 @pytest.mark.parametrize("version", range(7))
 def test_group_is_described_in_every_version(version: int) -> None:
     async def scenario(broker: FakeBroker) -> None:

@@ -10,6 +10,7 @@ from barnabas.core.errors import ErrorCode, Refused
 from barnabas.groups.consumer_group import MemberState
 from barnabas.groups.group import Requester
 from barnabas.groups.settings import GroupSettings
+from barnabas.groups.subscriptions import check_regex
 from barnabas.protocol.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
     RequestTopicPartitions,
@@ -82,6 +83,8 @@ def test_unknown_assignor_is_refused(h: Harness) -> None:
 
 def test_broken_regular_expression_is_refused(h: Harness) -> None:
     assert refusal(h, **JOIN, subscribed_topic_regex="(") is ErrorCode.INVALID_REGULAR_EXPRESSION
+    with pytest.raises(Refused, match=r"`\(` is not a valid regular expression: missing \): \(\.$"):
+        check_regex("(")
 
 
 def test_protocol_that_is_off_is_an_unsupported_version(h: Harness) -> None:

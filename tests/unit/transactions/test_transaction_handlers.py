@@ -336,7 +336,7 @@ def test_descriptions_leave_out_what_the_caller_may_not_see() -> None:
     assert empty.error_code == ErrorCode.INVALID_REQUEST
 
 
-def test_lists_are_filtered_and_unknown_states_told() -> None:
+def test_lists_are_filtered_and_unknown_states_told(capfd: pytest.CaptureFixture[str]) -> None:
     world = World()
     for name in ("pay-1", "pay-2", "other"):
         world.coordinator.known[name] = Transaction(
@@ -350,6 +350,7 @@ def test_lists_are_filtered_and_unknown_states_told() -> None:
     assert world.coordinator.asked[0].states == {TransactionState.EMPTY}
     bad = ListTransactionsRequest(transactional_id_pattern="(")
     assert refusal_of(world.api.list_transactions(call(2), bad)) is ErrorCode.INVALID_REGULAR_EXPRESSION
+    assert capfd.readouterr().err == "", "RE2 tells everybody unless it is told not to"
 
 
 def test_every_refusal_has_the_shape_of_its_response() -> None:

@@ -48,6 +48,7 @@ AS_RETENTION: Final = -2
 #: `compression.type` values that keep the producer's bytes as they came, and that store plain records.
 COMPRESSION_PRODUCER: Final = "producer"
 COMPRESSION_UNCOMPRESSED: Final = "uncompressed"
+COMPRESSION_ZSTD: Final = "zstd"
 
 #: How the subject of a record's schema is named: `orders-value`, `shop.Order`, `orders-shop.Order`.
 TOPIC_NAME: Final = "TopicNameStrategy"
