@@ -21,16 +21,18 @@ from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.consumer import Consumer
 from barnabas.client.errors import BrokerRefused
 from barnabas.client.fetching import Fetched
+from barnabas.client.transactions import Transactions
 from barnabas.core.clock import SystemClock
 from barnabas.core.errors import ErrorCode
 from barnabas.registry.content import Content
 from barnabas.registry.election import Identity, PrimaryProtocol, assignment_of
 from barnabas.registry.errors import Refusal
 from barnabas.registry.log import Fenced, SchemaLog, SchemaLogConfig
-from barnabas.registry.records import Record, SchemaVersion
+from barnabas.registry.records import Record, SchemaVersion, noop_record
 from barnabas.registry.server import ServerConfig
 from barnabas.registry.store import Store
 from barnabas.testing import Cluster
+from tests.manual_time import ManualClock
 from tests.registry.conftest import DEADLINE_S, HEADERS, Registry, config_for, running
 from tests.registry.test_api import A_B, AB, A
 
@@ -178,6 +180,40 @@ async def a_ghost_writes(config: ServerConfig) -> None:
 
 def test_an_old_primary_cannot_write_once_another_has_claimed_the_log(cluster: Cluster) -> None:
     asyncio.run(a_ghost_writes(config_for(cluster)))
+
+
+async def a_ghost_wakes_when_its_id_is_forgotten(config: ServerConfig) -> None:
+    clock = ManualClock()
+    async with AsyncClient(config.client) as client, AsyncClient(config.client) as reader, asyncio.TaskGroup() as tasks:
+        log_config = SchemaLogConfig(topic=config.topic, transactional_id=config.group_id)
+        logs = [SchemaLog(client, reader, Store(), log_config, clock=clock) for _ in range(2)]
+        for log in logs:
+            await log.prepare()
+        following = [tasks.create_task(log.follow()) for log in logs]
+        ghost, new = logs
+        await ghost.claim()
+        await ghost.applied(await ghost.append([noop_record()]))
+        transactions = Transactions(client)
+        while not isinstance((await transactions.describe_all([config.group_id]))[config.group_id], BrokerRefused):
+            await asyncio.sleep(0)
+        clock.advance_ms(3_600_000)
+        await new.claim()
+        with pytest.raises(Refusal, match="Leader not known"):
+            await ghost.append([noop_record()])
+        await new.applied(await new.append([noop_record()]))
+        for task in following:
+            task.cancel()
+
+
+def test_an_old_primary_cannot_write_when_brokers_have_forgotten_the_id_of_primaries() -> None:
+    """They do so after transactional.id.expiration.ms, 7 days. The next primary gets another producer id then, and no epoch of
+    it fences the one before: it wrote on until it noticed by itself that it was replaced."""
+    forgetful = {
+        "transactional.id.expiration.ms": "1",
+        "transaction.remove.expired.transaction.cleanup.interval.ms": "50",
+    }
+    with Cluster(brokers=1, config=forgetful) as cluster:
+        asyncio.run(a_ghost_wakes_when_its_id_is_forgotten(config_for(cluster)))
 
 
 def test_a_record_with_an_id_that_is_taken_is_undone_and_refused(cluster: Cluster) -> None:

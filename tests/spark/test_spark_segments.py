@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import tracemalloc
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -192,6 +193,18 @@ def test_an_open_transaction_holds_back_what_is_stable(folder: Folder):
     # Each part knows only the aborted transactions that reach into it: producer 1 went on to commit.
     for part in slices(log, start=5, until=8, max_bytes=1, read_committed=True):
         assert part.aborted == ()
+
+
+def test_the_last_stable_offset_is_found_without_a_segment_in_memory(folder: Folder):
+    """The newest segment was read whole on the driver, partition after partition: it may have a gigabyte."""
+    root = folder({0: [data(at, 1, 7, size=4_000_000) for at in range(8)]}, high_watermark=8)
+    (log,) = find_logs([str(root)], beyond_high_watermark=False).values()
+    tracemalloc.start()
+    try:
+        assert last_stable_offset(log) == 0
+        assert tracemalloc.get_traced_memory()[1] < 1_000_000
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_large_segment_is_split_where_its_index_points(folder: Folder):

@@ -281,3 +281,16 @@ def test_record_whose_time_no_table_has_is_an_error_and_the_others_are_rows(
     assert bad["reason"].endswith(
         "partition 0, offset 1: timestamp 1790000000000000 ms is not in the years 1 to 9999 of a table"
     )
+
+
+def test_record_whose_key_is_no_number_is_an_error(tables: Tables) -> None:
+    """pyiceberg has no filter for it: the table failed, and began again for ever."""
+    table = tables.define("nan", format="iceberg", mode="upsert", key=("id",))
+    producer = Producer({"bootstrap.servers": tables.kafka.bootstrap})
+    for value in (b'{"id": 1.5}', b'{"id": NaN}'):
+        producer.produce(table.topic, value)
+    assert producer.flush(60) == 0
+    filled = tables.fill(table)
+    assert (filled.rows, filled.errors) == (1, 1)
+    [bad] = polars_rows(table.errors())
+    assert bad["reason"].endswith("offset 1: id is NaN, which equals no key of a row")

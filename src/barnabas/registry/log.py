@@ -5,6 +5,9 @@ transactional id of the group) and writes a NOOP under it. From then on the lead
 earlier primary, and whatever that one wrote before stands before the NOOP. So a primary that has applied its NOOP knows all
 that was ever acknowledged, and nobody else adds to it. The records themselves are ordinary ones: every reader sees them.
 
+Brokers forget a transactional id that is not used for `transactional.id.expiration.ms`. The next primary gets another producer
+id then, whose epochs fence nobody. So a claim holds for a while only, and who goes on writing claims again.
+
 Owner: the event loop.
 """
 
@@ -43,6 +46,8 @@ _REPLICATION_FACTOR: Final = 3
 _POLL_MS: Final = 60_000
 #: The claim begins no transaction, so this never passes; brokers want a value.
 _TRANSACTION_TIMEOUT_MS: Final = 60_000
+#: How long a claim holds: far less than brokers remember it (`transactional.id.expiration.ms`, 7 days by default).
+_CLAIM_S: Final = 600.0
 #: Another primary has claimed the log, or the leader has forgotten this one.
 _FENCED: Final = frozenset(
     {
@@ -89,6 +94,7 @@ class SchemaLog:
         self._waiters: list[tuple[int, int, asyncio.Future[None]]] = []
         self._waited = 0
         self._identity = NO_IDENTITY
+        self._claimed_s = 0.0
         self._sequence = 0
         self._conflicts: deque[int] = deque(maxlen=_CONFLICTS_KEPT)
         #: The look at the end of the log that is under way, and the one that begins after it.
@@ -215,7 +221,7 @@ class SchemaLog:
 
     @property
     def is_claimed(self) -> bool:
-        return self._identity != NO_IDENTITY
+        return self._identity != NO_IDENTITY and self._clock.monotonic_s() < self._claimed_s + _CLAIM_S
 
     def give_up(self) -> None:
         """The next write has to claim the log first."""
@@ -223,10 +229,11 @@ class SchemaLog:
 
     async def claim(self) -> None:
         """Nobody else writes from now on, and all that others have written is applied."""
+        asked_s = self._clock.monotonic_s()
         identity = await Transactions(self._cluster).initialise(
             self._config.transactional_id, timeout_ms=_TRANSACTION_TIMEOUT_MS
         )
-        self._identity, self._sequence = identity, 0
+        self._identity, self._sequence, self._claimed_s = identity, 0, asked_s
         await self.applied(await self.append([noop_record()]))
         log.info("claimed %s with epoch %d", self._partition, identity.epoch)
 
@@ -236,7 +243,7 @@ class SchemaLog:
         When it fails in a way that leaves its fate open, the claim is given up with it: the next claim finds out.
         """
         if not self.is_claimed:
-            raise errors.primary_unknown()  # it was given up while this was decided
+            raise errors.primary_unknown()  # it was given up, or became too old, while this was decided
         identity, sequence = self._identity, self._sequence
         self._identity = NO_IDENTITY
         try:

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from barnabas.core.errors import ConfigError, Malformed
 from barnabas.core.ids import TopicPartition
-from barnabas.protocol.record_batch import HEADER_SIZE, LOG_OVERHEAD, BatchHeader, iter_batches, read_header
+from barnabas.protocol.record_batch import HEADER_SIZE, LOG_OVERHEAD, BatchHeader, check_length, read_header
 from barnabas.spark.tier_slices import Place, index_places
 from barnabas.storage import names, producer_snapshot
 from barnabas.storage.checkpoints import read_offsets, read_partition_metadata
@@ -344,15 +344,16 @@ def _open_at_snapshot(log: PartitionLog) -> tuple[dict[int, int], int]:
 
 
 def _headers(segment: Segment) -> Iterator[BatchHeader]:
-    data = Path(segment.path).read_bytes()
-    batches = iter_batches(data)
-    while True:
-        try:
-            _, header = next(batches)
-        except StopIteration:
-            return
-        except Malformed:
-            if segment.next_base_offset is None:
-                return  # a broker is just appending to it
-            raise
-        yield header
+    """One after the other, without what lies between them: a segment may have a gigabyte."""
+    with open(segment.path, "rb") as file:
+        position, size = 0, os.fstat(file.fileno()).st_size
+        while position < size:
+            try:
+                header = read_header(file.read(HEADER_SIZE), 0)
+                position = check_length(header, position, size)
+            except Malformed:
+                if segment.next_base_offset is None:
+                    return  # a broker is just appending to it
+                raise
+            yield header
+            file.seek(position)

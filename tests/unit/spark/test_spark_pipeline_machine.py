@@ -9,6 +9,8 @@ from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from pyspark.sql.datasource import CaseInsensitiveDict
@@ -19,9 +21,11 @@ from rich.console import Console
 from barnabas.spark.pipelines import connector, events, live, sinks, sources, status
 from barnabas.spark.pipelines._flows import Flows
 from barnabas.spark.pipelines.database import Database, DatabaseError
-from barnabas.spark.pipelines.failures import Telling, cause_of, innermost, once_each, plain_message
+from barnabas.spark.pipelines.events import Event, RunState
+from barnabas.spark.pipelines.failures import PipelineFailed, Telling, cause_of, innermost, once_each, plain_message
 from barnabas.spark.pipelines.live import HEADERS
 from barnabas.spark.pipelines.project import ProjectError, create_project, load_project
+from barnabas.spark.pipelines.runner import Runner, RunOptions
 from barnabas.spark.pipelines.sinks.sql_table import SqlTarget
 from barnabas.spark.pipelines.sources.generator import Plan, SyntheticStreamReader, generate, split
 from barnabas.spark.pipelines.sources.sql_query import (
@@ -234,6 +238,35 @@ def test_error_of_spark_is_told_without_its_stack() -> None:
     assert innermost(chain) == "TopicMissing: orders is not there"
     assert innermost(["Job aborted\n at x", "disk full\n\tat y"]) == "disk full"
     assert innermost([]) == "no reason was given"
+
+
+def test_views_that_fail_are_computed_again_and_end_a_run_that_goes_on_only_when_they_fail_too_often(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The run ended with their first failure, and all its flows with it."""
+    told: list[Event] = []
+    activated: list[int] = []
+    session: Any = SimpleNamespace(activate=lambda: activated.append(1))
+    runner = Runner(project=session, session=session, told=told.append)
+    outcomes = iter([False, False, True, False, False, False])
+
+    def once(graph_id: str, options: RunOptions, *, quiet: bool) -> None:
+        assert (graph_id, list(options.refresh), quiet) == ("graph", ["turnover"], True)
+        if not next(outcomes):
+            raise PipelineFailed("flow turnover failed: the database is away")
+
+    monkeypatch.setattr(runner, "_define", lambda: "graph")
+    monkeypatch.setattr(runner, "_once", once)
+    options = RunOptions(continuous=True, failures_max=2, views_s=60)
+    for _ in range(5):
+        runner._compute(["turnover"], options)
+    with pytest.raises(PipelineFailed, match="the database is away"):
+        runner._compute(["turnover"], options)
+    assert len(activated) == 6
+    assert {each.message for each in told if isinstance(each, RunState)} == {
+        "Materialized views keep what they have, and are computed again in 60 s: flow turnover failed: the database is away"
+    }
+    assert len(told) == 4
 
 
 def test_database_hides_the_password_and_knows_two_kinds() -> None:

@@ -426,6 +426,15 @@ def test_sqlite_keeps_every_digit_of_a_decimal_or_refuses_it(tmp_path: Path) -> 
     assert len(table.rows()) == len(kept)
 
 
+def test_sqlite_refuses_what_it_would_make_null_of(tmp_path: Path) -> None:
+    """It has no NaN. In silence a number became null, and rows with such a key were inserted again and again."""
+    table = Table("sqlite", tmp_path)
+    with pytest.raises(TableMismatch, match="column price has NaN, of which SQLite makes null"):
+        table.stage("id long, price double", [{"id": 1, "price": 1.5}, {"id": 2, "price": float("nan")}])
+    table.write("id long, price double", [{"id": 1, "price": 1.5}, {"id": 2, "price": None}])
+    assert [row["price"] for row in table.rows()] == [1.5, None]
+
+
 @pytest.mark.parametrize("options", [{}, {"mode": "upsert", "key": "id"}])
 def test_sqlite_takes_a_batch_of_very_many_tasks(tmp_path: Path, options: dict[str, str]) -> None:
     """Of a union it takes 500 terms. A batch of 501 tasks failed, with each attempt again."""

@@ -33,7 +33,7 @@ from barnabas.spark.pipelines.sinks.exactly_once import NOWHERE, Overtaken, Span
 from barnabas.spark.pipelines.sinks.iceberg_table import IcebergTarget
 from barnabas.spark.pipelines.sinks.table_schema import TableMismatch
 from barnabas.spark.tables import filling, reading, rows
-from barnabas.spark.tables.definition import OFFSET, PARTITION, TIMESTAMP, Definition, checked
+from barnabas.spark.tables.definition import OFFSET, PARTITION, TIMESTAMP, BadDefinition, Definition, checked
 from barnabas.spark.tables.direct import Direct, DirectReader
 from barnabas.spark.tables.places import place_of
 from barnabas.spark.tables.reading import STAGED
@@ -201,6 +201,38 @@ def test_records_that_were_deleted_before_they_were_read_stop_a_table_or_are_pas
         filling.plan(table, place_of(table), topic, records_max=100)  # type: ignore[arg-type]
     planned = filling.plan(replace(table, on_loss="skip"), place_of(table), topic, records_max=100)  # type: ignore[arg-type]
     assert planned.starts == {TopicPartition("orders", 0): 3}
+
+
+@pytest.mark.parametrize("kind", ["delta", "iceberg"])
+def test_both_zeros_are_one_key(tmp_path: Path, kind: str) -> None:
+    """Two changes of it in a batch failed the table for good (Delta), and were two rows (Iceberg)."""
+    changes = StructType([StructField("id", DoubleType()), *CHANGES.fields[1:]])
+    table, at = upserts(tmp_path, kind), datetime(2026, 11, 1, tzinfo=UTC)
+    for batch, keys in enumerate([(0.0, -0.0), (-0.0, 0.0)]):
+        target = target_of(table, changes)
+        rows = [
+            {"id": key, PARTITION: 0, OFFSET: 2 * batch + number, TIMESTAMP: at, DELETED: False}
+            for number, key in enumerate(keys)
+        ]
+        data = pa.RecordBatch.from_pylist(rows, schema=to_arrow_schema(changes, timezone="UTC"))
+        items = target.stage(iter([data]), Task("orders", 0, 0, 0))
+        target.publish(items, Span({PART: 2 * batch or NOWHERE}, {PART: 2 * batch + 2}))
+    assert place_of(table).offsets() == {0: {3}}
+
+
+def test_a_key_that_is_no_number_is_not_read_directly() -> None:
+    """No row is found by it again, and pyiceberg fails with it: it is an error, as a key that is null."""
+    direct = Direct(json=StructType([StructField("id", DoubleType())]), beside=(), required=("id",), deleted="_deleted")
+    values = pa.array([b'{"id": 1.5}', b'{"id": NaN}', b'{"id": null}'], pa.binary())
+    [taken], [left] = DirectReader(direct).split(pa.RecordBatch.from_pydict({"value": values}))
+    assert taken.column("id").to_pylist() == [1.5]
+    assert left.column("value").to_pylist() == [b'{"id": NaN}', b'{"id": null}']
+
+
+def test_a_key_of_an_iceberg_table_has_no_dot() -> None:
+    with pytest.raises(BadDefinition, match=r"--key 'a\.b': Iceberg takes a dot"):
+        checked(Definition(name="t", topic="t", url="/t", format="iceberg", mode="upsert", key=("a.b",)))
+    checked(Definition(name="t", topic="t", url="/t", format="delta", mode="upsert", key=("a.b",)))
 
 
 @pytest.mark.parametrize("kind", ["delta", "iceberg"])

@@ -131,10 +131,15 @@ def _filter(
 
 
 def _insert_field(s: _Settings, of: str | None) -> t.Transform:
+    def named(what: str) -> str | None:
+        """A field's name may end with ! (required) or ? (optional), which are not part of it: here every field may be null."""
+        name = s.maybe(f"{what}.field")
+        return name[:-1] if name is not None and name.endswith(("!", "?")) else name
+
     static = {}
-    if (name := s.maybe("static.field")) is not None:
+    if (name := named("static")) is not None:
         static[name] = s.text("static.value")
-    places = {what: s.maybe(f"{what}.field") for what in ("topic", "partition", "offset", "timestamp")}
+    places = {what: named(what) for what in ("topic", "partition", "offset", "timestamp")}
     return t.InsertField(**places, static=static, of=of)
 
 

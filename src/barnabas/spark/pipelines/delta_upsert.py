@@ -180,8 +180,21 @@ def last_of_each_key(changes: "pyarrow.Table", keys: Sequence[str]) -> "pyarrow.
     """The change of each key with the largest sequence; of equal ones, the one that was staged last."""
     import pyarrow
 
+    changes = with_one_zero(changes, keys)
     rows = pyarrow.array(range(changes.num_rows), pyarrow.int64())
     ordered = changes.append_column(_ROW, rows).sort_by([(SEQUENCE, "ascending"), (_ROW, "ascending")])
     ordered = ordered.drop_columns([_ROW]).append_column(_ROW, rows)
     last = ordered.group_by(list(keys)).aggregate([(_ROW, "max")]).column(f"{_ROW}_max")
     return ordered.take(last).drop_columns([_ROW])
+
+
+def with_one_zero(changes: "pyarrow.Table", keys: Sequence[str]) -> "pyarrow.Table":
+    """0.0 equals -0.0 where a table compares keys; where they are grouped, joined and listed it does not."""
+    import pyarrow.compute as compute
+    import pyarrow.types as types
+
+    for name in keys:
+        at = changes.schema.get_field_index(name)
+        if types.is_floating(changes.column(at).type):
+            changes = changes.set_column(at, changes.schema.field(at), compute.add(changes.column(at), 0.0))
+    return changes

@@ -80,6 +80,8 @@ class Runner:
         self._flow_names: dict[str, str] = {}
         self._stopping = threading.Event()
         self._batches: dict[str, int] = {}
+        #: In a row.
+        self._view_failures = 0
         self._flows = Flows()
         #: File and line of each flow.
         self._places: dict[str, str] = {}
@@ -338,15 +340,27 @@ class Runner:
             for each in running:
                 self._watch(each, planner, options)
             if views and time.monotonic() >= next_views_s:
-                refresh = RunOptions(refresh=views)
-                self._once(self._define(), refresh, quiet=True)
-                self._session.activate()
+                self._compute(views, options)
                 next_views_s = time.monotonic() + options.views_s
         for query in self._session.queries():
             query.stop()
         for each in running:
             self._told(FlowState(now(), each.name, "STOPPED", f"Flow {each.name} has been stopped."))
         self._told(RunState(now(), "STOPPED", "Run has been stopped."))
+
+    def _compute(self, views: Sequence[str], options: RunOptions) -> None:
+        """Materialized views anew. Those that fail are computed with the next ones, as flows start again that fail."""
+        try:
+            self._once(self._define(), RunOptions(refresh=views), quiet=True)
+            self._view_failures = 0
+        except PipelineFailed as failed:
+            self._view_failures += 1
+            if self._view_failures > options.failures_max:
+                raise
+            said = f"Materialized views keep what they have, and are computed again in {options.views_s:g} s"
+            self._told(RunState(now(), "RUNNING", f"{said}: {failed}"))
+        finally:
+            self._session.activate()
 
     def _planner(self, graph_id: str, options: RunOptions) -> tuple[Any, list[Any]]:
         """Spark's own planner of flows, with a trigger that goes on; and the flows."""

@@ -145,6 +145,8 @@ def _check_rows(given: Definition) -> None:
         raise BadDefinition("--schema registry needs --schema-registry URL")
     if given.schema != "registry" and (given.registry or given.subject):
         raise BadDefinition("--schema-registry, --registry-config and --subject are for --schema registry")
+    if given.format == "iceberg" and (dotted := [each for each in given.key if "." in each]):
+        raise BadDefinition(f"--key {dotted[0]!r}: Iceberg takes a dot for the way to a field within a field")
     if given.format == "delta" and any("(" in each for each in given.partition_by):
         raise BadDefinition(
             "--partition-by of a Delta table names columns; Iceberg also takes day(column) and the like"

@@ -103,9 +103,9 @@ class DirectReader:
         if self._direct.deleted is not None:
             columns[self._direct.deleted] = pyarrow.repeat(False, block.num_rows)
         made = pyarrow.RecordBatch.from_pydict(columns)
-        nulls = [name for name in self._direct.required if columns[name].null_count]
-        if nulls:
-            has_all = reduce(compute.and_, (columns[name].is_valid() for name in nulls))
+        there = [_is_there(columns[name]) for name in self._direct.required]
+        if not all(each.true_count == len(each) for each in there):
+            has_all = reduce(compute.and_, there)
             made = made.filter(has_all)
             rest.append(block.filter(compute.invert(has_all)))
         rows.append(made)
@@ -147,6 +147,13 @@ def _divided(
     if wanted.true_count == records.num_rows:
         return records, []
     return records.filter(wanted), [records.filter(compute.invert(wanted))]
+
+
+def _is_there(column: pyarrow.Array) -> pyarrow.BooleanArray:
+    """Whether each may be a key: neither null nor NaN."""
+    if types.is_floating(column.type):
+        return compute.invert(compute.is_null(column, nan_is_null=True))
+    return column.is_valid()
 
 
 def _covers(wanted: pyarrow.DataType, found: pyarrow.DataType) -> bool:

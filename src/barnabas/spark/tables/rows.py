@@ -10,6 +10,8 @@ from pyspark.sql.types import (
     BinaryType,
     BooleanType,
     DataType,
+    DoubleType,
+    FloatType,
     IntegerType,
     LongType,
     StringType,
@@ -260,6 +262,9 @@ def _finished(whole: DataFrame, table: Definition, value: StructType, observed: 
             here = beside[name] if name in beside else fields[name]
             missing = F.concat(place, F.lit(f"{name} is null, by which rows are replaced and deleted"))
             reason = F.coalesce(reason, F.when(here.isNull(), missing))
+            if isinstance(columns[name].dataType, DoubleType | FloatType):
+                no_number = F.concat(place, F.lit(f"{name} is NaN, which equals no key of a row"))
+                reason = F.coalesce(reason, F.when(F.isnan(here), no_number))
     out = [each.alias(name) for name, each in (fields | beside).items()]
     if deleted is not None:
         out.append(F.coalesce(deleted, F.lit(False)).alias(DELETED))

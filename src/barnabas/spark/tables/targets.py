@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql.types import StructField, StructType
 
 from barnabas.spark.pipelines.cdc import DELETED
-from barnabas.spark.pipelines.delta_upsert import STAGE, DeltaUpsertTarget, quoted
+from barnabas.spark.pipelines.delta_upsert import STAGE, DeltaUpsertTarget, quoted, with_one_zero
 from barnabas.spark.pipelines.sinks import files
 from barnabas.spark.pipelines.sinks.delta_table import DeltaTarget
 from barnabas.spark.pipelines.sinks.exactly_once import Task
@@ -65,7 +65,7 @@ class DeltaUpserts(DeltaUpsertTarget):
 
 def last_in_log(changes: "pyarrow.Table", keys: Sequence[str]) -> "pyarrow.Table":
     """The last change of each key: in a partition by offset, and of several partitions by time."""
-    last = _last(changes, [*keys, PARTITION], [(OFFSET, "ascending")])
+    last = _last(with_one_zero(changes, keys), [*keys, PARTITION], [(OFFSET, "ascending")])
     return _last(last, keys, [(TIMESTAMP, "ascending"), (PARTITION, "ascending")])
 
 

@@ -405,11 +405,17 @@ def _cast(column: "pyarrow.Array", kind: "pyarrow.DataType") -> "pyarrow.Array":
 
 
 def _require_exact(rows: "pyarrow.Table", *, what: str) -> None:
-    """SQLite's numbers are whole ones of 64 bits, or floats: of other decimals it would drop digits, and say nothing."""
+    """SQLite's numbers are whole ones of 64 bits, or floats: of other decimals it would drop digits, and say nothing. It has no
+    NaN."""
     import pyarrow
     import pyarrow.compute as compute
 
     for name, column in zip(rows.column_names, rows.columns, strict=True):
+        if pyarrow.types.is_floating(column.type) and compute.any(compute.is_nan(column)).as_py():
+            raise TableMismatch(
+                f"{what} does not take these rows: column {name} has NaN, of which SQLite makes null. Say so: nullif({name}, "
+                "double('NaN'))"
+            )
         if not pyarrow.types.is_decimal(column.type):
             continue
         digits = compute.replace_substring_regex(column.cast(pyarrow.string()), r"E.*$|[^0-9]", "")
