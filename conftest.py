@@ -1,4 +1,5 @@
-"""For all tests: those of Spark go to two processes of pytest-xdist, each with a JVM; the others go where there is room.
+"""For all tests: those of Spark go to two processes of pytest-xdist, each with a JVM; the others go where there is room, those
+of a module together: what they share is made once.
 
 Ctrl-C works in what they start, also where the tests themselves run in the background of a shell.
 
@@ -6,7 +7,9 @@ A test on real time, with real processes and other people's clients, gets anothe
 summary lists each rerun: look at it, as it may hide a defect. The simulation gets none: the same seed does the same again.
 """
 
+import gc
 import signal
+from collections.abc import Generator
 from typing import Any
 
 import hypothesis
@@ -20,23 +23,27 @@ TOGETHER = dict.fromkeys(APPLICATIONS, "applications of Spark") | {
     scope: scope
     for scope in (
         SPARK,
-        "tests/unit/config/test_settings_have_readers.py",
         "tests/unit/spark/",
-        "tests/scenarios/tools/test_host.py",
+        "tests/registry/",
+        "tests/scenarios/groups/",
         "tests/scenarios/link/",
         "tests/scenarios/tiered/",
     )
 }
 REAL_PROCESSES = (SPARK, "tests/scenarios/", "tests/console/", "tests/registry/")
 SIMULATION = "tests/simulation/"
-#: These begin first: one of them that began last would keep one process busy while the others have nothing left.
+#: Each of these is as long as whole modules are, and shares nothing: every one goes where there is room.
 LONG = (
     "tests/scenarios/docs/test_documents.py",
+    "tests/scenarios/faults/test_cluster_under_chaos.py",
     "tests/scenarios/packaging/",
+    "tests/scenarios/transactions/test_money_transfer.py",
     "tests/simulation/test_simulation.py",
     "tests/simulation/test_mutants.py::test_mutant_is_noticed",
-    "tests/scenarios/security/test_quotas_enforced.py",
+    "tests/unit/broker/test_foreign_znodes.py",
 )
+#: What takes longest begins first: begun last, it would keep one process busy while the others have nothing left.
+FIRST = (SPARK, tuple(TOGETHER), LONG, (*REAL_PROCESSES, "tests/unit/tiered/", "tests/unit/server/"))
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell's background jobs ignore it, and so would every process that a test starts and interrupts.
@@ -56,19 +63,32 @@ hypothesis.settings.load_profile("same")
 
 
 class SomeTogether(LoadScopeScheduling):
-    """Larger scopes are given out first, so Spark's tests begin at once."""
+    """Scopes are given out in the order of the tests."""
 
     def _split_scope(self, nodeid: str) -> str:
-        return next((scope for prefix, scope in TOGETHER.items() if nodeid.startswith(prefix)), nodeid)
+        alone = nodeid if nodeid.startswith(LONG) else nodeid.partition("::")[0]
+        return next((scope for prefix, scope in TOGETHER.items() if nodeid.startswith(prefix)), alone)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> SomeTogether:
+    config.option.loadscopereorder = False
     return SomeTogether(config, log)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Hardly anything of what is imported and collected is garbage: looking for it took a fifth of the time."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.hookimpl(trylast=True)  # they have been shuffled
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: not item.nodeid.startswith(LONG))
+    items.sort(key=lambda item: [not item.nodeid.startswith(prefixes) for prefixes in FIRST])
     for item in items:
         if not item.nodeid.startswith(SIMULATION):
             item.add_marker(pytest.mark.flaky(reruns=2 if item.nodeid.startswith(REAL_PROCESSES) else 1))

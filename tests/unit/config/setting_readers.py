@@ -28,6 +28,8 @@ class Readers:
     loaded: set[str] = field(default_factory=set)
     #: Settings named in full, in a call or as an index.
     names: set[str] = field(default_factory=set)
+    #: All that is written out, wherever.
+    literals: set[object] = field(default_factory=set)
 
 
 def sources() -> Iterator[tuple[str, ast.Module]]:
@@ -38,20 +40,22 @@ def sources() -> Iterator[tuple[str, ast.Module]]:
 
 
 def readers(modules: Iterable[tuple[str, ast.Module]]) -> Readers:
-    modules = list(modules)
-    fields = _fields(tree for _, tree in modules)
-    copies = [copy for _, tree in modules for copy in _copies(tree, fields)]
+    walked = {name: list(ast.walk(tree)) for name, tree in modules}
+    fields = _fields(walked.values())
+    copies = [copy for nodes in walked.values() for copy in _copies(nodes, fields)]
     copied = {node: to for to, value in copies for node in ast.walk(value)}
     found = Readers()
-    for _, tree in modules:
-        for node in ast.walk(tree):
+    for nodes in walked.values():
+        for node in nodes:
             # `Parts(max_size=config.max_size)` is no reader of the field `max_size`.
             if _is_load(node) and (node not in copied or not _is_holder(node.value)):
                 found.loaded.add(node.attr)
-    for name, tree in modules:
+            elif isinstance(node, ast.Constant):
+                found.literals.add(node.value)
+    for name, nodes in walked.items():
         if name.startswith("client/") and name not in CLIENT_READERS:
             continue
-        for node in ast.walk(tree):
+        for node in nodes:
             if node in copied and copied[node] not in found.loaded:
                 continue  # copied in vain
             if _is_load(node) and _is_holder(node.value):
@@ -88,7 +92,7 @@ def _names_in(node: ast.AST) -> Iterator[str]:
             yield part.value
 
 
-def _fields(trees: Iterable[ast.Module]) -> dict[str, list[str]]:
+def _fields(walked: Iterable[list[ast.AST]]) -> dict[str, list[str]]:
     """The annotated fields of each class of data, in their order."""
     return {
         node.name: [
@@ -96,8 +100,8 @@ def _fields(trees: Iterable[ast.Module]) -> dict[str, list[str]]:
             for each in node.body
             if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name)
         ]
-        for tree in trees
-        for node in ast.walk(tree)
+        for nodes in walked
+        for node in nodes
         if isinstance(node, ast.ClassDef) and not any(_is_init(each) for each in node.body)
     }
 
@@ -106,11 +110,11 @@ def _is_init(node: ast.stmt) -> bool:
     return isinstance(node, ast.FunctionDef) and node.name == "__init__"
 
 
-def _copies(tree: ast.Module, fields: dict[str, list[str]]) -> Iterator[tuple[str, ast.expr]]:
+def _copies(nodes: list[ast.AST], fields: dict[str, list[str]]) -> Iterator[tuple[str, ast.expr]]:
     """What is put into the fields of classes of data: the field and the expression."""
-    classes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+    classes = [node for node in nodes if isinstance(node, ast.ClassDef)]
     maker = {call: owner.name for owner in classes for call in ast.walk(owner) if _calls(call, "cls")}
-    for call in ast.walk(tree):
+    for call in nodes:
         if isinstance(call, ast.Call) and isinstance(call.func, ast.Name):
             names = fields.get(maker.get(call, call.func.id), [])
             yield from zip(names, call.args, strict=False)
