@@ -18,6 +18,7 @@ from barnabas.replication.partition import Partition
 from barnabas.replication.throttle import ReplicationThrottle
 from barnabas.runtime.tasks import Spawn
 from barnabas.storage import producer_snapshot
+from barnabas.storage.environment import Done
 from barnabas.storage.log import Log
 from barnabas.storage.log_tier import TierStart
 
@@ -39,6 +40,7 @@ class MovableLogs(Protocol):
     def delete_future(self, partition: TopicPartition) -> None: ...
     def swap_future(self, partition: TopicPartition) -> Log: ...
     def when_old_is_gone(self, partition: TopicPartition, then: Callable[[], None]) -> None: ...
+    def make_ready(self, future: Log, then: Done) -> None: ...
     def fail_dir(self, path: str, error: OSError) -> None: ...
 
 
@@ -99,17 +101,23 @@ class LogDirMoves:
 
     async def _move(self, partition: Partition, future: Log) -> None:
         log.info("moving %s to %s", partition.tp, future.log_dir)
+        is_ready = False
         try:
             while self._is_current(partition, future):
                 assert partition.log is not None
                 if future.log_end_offset < partition.log.local_log_start_offset:
                     await self._begin_at_local_start(partition.log, future)
+                    is_ready = False
                     continue
                 excess_from = self._excess_from(partition.log, future)
                 if excess_from is not None:
                     # Too much perhaps, if things change meanwhile: that costs another copy, and nobody reads it yet.
                     await cut(future.truncate_then, excess_from)
                 elif future.log_end_offset == partition.log.log_end_offset:
+                    if not is_ready:
+                        await self._make_ready(future)
+                        is_ready = True
+                        continue
                     if await self._waits_for_the_move_before(partition.tp):
                         continue
                     self._swap(partition)
@@ -136,6 +144,16 @@ class LogDirMoves:
         producers = producer_snapshot.decode(data) if data else ()
         start = TierStart(offset, log_start, epochs, producers)
         await cut(future.start_from_tier_then, start)
+
+    async def _make_ready(self, future: Log) -> None:
+        ready: asyncio.Future[BaseException | None] = asyncio.get_running_loop().create_future()
+        self._logs.make_ready(future, ready.set_result)
+        error = await ready
+        if isinstance(error, OSError):
+            self._logs.fail_dir(future.log_dir, error)
+            raise LogDirFault(future.log_dir, error) from error
+        if error is not None:
+            raise error
 
     async def _waits_for_the_move_before(self, tp: TopicPartition) -> bool:
         """The log that it replaced may have the place of this one."""
