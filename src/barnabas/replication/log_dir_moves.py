@@ -18,6 +18,7 @@ from barnabas.replication.partition import Partition
 from barnabas.replication.throttle import ReplicationThrottle
 from barnabas.runtime.tasks import Spawn
 from barnabas.storage import producer_snapshot
+from barnabas.storage.environment import Done
 from barnabas.storage.log import Log
 from barnabas.storage.log_tier import TierStart
 
@@ -41,6 +42,7 @@ class MovableLogs(Protocol):
     def delete_future(self, partition: TopicPartition) -> None: ...
     def swap_future(self, partition: TopicPartition) -> Log: ...
     def when_old_is_gone(self, partition: TopicPartition, then: Callable[[], None]) -> None: ...
+    def make_ready(self, future: Log, then: Done) -> None: ...
     def fail_dir(self, path: str, error: OSError) -> None: ...
 
 
@@ -102,11 +104,12 @@ class LogDirMoves:
 
     async def _move(self, partition: Partition, future: Log) -> None:
         log.info("moving %s to %s", partition.tp, future.log_dir)
+        is_ready = False
         try:
             while self._is_current(partition, future):
                 assert partition.log is not None
                 try:
-                    await self._step(partition, partition.log, future)
+                    is_ready = await self._step(partition, partition.log, future, is_ready=is_ready)
                 except (Refused, LogDirFault, Malformed) as error:
                     # What was read may have been cut meanwhile, and there may be no descriptor free: as in a fetch, the next
                     # time is another. Nobody would begin it again, and the cleaner waits for its end. A disk that has failed
@@ -118,19 +121,24 @@ class LogDirMoves:
             if partition.future_log is future:
                 partition.future_log = None
 
-    async def _step(self, partition: Partition, current: Log, future: Log) -> None:
+    async def _step(self, partition: Partition, current: Log, future: Log, *, is_ready: bool) -> bool:
+        """Whether `future` is ready to take the place of `current`, but for records that have come since."""
         if future.log_end_offset < current.local_log_start_offset:
             await self._begin_at_local_start(current, future)
-            return
+            return False
         excess_from = self._excess_from(current, future)
         if excess_from is not None:
             # Too much perhaps, if things change meanwhile: that costs another copy, and nobody reads it yet.
             await cut(future.truncate_then, excess_from)
         elif future.log_end_offset == current.log_end_offset:
+            if not is_ready:
+                await self._make_ready(future)
+                return True
             if not await self._waits_for_the_move_before(partition.tp):
                 self._swap(partition)
         elif not await self._is_held_back():
             await self._copy_chunk(current, future)
+        return is_ready
 
     async def _begin_at_local_start(self, current: Log, future: Log) -> None:
         """What the current log has in the tier only need not be copied, but be known."""
@@ -146,6 +154,16 @@ class LogDirMoves:
         producers = producer_snapshot.decode(data) if data else ()
         start = TierStart(offset, log_start, epochs, producers)
         await cut(future.start_from_tier_then, start)
+
+    async def _make_ready(self, future: Log) -> None:
+        ready: asyncio.Future[BaseException | None] = asyncio.get_running_loop().create_future()
+        self._logs.make_ready(future, ready.set_result)
+        error = await ready
+        if isinstance(error, OSError):
+            self._logs.fail_dir(future.log_dir, error)
+            raise LogDirFault(future.log_dir, error) from error
+        if error is not None:
+            raise error
 
     async def _waits_for_the_move_before(self, tp: TopicPartition) -> bool:
         """The log that it replaced may have the place of this one."""

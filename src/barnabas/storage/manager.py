@@ -417,7 +417,8 @@ class LogManager:
     def swap_future(self, partition: TopicPartition) -> Log:
         """The future log has caught up: it becomes the log. The answer is the new one.
 
-        The old one is deleted when the new one is on disk. Not before the one of the move before has gone (`when_old_is_gone`).
+        The old one is deleted when the new one is on disk. Not before the one of the move before has gone (`when_old_is_gone`),
+        nor before the future log was ready (`make_ready`).
         """
         current, future = self._logs.get(partition), self._future.get(partition)
         if current is None or future is None:
@@ -441,6 +442,20 @@ class LogManager:
     def when_old_is_gone(self, partition: TopicPartition, then: Callable[[], None]) -> None:
         """Call `then` when no log is left that a move has replaced."""
         self._old.when_gone(partition, then)
+
+    def make_ready(self, future: Log, then: Done) -> None:
+        """Call `then` when this copy may take the partition's name. After a power cut it may be taken for the whole log, so its
+        first segment must not be lost; and the checkpoints of its directory must not tell how far another log was on disk that
+        had this name there before."""
+
+        def named(error: BaseException | None) -> None:
+            if error is not None:
+                then(error)  # its directory has failed, or it was given up: the move ends
+            else:
+                self._save_bounds(future.log_dir, then)
+
+        directory, disk = future.directory, self._env.disk
+        self._env.threads.run(lambda: disk.fsync_dir(directory), named)
 
     # -- failure
 

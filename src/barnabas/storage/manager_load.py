@@ -137,9 +137,16 @@ class _DirLoader:
         )
         return to_load
 
+    def _recovery_point_of(self, parsed: names.PartitionDir) -> int | None:
+        if self._recovery_points is None:
+            return None
+        # What the file says may be of the log that was here before: a copy is trusted once it has the partition's name.
+        return 0 if parsed.is_future else self._recovery_points.get(parsed.partition, 0)
+
     def _load(self, name: str) -> Log:
         began_s = self._env.clock.monotonic_s()
-        partition = names.parse_partition_dir(name).partition
+        parsed = names.parse_partition_dir(name)
+        partition = parsed.partition
         directory = self._dir.file(name)
         read = [0, 0]
 
@@ -160,7 +167,7 @@ class _DirLoader:
             env=self._env,
             partition=partition,
             log_start_offset=self._start_offsets.get(partition),
-            recovery_point=None if self._recovery_points is None else self._recovery_points.get(partition, 0),
+            recovery_point=self._recovery_point_of(parsed),
             clean=self._dir.had_clean_shutdown,
             topic_id=_topic_id(directory, self._env.disk),
             progress=progress,

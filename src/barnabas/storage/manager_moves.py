@@ -119,6 +119,7 @@ def put_one_aside(one: Log, other: Log, disk: Disk) -> tuple[Log, str | None]:
             "is not the topic's"
         )
     leaving = min(one, other, key=_reach)
+    staying = other if leaving is one else one
     leaving.abandon()
     name = names.delete_dir(leaving.partition) if leaving.is_future else names.stray_dir(leaving.partition)
     target = f"{leaving.log_dir}/{name}"
@@ -126,10 +127,22 @@ def put_one_aside(one: Log, other: Log, disk: Disk) -> tuple[Log, str | None]:
         "%s is in two directories: a move was cut short; %s becomes %s", leaving.partition, leaving.directory, name
     )
     try:
+        # The page cache alone may hold it, of the process that was killed: what the other one has on disk must not be missed.
+        _make_durable(staying, disk)
         disk.rename(leaving.directory, target)
     except OSError as error:
-        raise DuplicateLog(f"{leaving.directory} cannot be put aside: {error}; delete it or mend its disk") from error
+        raise DuplicateLog(
+            f"{leaving.directory} cannot be put aside for {staying.directory}: {error}; delete one of them or mend its disk"
+        ) from error
     return leaving, target if leaving.is_future else None
+
+
+def _make_durable(log: Log, disk: Disk) -> None:
+    job = log.flusher.begin(force=True)
+    if job is not None:
+        job.run()
+        log.flusher.finish(job)
+    disk.fsync_dir(log.log_dir)
 
 
 def _reach(log: Log) -> tuple[int, int, int]:

@@ -237,6 +237,9 @@ class _Loader:
         if not doubtful:
             return
         first = self._recovered_from = doubtful[0].base_offset
+        # What is deleted here, or was by the process before, a power cut may bring back, in the middle of records that are
+        # written from now on. The next flush syncs the directory, before it counts anything as durable.
+        self._epoch_file.unsynced.add(doubtful[0].log_path)
         # Their records tell: the file may know of a cut, and of what came after it, that the log itself has lost.
         self._epochs.truncate_from_end(first)
         # Those above are of records that may not have survived; they are taken again on the way.
@@ -297,7 +300,7 @@ class _Loader:
             self._segments.remove(segment)
             segment.release_files()
             segment.delete_files()
-            # Until the directory is synced, a power cut may bring it back: in the middle of records that were written since.
+            # Also where nothing is read again.
             self._epoch_file.unsynced.add(segment.log_path)
             self._snapshots.remove(segment.base_offset)
 

@@ -552,6 +552,22 @@ def test_producers_of_a_log_that_was_closed_cleanly_survive_a_repair(
     assert log.append_as_leader(retry, leader_epoch=0, now_ms=NOW_MS).duplicate
 
 
+def test_first_flush_after_a_crash_syncs_the_directory(partition: Partition) -> None:
+    """Until then a power cut may bring back a segment that the process before has deleted, among records that were flushed since.
+    Storage seed 153."""
+    partition.append(b"x")
+    partition.log.roll(NOW_MS)
+    partition.append(b"y")
+    partition.log.flusher.flush()
+    partition.log.abandon()
+    log = partition.open(clean=False, recovery_point=1)
+    partition.append(b"z")
+    job = log.flusher.begin()
+    assert job is not None and job.directory == log.directory
+    job.run()
+    log.flusher.finish(job)
+
+
 def test_truncation_into_a_transaction_opens_it_again(partition: Partition) -> None:
     transactional(partition, 1, b"a", sequence=0)
     end(partition, 1, commit=False)

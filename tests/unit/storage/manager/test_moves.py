@@ -71,6 +71,12 @@ class Mover:
         self.before_chunk()
         return work()
 
+    async def moved_to(self, path: str) -> None:
+        """Until the copy has taken the log's place; it is not on disk yet."""
+        while self.partition.local_log.log_dir != path:
+            self.broker.threads.run_one()
+            await asyncio.sleep(0)
+
     async def done(self) -> None:
         while not all(task.done() for task in self.tasks):
             self.broker.run()
@@ -278,16 +284,81 @@ def test_power_cut_at_any_step_of_a_move_takes_nothing_that_was_flushed(seed: in
     asyncio.run(run())
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_kill_in_a_move_and_a_power_cut_after_that_take_nothing_that_was_flushed(seed: int) -> None:
+    """The next process uses the copy, which the page cache alone has, and puts the log aside that is on disk."""
+
+    async def run() -> None:
+        chance = Random(seed)
+        machine = SimDisk(journaled=True)
+        life = machine.life()
+        mover = Mover(Path("/"), disk=life)
+        expected = [b"%d" % number for number in range(12)]
+        append(mover.partition.local_log, *expected)
+        mover.partition.local_log.update_high_watermark(12)
+        machine.write_back()
+        mover.partition.local_log.flusher.flush()
+        mover.moves.begin(tp("t"), mover.b)
+        await mover.moved_to(mover.b)
+        append(mover.partition.local_log, b"more")
+        machine.process_died(life)
+        for task in mover.tasks:
+            task.cancel()
+        again = Mover(Path("/"), disk=machine.life())
+        assert values(again.partition.local_log) == [*expected, b"more"]
+        machine.power_cut(chance)
+        last = Mover(Path("/"), disk=machine.life())
+        assert values(last.partition.local_log)[:12] == expected
+        last.broker.manager.shutdown()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_power_cut_in_a_move_back_takes_nothing_that_was_flushed(seed: int) -> None:
+    """The checkpoint of the directory may still tell how far the log was on disk that was there before."""
+
+    async def run() -> None:
+        chance = Random(seed)
+        machine = SimDisk(journaled=chance.random() < 0.5)
+        mover = Mover(Path("/"), disk=machine.life())
+        expected = [b"%03d" % number * 60 for number in range(60)]
+        append(mover.partition.local_log, *expected)
+        mover.partition.local_log.update_high_watermark(60)
+        mover.partition.local_log.flusher.flush()
+        mover.broker.manager.checkpoint(names.RECOVERY_POINT_CHECKPOINT)
+        mover.broker.run()
+        machine.write_back()
+        for target in (mover.b, mover.a):
+            mover.moves.begin(tp("t"), target)
+            while mover.partition.local_log.log_dir != target:
+                threads = mover.broker.threads
+                threads._pending.rotate(chance.randrange(1 + len(threads._pending)))  # they take turns in any order
+                threads.run_one()
+                await asyncio.sleep(0)
+        machine.power_cut(chance)
+        again = Mover(Path("/"), disk=machine.life())
+        assert values(again.partition.local_log) == expected
+        again.broker.manager.shutdown()
+
+    asyncio.run(run())
+
+
 def test_move_back_waits_until_the_log_of_the_first_move_has_gone(tmp_path: Path) -> None:
     async def run() -> None:
         mover = Mover(tmp_path)
         append(mover.partition.local_log, b"x")
         mover.moves.begin(tp("t"), mover.b)
-        while mover.partition.local_log.log_dir != mover.b:
-            await asyncio.sleep(0)
+        await mover.moved_to(mover.b)
         assert (tmp_path / "a" / "t-0").is_dir(), "nothing has been synced yet"
         mover.moves.begin(tp("t"), mover.a)
         for _ in range(20):
+            await asyncio.sleep(0)
+        for _ in range(3):
+            mover.broker.threads._pending.rotate(
+                1
+            )  # what was asked for last: the copy is ready before the first move is
+            mover.broker.threads.run_one()
             await asyncio.sleep(0)
         assert mover.partition.local_log.log_dir == mover.b
         await mover.done()
@@ -307,8 +378,7 @@ def test_disk_that_fails_before_a_copy_is_safe_leaves_the_old_log_aside(tmp_path
         mover = Mover(tmp_path, disk=disk)
         append(mover.partition.local_log, b"x")
         mover.moves.begin(tp("t"), mover.b)
-        while mover.partition.local_log.log_dir != mover.b:
-            await asyncio.sleep(0)
+        await mover.moved_to(mover.b)
         disk.bad.add(mover.b)
         await mover.done()
         mover.broker.run()
@@ -326,8 +396,7 @@ def test_log_stays_until_a_broker_that_is_out_of_descriptors_can_sync_its_copy(t
         mover = Mover(tmp_path, disk=disk)
         append(mover.partition.local_log, b"x")
         mover.moves.begin(tp("t"), mover.b)
-        while mover.partition.local_log.log_dir != mover.b:
-            await asyncio.sleep(0)
+        await mover.moved_to(mover.b)
         disk.has_descriptors = False
         mover.broker.run()
         assert (tmp_path / "a" / "t-0").is_dir()
@@ -347,8 +416,7 @@ def test_topic_that_is_deleted_and_made_again_does_not_find_the_log_that_has_mov
         mover = Mover(tmp_path)
         append(mover.partition.local_log, b"x")
         mover.moves.begin(tp("t"), mover.b)
-        while mover.partition.local_log.log_dir != mover.b:
-            await asyncio.sleep(0)
+        await mover.moved_to(mover.b)
         manager = mover.broker.manager
         manager.delete(tp("t"))
         manager.prefer_dir(tp("t"), mover.a)
