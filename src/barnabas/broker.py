@@ -499,6 +499,7 @@ class Broker:
         await self._unless_stopped(self.registrar.register())
         # Clients keep what a broker says of features for as long as they are connected.
         self.features.on_change = lambda: self._spawn(self._refresh_features(), "cluster features")
+        self.features.on_returned = self.broker_connections.brokers_returned
         await self.features.refresh()
         self.server.start_accepting()
         self._spawn(self.settings.store.run(), "config changes")
@@ -519,10 +520,7 @@ class Broker:
             self.broker_connections.brokers_changed()
 
     async def _refresh_features(self) -> None:
-        before = self.features.broker_epochs
         await self.features.refresh()
-        now = self.features.broker_epochs
-        self.broker_connections.brokers_returned({each for each in now if now[each] != before.get(each, now[each])})
         self.mirrors.manager.features_changed()
 
     async def _watch_controller(self) -> None:

@@ -416,11 +416,12 @@ _ALL = [
     ),
     Mutant(
         "what waits for the former life of a broker goes on waiting",
-        "broker.py",
-        "self.broker_connections.brokers_returned({each for each in now if now[each] != before.get(each, now[each])})",
-        "pass",
+        "coordination/features.py",
+        "if returned := {each for each in now if now[each] != before.get(each, now[each])}:",
+        "if returned := set():",
         profile="power",
         finding="seed 100108",
+        test="unit/coordination/test_features.py::test_broker_that_returns_at_once_with_other_features_is_noticed",
     ),
     Mutant(
         "a new controller keeps silent towards the replicas",

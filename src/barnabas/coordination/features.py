@@ -8,7 +8,7 @@ left. Owner: the event loop.
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
 from barnabas.coordination import paths
@@ -46,8 +46,10 @@ class ClusterFeatures:
         #: ZooKeeper's number of the last change among the brokers: one for the whole cluster. A client reads features from
         #: several brokers, and believes the one with the highest epoch.
         self.epoch = 0
-        #: Of each live broker: another one, and it has registered anew.
-        self.broker_epochs: Mapping[int, int] = {}
+        #: Of each live broker.
+        self._broker_epochs: Mapping[int, int] = {}
+        #: Called with those that have registered anew since they were last looked at.
+        self.on_returned: Callable[[Collection[int]], object] = lambda brokers: None
         self.on_change: Callable[[], object] = lambda: None
         session.on_state(self._session_changed)
 
@@ -101,9 +103,11 @@ class ClusterFeatures:
             if levels != self._levels:
                 log.info("features that every broker has: %s", levels or "none")
             self._levels, self.epoch = levels, epoch
-            self.broker_epochs = {
-                int(name): result.stat.czxid for name, result in zip(names, results, strict=True) if result.stat
-            }
+            before = self._broker_epochs
+            now = {int(name): result.stat.czxid for name, result in zip(names, results, strict=True) if result.stat}
+            self._broker_epochs = now
+            if returned := {each for each in now if now[each] != before.get(each, now[each])}:
+                self.on_returned(returned)
         return True
 
 
