@@ -1310,8 +1310,8 @@ _ALL = [
     Mutant(
         "a roll that fails leaves its segment for the next start",
         "storage/log_segments.py",
-        "            self._discard([segment])\n            raise\n        state.segments.add(segment)\n",
-        "            segment.abandon()\n            raise\n        state.segments.add(segment)\n",
+        "            self._discard([segment])\n            raise\n        self._flusher.unsynced.add(segment.log_path)\n",
+        "            raise\n        self._flusher.unsynced.add(segment.log_path)\n",
         finding="core 20",
         world="storage",
         test="unit/storage/log/test_descriptors.py"
@@ -1359,8 +1359,8 @@ _ALL = [
     Mutant(
         "a cut counts on a snapshot of producers from below the log start",
         "storage/producer_replay.py",
-        "    if snapshot is not None and snapshot.offset <= log_start_offset:\n",
-        "    if False:\n",
+        "        snapshot = None\n    start = log_start_offset if snapshot is None else snapshot.offset\n",
+        "        pass\n    start = log_start_offset if snapshot is None else max(snapshot.offset, log_start_offset)\n",
         finding="core 24",
         world="storage",
         test="unit/storage/log/test_upkeep.py"

@@ -52,11 +52,11 @@ def plan_replay(
 ) -> Replay:
     """From the newest snapshot that is not above `end_offset`, or from the log start. Opens the files, pins none.
 
-    A snapshot at or below the log start does not count, as in Kafka: what lies between the two is not replayed, and with it the
-    markers of transactions that were open then.
+    From the snapshot also where that is below the log start: markers of transactions that it knows as open may lie between the
+    two, and the last batches of producers that go on. If those are gone from the disk, it does not count.
     """
     snapshot = snapshots.newest(at_most=end_offset)
-    if snapshot is not None and snapshot.offset <= log_start_offset:
+    if snapshot is not None and snapshot.offset < segments.first.base_offset:
         snapshot = None
     start = log_start_offset if snapshot is None else snapshot.offset
     parts = []

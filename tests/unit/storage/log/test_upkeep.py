@@ -353,6 +353,8 @@ def test_transaction_whose_marker_is_below_the_log_start_is_not_open_after_a_tru
     log.truncate_to(3)
     assert log.last_stable_offset == log.high_watermark == 3
     assert log.producers.first_unstable_offset is None
+    more = batch([b"x"], producer_id=7, producer_epoch=0, sequence=1, transactional=True)
+    assert log.append_as_leader(more, leader_epoch=1, now_ms=NOW_MS).first_offset == 3
 
 
 def test_truncation_below_the_first_segment_starts_anew(tmp_path: Path) -> None:
