@@ -1277,6 +1277,16 @@ _ALL = [
         why="the ZooKeeper of the worlds is one server",
     ),
     Mutant(
+        "a broker that hosts a new topic has the settings that its server of ZooKeeper knows so far",
+        "coordination/config_store.py",
+        "            await self._session.catch_up(paths.config_type(entity_type))\n",
+        "            pass\n",
+        finding="control 5",
+        test="unit/coordination/test_config_store.py"
+        "::test_settings_of_a_topic_that_a_server_of_zookeeper_has_not_heard_of_yet_are_read",
+        why="the ZooKeeper of the worlds is one server",
+    ),
+    Mutant(
         "replicas that a reassignment removed are told after ZooKeeper has forgotten them",
         "controller/reassignment_machine.py",
         "            self._requests.flush()\n",

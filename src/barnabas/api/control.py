@@ -3,7 +3,7 @@
 KRaft controllers (v7, v8 with `is_kraft_controller`) have no place in a ZooKeeper cluster that is not being migrated: refused.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from barnabas.core.errors import ErrorCode, Refused
 from barnabas.core.ids import ZERO_TOPIC_ID, BrokerId, ControllerEpoch, LeaderEpoch, TopicId, TopicPartition
@@ -72,11 +72,7 @@ class ControlApi:
         error = self._control.check_epochs(controller_epoch=request.controller_epoch, broker_epoch=request.broker_epoch)
         if error is ErrorCode.NONE:
             change = self._context.metadata.update(request)
-            self._control.stop_strays(
-                (TopicPartition(topic.topic_name, state.partition_index), state.leader_epoch, state.replicas)
-                for topic in request.topic_states
-                for state in topic.partition_states
-            )
+            self._control.stop_strays(_elsewhere(request, self._context.broker_id))
             if change.brokers_changed:
                 self._control.leaders_changed_liveness()
         return UpdateMetadataResponse(error_code=error)
@@ -85,6 +81,16 @@ class ControlApi:
         self._context.require_cluster(call, AclOperation.CLUSTER_ACTION)
         if is_kraft_controller:
             raise Refused(ErrorCode.INVALID_REQUEST, "a KRaft controller cannot rule a ZooKeeper-mode broker")
+
+
+def _elsewhere(
+    request: UpdateMetadataRequest, broker_id: BrokerId
+) -> Iterator[tuple[TopicPartition, int, Sequence[int]]]:
+    """Partitions that a broker has no replica of."""
+    for topic in request.topic_states:
+        for state in topic.partition_states:
+            if broker_id not in state.replicas:
+                yield TopicPartition(topic.topic_name, state.partition_index), state.leader_epoch, state.replicas
 
 
 def _orders(request: LeaderAndIsrRequest) -> Iterator[PartitionOrder]:

@@ -74,6 +74,17 @@ class ConfigStore:
             for name, result in zip(names, results, strict=True)
         }
 
+    async def read_new(self, entity_type: str, names: Sequence[str]) -> dict[str, dict[str, str]]:
+        """As `read_many`, of entities that others have just told of: the server of ours may not have heard of them yet, and no
+        notification will say that their settings came."""
+        if not names:
+            return {}  # a fail-over: nothing is new
+        try:
+            await self._session.catch_up(paths.config_type(entity_type))
+        except NoNode:
+            return {name: {} for name in names}  # somebody has deleted all of them
+        return await self.read_many(entity_type, names)
+
     async def read_all(self, entity_type: str) -> dict[str, dict[str, str]]:
         try:
             names = await self._session.children(paths.config_type(entity_type))

@@ -10,6 +10,7 @@ through its futures: those cost a condition variable and two more threads per an
 import logging
 import socket
 import ssl
+from collections import deque
 from collections.abc import Callable, Hashable
 from typing import Any
 
@@ -97,14 +98,34 @@ class TlsHandler(SequentialThreadingHandler):  # type: ignore[misc]
 
 class _Bell(socket.socket):
     """Wakes kazoo's thread, a byte for each request. It never waits: kazoo's own pair has room for 278 bytes that nobody reads
-    while there is no connection, and then whoever asks, the event loop, stands still until ZooKeeper is back. A byte that finds
-    no room is not missed: there are fewer requests than bytes (`SessionConfig.in_flight_max`)."""
+    while there is no connection, and then whoever asks, the event loop, stands still until ZooKeeper is back."""
+
+    def __init__(self, fileno: int) -> None:
+        super().__init__(fileno=fileno)
+        #: Bytes that found no room.
+        self.waiting: deque[bytes] = deque()
 
     def send(self, data: Any, flags: int = 0) -> int:
         try:
             return super().send(data, flags | socket.MSG_DONTWAIT)
         except BlockingIOError:
+            self.waiting.append(data)
             return len(data)
+
+
+class _Ear(socket.socket):
+    """Where kazoo's thread hears the bell."""
+
+    def __init__(self, fileno: int, bell: _Bell) -> None:
+        super().__init__(fileno=fileno)
+        self._bell = bell
+
+    def recv(self, size: int, flags: int = 0) -> bytes:
+        """First what found no room: as long as there is any, others are in the socket, which stays readable."""
+        try:
+            return self._bell.waiting.popleft()
+        except IndexError:
+            return super().recv(size, flags)
 
 
 class _InlineHandler(TlsHandler):
@@ -112,7 +133,8 @@ class _InlineHandler(TlsHandler):
 
     def create_socket_pair(self) -> tuple[socket.socket, socket.socket]:
         read, write = socket.socketpair()
-        return read, _Bell(fileno=write.detach())
+        bell = _Bell(write.detach())
+        return _Ear(read.detach(), bell), bell
 
     def start(self) -> None:
         self._running = True

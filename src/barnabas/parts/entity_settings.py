@@ -65,7 +65,7 @@ class EntitySettings:
     async def load_topics(self, topics: Iterable[str]) -> None:
         """Topics that this broker is about to host: their creation wrote settings without a notification."""
         try:
-            found = await self.store.read_many(paths.TOPICS, list(topics))
+            found = await self.store.read_new(paths.TOPICS, list(topics))
         except SessionExpired as error:
             # The controller sends all of it again when this broker has registered again.
             raise Refused(ErrorCode.STALE_BROKER_EPOCH, str(error)) from error

@@ -286,13 +286,13 @@ class ControlRequests:
 
     # -- UpdateMetadata -----------------------------------------------------------------------------------------------
 
-    def stop_strays(self, replicas_of: Iterable[tuple[TopicPartition, int, Sequence[int]]]) -> None:
-        """(partition, leader epoch, replicas): stop those that this broker leads or follows in an earlier epoch and has no
-        replica of any more. It was away, without a restart, as they were moved to other brokers, and a controller tells who
-        returns only of what it has. As a leader it would go on taking records that nobody will ever read."""
+    def stop_strays(self, elsewhere: Iterable[tuple[TopicPartition, int, Sequence[int]]]) -> None:
+        """Partitions that this broker has no replica of, with their leader epochs and replicas: stop those that it leads or
+        follows in an earlier epoch. It was away, without a restart, as they were moved to other brokers, and a controller tells
+        who returns only of what it has. As a leader it would go on taking records that nobody will ever read."""
         stopped: list[Partition] = []
-        for tp, leader_epoch, replicas in replicas_of:
-            partition = None if self._broker_id in replicas else self._replicas.get(tp)
+        for tp, leader_epoch, replicas in elsewhere:
+            partition = self._replicas.get(tp)
             if partition is None or partition.machine.role not in (Role.LEADER, Role.FOLLOWER):
                 continue
             if leader_epoch > partition.machine.leader_epoch:

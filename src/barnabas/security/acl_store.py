@@ -214,14 +214,18 @@ class AclStore:
         self, pattern: ResourcePattern, change: Callable[[frozenset[Entry]], frozenset[Entry]]
     ) -> tuple[frozenset[Entry], frozenset[Entry]]:
         path = path_of(pattern)
+        tried: tuple[frozenset[Entry], frozenset[Entry]] | None = None
         for _ in range(UPDATE_ATTEMPTS_MAX):
             try:
                 before, version = await self._read(pattern)
             except Malformed as error:
                 raise AclUnreadable(f"{error}; delete that znode first") from error
+            if tried is not None and before == tried[1]:
+                return tried  # our own write, most likely: a lost connection takes the answer along
             after = change(before)
             if after == before:
                 return before, after
+            tried = (before, after)
             try:
                 if version is None:
                     await self._session.create(path, _encode(after), make_path=True)

@@ -1,15 +1,21 @@
 """Settings in ZooKeeper: what is left of an entity whose last setting has gone."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any, cast
 
 from tests.unit.coordination.zookeeper_fixture import States, run, session, zookeeper
 
 from barnabas.coordination import paths
 from barnabas.coordination.config_store import ConfigStore
+from barnabas.coordination.operations import Guard, Operation, Result, ZkCode
 from barnabas.coordination.registration import create_top_level_paths
 from barnabas.coordination.session import SessionState, ZooKeeperSession
+from barnabas.coordination.session_batch import BatchAnswer
 from barnabas.coordination.znodes import encode_config
+from barnabas.core.ids import BrokerId
+from barnabas.parts.entity_settings import EntitySettings
 
 
 async def left(opened: ZooKeeperSession) -> set[str]:
@@ -160,5 +166,59 @@ def test_broker_goes_on_when_somebody_has_deleted_the_place_of_notifications() -
             await listener.heard.wait()
             assert listener.settings == {(paths.TOPICS, "t"): {"x": "2"}}
             running.cancel()
+
+    run(story())
+
+
+class BehindOthers:
+    """A session with a server of an ensemble that has heard of no settings, until it has caught up."""
+
+    def __init__(self, opened: ZooKeeperSession) -> None:
+        self._opened = opened
+        self._is_behind = True
+        self.asked = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._opened, name)
+
+    async def catch_up(self, path: str) -> None:
+        self.asked += 1
+        await self._opened.catch_up(path)
+        self._is_behind = False
+
+    async def batch(self, operations: Sequence[Operation], guard: Guard | None = None) -> BatchAnswer:
+        if self._is_behind:
+            return BatchAnswer(tuple(Result(ZkCode.NO_NODE) for _ in operations))
+        return await self._opened.batch(operations, guard)
+
+
+def test_settings_of_a_topic_that_a_server_of_zookeeper_has_not_heard_of_yet_are_read() -> None:
+    """A broker that hosts a new topic would not know `min.insync.replicas`, `cleanup.policy`, or that it is a mirror."""
+
+    async def story() -> None:
+        async with zookeeper() as ensemble, session(ensemble) as opened:
+            await create_top_level_paths(opened)
+            await opened.create("/config/topics/orders", encode_config({"min.insync.replicas": "2"}))
+            behind = BehindOthers(opened)
+            store = ConfigStore(cast(ZooKeeperSession, behind), ensemble.clock)
+            assert await store.read_new(paths.TOPICS, []) == {}
+            assert behind.asked == 0
+            wanted = {"orders": {"min.insync.replicas": "2"}, "others": {}}
+            told: dict[str, Mapping[str, str]] = {}
+            dynamic = SimpleNamespace(set_topic=lambda name, settings: told.update({name: settings}) or ())
+            settings = EntitySettings(
+                store, cast(Any, dynamic), BrokerId(1), quotas=cast(Any, None), security=cast(Any, None)
+            )
+            await settings.load_topics(["orders", "others"])
+            assert told == wanted
+
+    run(story())
+
+
+def test_topics_have_no_settings_where_somebody_has_deleted_all() -> None:
+    async def story() -> None:
+        async with zookeeper() as ensemble, session(ensemble) as opened:
+            store = ConfigStore(opened, ensemble.clock)
+            assert await store.read_new(paths.TOPICS, ["orders"]) == {"orders": {}}
 
     run(story())

@@ -347,7 +347,7 @@ def test_leader_whose_replica_has_moved_while_it_was_away_leads_no_more(tmp_path
         await control.leader_and_isr([lead(0), lead(1), follow(2)], controller_epoch=1, broker_epoch=1)
         machines = {each.tp.partition: each.machine for each in control._replicas}
         told.clear()
-        context = SimpleNamespace(metadata=MetadataCache(), require_cluster=lambda call, operation: None)
+        context = SimpleNamespace(broker_id=ME, metadata=MetadataCache(), require_cluster=lambda call, operation: None)
         api = ControlApi(cast(Any, context), control)
 
         def tell(*states: tuple[int, int, list[int]]) -> None:

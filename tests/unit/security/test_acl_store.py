@@ -4,12 +4,17 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+<<<<<<< HEAD
 from dataclasses import replace
+=======
+from typing import Any, cast
+>>>>>>> w-control
 
 import pytest
 
 from barnabas.coordination import paths
 from barnabas.coordination.session import SessionState, ZooKeeperSession
+from barnabas.coordination.zk_errors import BadVersion, NodeExists, NoNode
 from barnabas.core.words import AclOperation, AclResourceType, PatternType, Permission
 from barnabas.security.acl import ALL, AclAuthorizer, Entry, Filter, ResourcePattern
 from barnabas.security.acl_store import AclStore, AclUnreadable
@@ -198,6 +203,7 @@ def test_entry_that_two_filters_cover_is_told_to_both_and_removed_once() -> None
     run(story())
 
 
+<<<<<<< HEAD
 @pytest.mark.parametrize("pattern", [TOPIC, PREFIX])
 def test_broker_removes_by_name_what_it_has_not_heard_of_yet(pattern: ResourcePattern) -> None:
     """An administrator grants at one broker and revokes at another, a moment later."""
@@ -230,5 +236,48 @@ def test_name_that_no_resource_has_removes_nothing(name: str) -> None:
             wanted = Filter(resource_type=AclResourceType.TOPIC, name=name, pattern_type=PatternType.LITERAL)
             assert await store.remove([wanted]) == [[]]
             assert list(known.patterns()) == [TOPIC]
+=======
+class LosesAnswers:
+    """A session whose connection is lost after each of these was done: what is repeated is refused then."""
+
+    def __init__(self, opened: ZooKeeperSession) -> None:
+        self._opened = opened
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._opened, name)
+
+    async def create(self, path: str, *args: Any, sequence: bool = False, **kwargs: Any) -> str:
+        made = await self._opened.create(path, *args, sequence=sequence, **kwargs)
+        if not sequence:
+            raise NodeExists(path)
+        return made
+
+    async def set(self, path: str, data: bytes | None, version: int) -> None:
+        await self._opened.set(path, data, version)
+        raise BadVersion(path)
+
+    async def delete(self, path: str, version: int) -> None:
+        await self._opened.delete(path, version)
+        raise NoNode(path)
+
+
+def test_brokers_obey_a_change_whose_answer_was_lost() -> None:
+    """Who may not read any more would go on, at all brokers but one."""
+
+    async def story() -> None:
+        async with (
+            zookeeper() as ensemble,
+            session(ensemble) as opened,
+            session(ensemble) as other,
+            broker(ensemble, cast(ZooKeeperSession, LosesAnswers(opened))) as (_, store),
+            broker(ensemble, other) as (obeying, _),
+        ):
+            await store.add(TOPIC, [READ_ALLOWED])
+            await obeying.until(lambda each: each.reads())
+            await store.add(TOPIC, [WRITE_DENIED])
+            [removed] = await store.remove([Filter()])
+            assert set(removed) == {(TOPIC, READ_ALLOWED), (TOPIC, WRITE_DENIED)}
+            await obeying.until(lambda each: not each.reads())
+>>>>>>> w-control
 
     run(story())
