@@ -4,11 +4,8 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-<<<<<<< HEAD
 from dataclasses import replace
-=======
 from typing import Any, cast
->>>>>>> w-control
 
 import pytest
 
@@ -203,7 +200,6 @@ def test_entry_that_two_filters_cover_is_told_to_both_and_removed_once() -> None
     run(story())
 
 
-<<<<<<< HEAD
 @pytest.mark.parametrize("pattern", [TOPIC, PREFIX])
 def test_broker_removes_by_name_what_it_has_not_heard_of_yet(pattern: ResourcePattern) -> None:
     """An administrator grants at one broker and revokes at another, a moment later."""
@@ -236,7 +232,10 @@ def test_name_that_no_resource_has_removes_nothing(name: str) -> None:
             wanted = Filter(resource_type=AclResourceType.TOPIC, name=name, pattern_type=PatternType.LITERAL)
             assert await store.remove([wanted]) == [[]]
             assert list(known.patterns()) == [TOPIC]
-=======
+
+    run(story())
+
+
 class LosesAnswers:
     """A session whose connection is lost after each of these was done: what is repeated is refused then."""
 
@@ -278,6 +277,5 @@ def test_brokers_obey_a_change_whose_answer_was_lost() -> None:
             [removed] = await store.remove([Filter()])
             assert set(removed) == {(TOPIC, READ_ALLOWED), (TOPIC, WRITE_DENIED)}
             await obeying.until(lambda each: not each.reads())
->>>>>>> w-control
 
     run(story())
