@@ -1,18 +1,24 @@
 """What every API answers when its request is refused as a whole: an error that the client can see, in every version."""
 
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from live_broker import live_broker
+from live_broker import ask, live_broker
 from tests.unit.coordination.zookeeper_fixture import run, zookeeper
 
+from barnabas.client.errors import ConnectionLost
 from barnabas.core.errors import ErrorCode
 from barnabas.protocol import codec
 from barnabas.protocol.messages.base import Message
+from barnabas.protocol.versions import INTER_BROKER, PRODUCE
 
 #: Kafka has no place for it there either.
 SILENT = {("DescribeLogDirs", 1), ("DescribeLogDirs", 2)}
+LIMITS: dict[Any, tuple[int, int]] = {
+    f"int{bits}": (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) for bits in (8, 16, 32, 64)
+}
 ELEMENTS: dict[str, Any] = {"string": "x", "uuid": b"u" * 16, "bytes": b""}
 
 
@@ -25,6 +31,22 @@ def filled(kind: type[Message]) -> Message:
             if spec.is_array
         }
     )
+
+
+def extreme(kind: type[Message], pick: int) -> Any:
+    """The same, with the smallest or the largest number in every field."""
+    values: dict[str, Any] = {}
+    for name, spec in kind.__wire__.items():
+        value: Any = (
+            LIMITS.get(spec.type, (None, None))[pick] if isinstance(spec.type, str) else extreme(spec.type, pick)
+        )
+        if isinstance(spec.type, str) and value is None:
+            value = ELEMENTS.get(spec.type)
+        if spec.is_array:
+            values[name] = [value]
+        elif spec.type in LIMITS:
+            values[name] = value
+    return kind(**values)
 
 
 def error_codes(message: Message) -> Iterator[int]:
@@ -55,3 +77,26 @@ def test_refused_request_is_told_so_in_every_version(tmp_path: Path) -> None:
 
     run(story())
     assert silent == SILENT
+
+
+def test_numbers_that_mean_nothing_are_refused_and_no_bug(tmp_path: Path) -> None:
+    """The smallest and the largest, in every field of every request that clients may send."""
+
+    bugs = []
+
+    async def story() -> None:
+        async with zookeeper() as ensemble, live_broker(ensemble, tmp_path) as broker:
+            for handler in broker.pipeline.handlers.values():
+                api = handler.api
+                if api.key in INTER_BROKER or api.key == PRODUCE:
+                    continue  # the controller's; and acks=0 has no answer
+                for version in sorted({handler.min_version, handler.max_version}):
+                    for pick in (0, 1):
+                        before = broker.pipeline.bugs.count.value
+                        with contextlib.suppress(ConnectionLost):  # it is malformed
+                            await ask(broker, extreme(api.request_class, pick), api.response_class, version=version)
+                        if broker.pipeline.bugs.count.value > before:
+                            bugs.append((api.name, version))
+
+    run(story())
+    assert bugs == []
