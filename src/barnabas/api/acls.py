@@ -108,7 +108,8 @@ class AclApi:
         return DeleteAclsResponse(
             filter_results=[
                 DeleteAclsFilterResult(
-                    error_message=None,
+                    error_code=ErrorCode.UNKNOWN_SERVER_ERROR if result.failures else ErrorCode.NONE,
+                    error_message="; ".join(map(str, result.failures[:5])) or None,
                     matching_acls=[
                         DeleteAclsMatchingAcl(
                             error_message=None,
@@ -120,10 +121,10 @@ class AclApi:
                             operation=entry.operation,
                             permission_type=entry.permission,
                         )
-                        for pattern, entry in matching
+                        for pattern, entry in result.entries
                     ],
                 )
-                for matching in removed
+                for result in removed
             ]
         )
 

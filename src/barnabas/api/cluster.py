@@ -159,7 +159,7 @@ class ClusterApi:
                     leader_epoch=data.leader_epoch,
                     isr=tuple(m.broker_id for m in members) if members else tuple(data.new_isr),
                     partition_epoch=data.partition_epoch,
-                    recovery=LeaderRecoveryState(data.leader_recovery_state),
+                    recovery=_recovery_state(data.leader_recovery_state),
                     isr_epochs=tuple(m.broker_epoch for m in members) if members else None,
                 )
         reply = await self._context.controller.alter_partition(
@@ -187,6 +187,13 @@ class ClusterApi:
             broker_id=request.broker_id, broker_epoch=request.broker_epoch
         )
         return AllocateProducerIdsResponse(producer_id_start=block.first, producer_id_len=block.size)
+
+
+def _recovery_state(number: int) -> LeaderRecoveryState:
+    try:
+        return LeaderRecoveryState(number)
+    except ValueError:
+        raise Refused(ErrorCode.INVALID_REQUEST, f"there is no leader recovery state {number}") from None
 
 
 def _alter_partition_response(reply: AlterPartitionReply) -> AlterPartitionResponse:

@@ -43,6 +43,12 @@ _EMPTY = b""
 ZSTD_FROM_VERSION: Final = 10
 #: Before this version consumers do not know KAFKA_STORAGE_ERROR, and give up.
 STORAGE_ERROR_FROM_VERSION: Final = 6
+#: These say nothing about partitions: the client names them all again.
+_SESSION_ERRORS: Final = (
+    ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
+    ErrorCode.INVALID_FETCH_SESSION_EPOCH,
+    ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
+)
 #: What one turn of the loop reads for a client at most: some 12 ms.
 TURN_PARTITIONS: Final = 1_000
 
@@ -344,8 +350,25 @@ def _wanted(request: FetchRequest, by_id: bool) -> list[CachedPartition]:
 
 
 def refuse(request: FetchRequest, code: ErrorCode, message: str | None) -> ApiMessage:
-    """From v7 on the whole response carries the error."""
-    return FetchResponse(error_code=code)
+    """From v7 on the whole response carries the error. Before, it is each partition's: where there is nothing, the client would
+    take it for an answer, and ask again for ever.
+    """
+    if code in _SESSION_ERRORS:
+        return FetchResponse(error_code=code)
+    return FetchResponse(
+        error_code=code,
+        responses=[
+            FetchableTopicResponse(
+                topic=topic.topic,
+                topic_id=topic.topic_id,
+                partitions=[
+                    PartitionData(partition_index=each.partition, error_code=code, high_watermark=-1, records=_EMPTY)
+                    for each in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ],
+    )
 
 
 def handlers(context: BrokerContext) -> list[ApiHandler]:

@@ -302,8 +302,9 @@ def refuse_txn_commit(request: TxnOffsetCommitRequest, code: ErrorCode, message:
 
 
 def refuse_fetch(
-    request: OffsetFetchRequest, code: ErrorCode, message: str | None, *, api_version: int = BATCHED_FETCH_FROM
+    request: OffsetFetchRequest, code: ErrorCode, message: str | None, *, api_version: int = 0
 ) -> ApiMessage:
+    """Where the version is not known, each partition carries the error as well."""
     response = OffsetFetchResponse(error_code=code, groups=[_group_refused(group, code) for group in request.groups])
     if api_version < TOP_LEVEL_ERROR_FROM:
         response.topics = [

@@ -60,11 +60,11 @@ class AclCopier:
             for pattern, entries in seen.items()
             for entry in entries - there.get(pattern, frozenset())
         ]
-        try:
-            if gone:
-                await store.remove(gone)
-        except AclUpdateFailed as error:
-            problems.append(str(error))
+        left = (
+            {str(failure): None for removed in await store.remove(gone) for failure in removed.failures} if gone else {}
+        )
+        if left:
+            problems += left
             copied |= {pattern: entries | copied.get(pattern, frozenset()) for pattern, entries in seen.items()}
         self._seen[link.name] = copied
         if problems:

@@ -7,7 +7,7 @@ changed. Who writes checks the znode's version, so that two brokers that change 
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from barnabas.coordination import paths
 from barnabas.coordination.notifications import ChangeNotifications, ReloadOnReturn
@@ -53,6 +53,14 @@ class AclUpdateFailed(BarnabasError):
 
 class AclUnreadable(AclUpdateFailed):
     """What is stored for the resource cannot be read, so it is not written over either."""
+
+
+class Removed(NamedTuple):
+    """What came of one filter."""
+
+    entries: list[tuple[ResourcePattern, Entry]]
+    #: Resources that the filter covers and that could not be changed: entries of theirs may still be in force.
+    failures: list[AclUpdateFailed]
 
 
 def to_stored(entry: Entry) -> AclEntry:
@@ -175,9 +183,10 @@ class AclStore:
         added = frozenset(entries)
         await self._update(pattern, lambda held: held | added)
 
-    async def remove(self, filters: Sequence[Filter]) -> list[list[tuple[ResourcePattern, Entry]]]:
-        """The entries that each filter removed. An entry that matches two filters is in both."""
-        removed: list[list[tuple[ResourcePattern, Entry]]] = [[] for _ in filters]
+    async def remove(self, filters: Sequence[Filter]) -> list[Removed]:
+        """What each filter removed. An entry that matches two filters is in both. One resource that cannot be changed keeps no
+        other from it."""
+        removed = [Removed([], []) for _ in filters]
         concerned = dict.fromkeys(p for p in self._authorizer.patterns() if any(each.covers(p) for each in filters))
         # Another broker may have been told of it a moment ago: what is named exactly is looked for where it is stored.
         concerned |= dict.fromkeys(pattern for each in filters if (pattern := each.exact()) is not None)
@@ -189,12 +198,15 @@ class AclStore:
                         entry for entry in held if not any(f.covers(pattern) and f.covers_entry(entry) for f in filters)
                     ),
                 )
-            except AclUnreadable as error:
+            except AclUpdateFailed as error:
                 log.error("entries of %s are not removed: %s", pattern.name, error)
+                for each, result in zip(filters, removed, strict=True):
+                    if each.covers(pattern):
+                        result.failures.append(error)
                 continue
-            for index, each in enumerate(filters):
+            for each, result in zip(filters, removed, strict=True):
                 if each.covers(pattern):
-                    removed[index] += [(pattern, entry) for entry in before - after if each.covers_entry(entry)]
+                    result.entries.extend((pattern, entry) for entry in before - after if each.covers_entry(entry))
         return removed
 
     async def _update(

@@ -38,7 +38,7 @@ from barnabas.protocol.messages.offset_fetch import (
 )
 from barnabas.replication.state import PartitionLeadership
 from barnabas.security.acl import Entry, Filter, ResourcePattern
-from barnabas.security.acl_store import AclUnreadable
+from barnabas.security.acl_store import AclUnreadable, Removed
 
 OTHER = TopicPartition("other", 0)
 UNUSED: Any = None
@@ -383,11 +383,12 @@ class Acls:
             raise AclUnreadable("bad cannot be read")
         self.held[pattern] = self.held.get(pattern, frozenset()) | frozenset(entries)
 
-    async def remove(self, filters: Sequence[Filter]) -> None:
+    async def remove(self, filters: Sequence[Filter]) -> list[Removed]:
         for pattern, entries in self.held.items():
             self.held[pattern] = frozenset(
                 each for each in entries if not any(f.covers(pattern) and f.covers_entry(each) for f in filters)
             )
+        return [Removed([], []) for _ in filters]
 
 
 async def test_resource_whose_acls_cannot_be_read_keeps_no_other_from_its_own(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ from barnabas.coordination.session import SessionState, ZooKeeperSession
 from barnabas.coordination.zk_errors import BadVersion, NodeExists, NoNode
 from barnabas.core.words import AclOperation, AclResourceType, PatternType, Permission
 from barnabas.security.acl import ALL, AclAuthorizer, Entry, Filter, ResourcePattern
-from barnabas.security.acl_store import AclStore, AclUnreadable
+from barnabas.security.acl_store import AclStore, AclUnreadable, Removed
 from barnabas.security.principal import Principal
 from tests.unit.coordination.zookeeper_fixture import Ensemble, States, run, session, zookeeper
 
@@ -92,7 +92,7 @@ def test_other_broker_obeys_what_one_was_told() -> None:
             await store.add(TOPIC, [READ_ALLOWED])
             await other.until(lambda known: known.reads())
             removed = await store.remove([Filter(principal="User:alice")])
-            assert removed == [[(TOPIC, READ_ALLOWED)]]
+            assert removed == [Removed([(TOPIC, READ_ALLOWED)], [])]
             await other.until(lambda known: not known.reads())
             assert await one.exists("/kafka-acl/Topic/t") is None
 
@@ -181,8 +181,10 @@ def test_unreadable_list_lets_nobody_in() -> None:
                 await store.add(TOPIC, [READ_ALLOWED])
             # One list that cannot be read does not keep the others from being changed.
             await store.add(ResourcePattern(AclResourceType.TOPIC, "u"), [READ_ALLOWED])
-            [removed] = await store.remove([Filter()])
-            assert [pattern.name for pattern, _ in removed] == ["u"]
+            everything, other = await store.remove([Filter(), Filter(name="u")])
+            assert [pattern.name for pattern, _ in everything.entries] == ["u"]
+            assert [type(failure) for failure in everything.failures] == [AclUnreadable], "it is not said to be done"
+            assert [pattern.name for pattern, _ in other.entries] == ["u"] and not other.failures
 
     run(story())
 
@@ -192,9 +194,10 @@ def test_entry_that_two_filters_cover_is_told_to_both_and_removed_once() -> None
         async with zookeeper() as ensemble, session(ensemble) as one, broker(ensemble, one) as (known, store):
             await store.add(TOPIC, [READ_ALLOWED, WRITE_DENIED])
             removed = await store.remove([Filter(operation=AclOperation.READ), Filter(name="t"), Filter(name="absent")])
-            assert removed[0] == [(TOPIC, READ_ALLOWED)]
-            assert {entry for _, entry in removed[1]} == {READ_ALLOWED, WRITE_DENIED}
-            assert removed[2] == []
+            assert removed[0].entries == [(TOPIC, READ_ALLOWED)]
+            assert {entry for _, entry in removed[1].entries} == {READ_ALLOWED, WRITE_DENIED}
+            assert removed[2].entries == []
+            assert not any(each.failures for each in removed)
             assert not list(known.patterns())
 
     run(story())
@@ -216,10 +219,10 @@ def test_broker_removes_by_name_what_it_has_not_heard_of_yet(pattern: ResourcePa
                     resource_type=pattern.resource_type, name=pattern.name, pattern_type=pattern.pattern_type
                 )
                 [removed] = await other.remove([replace(exact, operation=AclOperation.READ)])
-                assert removed == [(pattern, READ_ALLOWED)]
+                assert removed.entries == [(pattern, READ_ALLOWED)]
                 await known.until(lambda known: known.entries(pattern) == {WRITE_DENIED})
                 [removed] = await other.remove([exact])
-                assert removed == [(pattern, WRITE_DENIED)]
+                assert removed.entries == [(pattern, WRITE_DENIED)]
 
     run(story())
 
@@ -230,7 +233,7 @@ def test_name_that_no_resource_has_removes_nothing(name: str) -> None:
         async with zookeeper() as ensemble, session(ensemble) as one, broker(ensemble, one) as (known, store):
             await store.add(TOPIC, [READ_ALLOWED])
             wanted = Filter(resource_type=AclResourceType.TOPIC, name=name, pattern_type=PatternType.LITERAL)
-            assert await store.remove([wanted]) == [[]]
+            assert await store.remove([wanted]) == [Removed([], [])]
             assert list(known.patterns()) == [TOPIC]
 
     run(story())

@@ -1,13 +1,16 @@
 """What the security APIs refuse, and how refusals look on the wire."""
 
-from typing import Any
+import asyncio
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from barnabas.api import quotas, scram
-from barnabas.api.acls import _binding, _filter
+from barnabas.api.acls import AclApi, _binding, _filter
 from barnabas.api.cluster import refuse_election
 from barnabas.core.errors import ErrorCode, Malformed, Refused
+from barnabas.core.words import AclOperation, AclResourceType, Permission
 from barnabas.protocol.frame import encode_response
 from barnabas.protocol.messages.alter_client_quotas import RequestEntityData, RequestEntryData
 from barnabas.protocol.messages.alter_user_scram_credentials import (
@@ -16,8 +19,10 @@ from barnabas.protocol.messages.alter_user_scram_credentials import (
     ScramCredentialUpsertion,
 )
 from barnabas.protocol.messages.create_acls import AclCreation
-from barnabas.protocol.messages.delete_acls import DeleteAclsFilter
+from barnabas.protocol.messages.delete_acls import DeleteAclsFilter, DeleteAclsRequest
 from barnabas.protocol.messages.elect_leaders import ElectLeadersRequest, TopicPartitions
+from barnabas.security.acl import Entry, Filter, ResourcePattern
+from barnabas.security.acl_store import AclUnreadable, Removed
 
 
 def upsertion(name: str = "alice", mechanism: int = 1, iterations: int = 4096) -> ScramCredentialUpsertion:
@@ -126,6 +131,21 @@ def test_filter_with_numbers_that_mean_nothing_ends_the_connection(changes: dict
     _filter(DeleteAclsFilter(**good))
     with pytest.raises(Malformed):
         _filter(DeleteAclsFilter(**{**good, **changes}))
+
+
+def test_revocation_that_could_not_be_made_is_not_called_done() -> None:
+    pattern = ResourcePattern(AclResourceType.TOPIC, "t")
+    entry = Entry("User:a", "*", AclOperation.READ, Permission.ALLOW)
+    unreadable = AclUnreadable("the list of u cannot be read")
+
+    async def remove(filters: list[Filter]) -> list[Removed]:
+        return [Removed([(pattern, entry)], [unreadable]), Removed([(pattern, entry)], [])]
+
+    api = AclApi(cast(Any, SimpleNamespace(require_cluster=lambda *_: None)), cast(Any, SimpleNamespace(remove=remove)))
+    wanted = DeleteAclsFilter(resource_type_filter=1, pattern_type_filter=1, operation=1, permission_type=1)
+    response: Any = asyncio.run(api.delete(cast(Any, None), DeleteAclsRequest(filters=[wanted, wanted])))
+    told = [(each.error_code, each.error_message, len(each.matching_acls)) for each in response.filter_results]
+    assert told == [(ErrorCode.UNKNOWN_SERVER_ERROR, "the list of u cannot be read", 1), (ErrorCode.NONE, None, 1)]
 
 
 @pytest.mark.parametrize("version", [0, 1, 2])
