@@ -395,10 +395,19 @@ def _headers(
         values.valid,
         values.bytes,
     )
-    key_array = keys.arrow(pa.string(), total, int(result[k.HEADER_KEY_BYTES]), 0)
+    key_array = _texts(keys.arrow(pa.binary(), total, int(result[k.HEADER_KEY_BYTES]), 0))
     value_array = values.arrow(pa.binary(), total, int(result[k.HEADER_VALUE_BYTES]), int(nulls))
     structs = pa.StructArray.from_arrays([key_array, value_array], fields=list(_HEADERS.value_type))
     without = int(result[k.PLAIN_ROWS])
     valid = pa.py_buffer(lists.valid) if without else None
     ends = pa.py_buffer(lists.ends)
     return pa.Array.from_buffers(_HEADERS, rows, [valid, ends], null_count=without, children=[structs])
+
+
+def _texts(keys: pa.Array) -> pa.Array:
+    """Not every producer writes UTF-8, and few readers of a column of texts take anything else. What is none is replaced, as
+    Java's client does it."""
+    try:
+        return keys.cast(pa.string())
+    except pa.ArrowInvalid:
+        return pa.array([key.decode(errors="replace") for key in keys.to_pylist()], pa.string())

@@ -301,13 +301,15 @@ def test_timestamps_at_the_ends_of_time_do_not_wrap():
     assert stamps == [9_223_372_036_854_775_000, -1000]
 
 
-def test_header_keys_that_are_not_utf8_pass_as_they_are():
+def test_header_keys_that_are_not_utf8_are_read_as_javas_client_reads_them():
+    """As they were, one of them made a whole table unreadable: DuckDB and Polars refuse a file with such a text."""
     record = encode_record(b"k", b"v", (("\udcff", b"x"),), timestamp_delta=0, offset_delta=0)
     data = assemble(
         record, base_offset=0, last_offset_delta=0, record_count=1, attributes=0, base_timestamp=0, max_timestamp=0
     )
     (part,) = decoder().decode(data)
-    assert part.column("headers").values.field("key").cast("binary").to_pylist() == [b"\xff"]
+    part.validate(full=True)
+    assert part.column("headers").to_pylist() == [[{"key": "\ufffd", "value": b"x"}]]
 
 
 def test_kernels_are_kept_on_disk_where_neither_package_nor_home_can_be_written(tmp_path: Path):

@@ -426,6 +426,25 @@ def test_sqlite_keeps_every_digit_of_a_decimal_or_refuses_it(tmp_path: Path) -> 
     assert len(table.rows()) == len(kept)
 
 
+@pytest.mark.parametrize("nested", [False, True])
+def test_text_that_is_not_utf8_is_refused_before_anything_is_written(tmp_path: Path, nested: bool) -> None:
+    """Spark makes a text of any bytes. DuckDB, Polars and Python refuse to read a file that has it."""
+    raw = pa.array([b"tea", b"\xff\xfe", b"zz"], pa.binary())
+    texts = pa.Array.from_buffers(pa.string(), 3, raw.buffers())
+    kind: DataType = StringType()
+    if nested:
+        kind = StructType([StructField("names", ArrayType(StringType()))])
+        texts = pa.StructArray.from_arrays([pa.ListArray.from_arrays([0, 1, 2, 3], texts)], names=["names"])
+    rows = pa.RecordBatch.from_arrays([pa.array([1, 2, 3], pa.int64()), texts], names=["id", "item"])
+    for name in KINDS[:2] if nested else KINDS:
+        (tmp_path / name).mkdir()
+        target = Table(name, tmp_path / name).target(
+            StructType([StructField("id", LongType()), StructField("item", kind)])
+        )
+        with pytest.raises(TableMismatch, match="column item has text that is not UTF-8"):
+            target.stage(iter([rows]), Task("query", 0, 0, 0))
+
+
 def test_sqlite_refuses_what_it_would_make_null_of(tmp_path: Path) -> None:
     """It has no NaN. In silence a number became null, and rows with such a key were inserted again and again."""
     table = Table("sqlite", tmp_path)

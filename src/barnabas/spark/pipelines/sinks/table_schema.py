@@ -118,12 +118,14 @@ def grows(there: DataType, given: DataType) -> bool:
 def require_values(
     rows: "pyarrow.Table", written: StructType, *, what: str, declared: Mapping[str, str] | None = None
 ) -> None:
-    """No null where the table has none, nothing longer than it holds: checked on the executor, before anything is written.
+    """No null where the table has none, nothing longer than it holds, only texts: checked on the executor, before anything is
+    written.
 
     `declared`: sizes that Spark's types do not have, such as `character varying(3)`.
     """
     import pyarrow.compute as compute
 
+    _require_texts(rows, what=what)
     for field in written.fields:
         if not field.nullable and field.name in rows.column_names and (nulls := rows.column(field.name).null_count):
             first = rows.filter(compute.is_null(rows.column(field.name))).slice(0, 1).to_pylist()[0]
@@ -150,6 +152,30 @@ def require_values(
                 f"{what} does not take these rows: column {name} is {kind}, and {len(over)} values are too large, "
                 f"the first of them {_shown(over[0])}"
             )
+
+
+def _require_texts(rows: "pyarrow.Table", *, what: str) -> None:
+    """Only UTF-8: Spark makes a text of any bytes, and a file that has such a one is refused by most readers."""
+    import pyarrow
+
+    for name, column in zip(rows.column_names, rows.columns, strict=True):
+        if not _has_texts(column.type):
+            continue
+        try:
+            column.validate(full=True)
+        except pyarrow.ArrowInvalid as error:
+            raise TableMismatch(
+                f"{what} does not take these rows: column {name} has text that is not UTF-8 ({error}). make_valid_utf8({name}) "
+                "replaces it"
+            ) from None
+
+
+def _has_texts(kind: "pyarrow.DataType") -> bool:
+    import pyarrow.types as types
+
+    if types.is_nested(kind):
+        return any(_has_texts(kind.field(at).type) for at in range(kind.num_fields))
+    return bool(types.is_string(kind) or types.is_large_string(kind))
 
 
 def _shown(value: object) -> str:
