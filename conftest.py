@@ -42,8 +42,10 @@ LONG = (
     "tests/simulation/test_mutants.py::test_mutant_is_noticed",
     "tests/unit/broker/test_foreign_znodes.py",
 )
-#: What takes longest begins first: begun last, it would keep one process busy while the others have nothing left.
-FIRST = (SPARK, tuple(TOGETHER), LONG, (*REAL_PROCESSES, "tests/unit/tiered/", "tests/unit/server/"))
+#: Spark's two processes keep two cores busy by themselves: beside them run the tests that mostly wait, and only then those of
+#: the simulation, which compute. What takes milliseconds comes last, so that all processes end together.
+WAITING = (*REAL_PROCESSES, "tests/unit/broker/test_foreign_znodes.py", "tests/unit/server/", "tests/unit/tiered/")
+FIRST = (SPARK, tuple(TOGETHER), WAITING, SIMULATION)
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell's background jobs ignore it, and so would every process that a test starts and interrupts.
