@@ -278,7 +278,7 @@ def test_brokers_obey_a_change_whose_answer_was_lost() -> None:
             await obeying.until(lambda each: each.reads())
             await store.add(TOPIC, [WRITE_DENIED])
             [removed] = await store.remove([Filter()])
-            assert set(removed) == {(TOPIC, READ_ALLOWED), (TOPIC, WRITE_DENIED)}
+            assert set(removed.entries) == {(TOPIC, READ_ALLOWED), (TOPIC, WRITE_DENIED)}
             await obeying.until(lambda each: not each.reads())
 
     run(story())
