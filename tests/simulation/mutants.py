@@ -466,6 +466,16 @@ _ALL = [
     ),
     # -- storage
     Mutant(
+        "indexes that are built again get their names before they are on disk",
+        "storage/index_build.py",
+        "        disk.fsync_path(index.path)\n",
+        "        pass\n",
+        finding="storage seed 44287",
+        world="storage",
+        test="unit/storage/log/test_recovery.py::"
+        "test_indexes_that_are_built_again_are_on_disk_before_they_get_their_names",
+    ),
+    Mutant(
         "a flush leaves out the records",
         "storage/log_flush.py",
         "            self._disk.fsync(opened.fd)\n",

@@ -2,11 +2,29 @@
 
 import logging
 
+from barnabas.runtime.disk import Disk
 from barnabas.storage.offset_index import OffsetIndex
 from barnabas.storage.segment_batches import CorruptSegment, SegmentBatches
 from barnabas.storage.time_index import NO_TIMESTAMP, TimeIndex
 
 logger = logging.getLogger(__name__)
+
+
+def build_aside(
+    indexes: tuple[OffsetIndex, TimeIndex], batches: SegmentBatches, interval_bytes: int, disk: Disk
+) -> "IndexBuilder":
+    """Both indexes of a segment, in files of their own, on disk before they get their names. A power cut in between leaves the
+    old ones, in which the damage still shows. If they were written over, it could leave some of both, in which none does.
+    Blocks; any thread."""
+    for index in indexes:
+        disk.unlink(index.path)
+    builder = IndexBuilder(*indexes, interval_bytes, batches.size_bytes)
+    builder.add_all(batches)
+    builder.finish(trim=True)
+    for index in indexes:
+        index.release()
+        disk.fsync_path(index.path)
+    return builder
 
 
 class IndexBuilder:

@@ -9,7 +9,7 @@ import logging
 from barnabas.core.errors import LogDirFault
 from barnabas.runtime.disk import TMP_SUFFIX
 from barnabas.storage.environment import LogEnvironment
-from barnabas.storage.index_build import IndexBuilder
+from barnabas.storage.index_build import IndexBuilder, build_aside
 from barnabas.storage.segment import Segment
 
 logger = logging.getLogger(__name__)
@@ -41,13 +41,7 @@ class _Repair:
 
     def run(self) -> None:
         """Any thread. Touches only what cannot change: the log below its end, and files that nobody else knows."""
-        for index in self._indexes:
-            self._env.disk.unlink(index.path)
-        builder = self._builder = IndexBuilder(*self._indexes, self._interval_bytes, self._batches.size_bytes)
-        builder.add_all(self._batches)
-        builder.finish(trim=True)
-        for index in self._indexes:
-            index.release()
+        self._builder = build_aside(self._indexes, self._batches, self._interval_bytes, self._env.disk)
 
     def done(self, error: BaseException | None) -> None:
         self._batches.file.unpin()

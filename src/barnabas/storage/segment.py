@@ -13,10 +13,10 @@ from typing import Final
 
 from barnabas.core.errors import ErrorCode, Refused
 from barnabas.protocol.record_batch import HEADER, HEADER_SIZE, BatchHeader
-from barnabas.runtime.disk import Disk, ReadableBuffer, write_fully
+from barnabas.runtime.disk import TMP_SUFFIX, Disk, ReadableBuffer, write_fully
 from barnabas.storage import names
 from barnabas.storage.file_handle import FileRange, OpenFile, SegmentPool
-from barnabas.storage.index_build import IndexBuilder
+from barnabas.storage.index_build import IndexBuilder, build_aside
 from barnabas.storage.index_file import CorruptIndex
 from barnabas.storage.log_types import RELATIVE_OFFSET_MAX
 from barnabas.storage.offset_index import OffsetIndex
@@ -485,9 +485,15 @@ class Segment:
     def rebuild_indexes(self, why: str) -> None:
         """Rebuild the offset and time index from the log. Blocks."""
         logger.warning("rebuilding the indexes of %s: %s", self.log_path, why)
-        builder = self.index_builder(self.size_bytes)
-        builder.add_all(self.part_from(0))
-        self.take_indexes(builder)
+        if self.is_active:
+            # In place: the next flush syncs them, and until then they are read from the log again after a crash.
+            builder = self.index_builder(self.size_bytes)
+            builder.add_all(self.part_from(0))
+            self.take_indexes(builder)
+            return
+        self._release_indexes()
+        indexes = self.new_indexes(TMP_SUFFIX)
+        self.take_repaired(indexes, build_aside(indexes, self.part_from(0), self.index_interval_bytes, self._disk))
 
     def index_builder(self, size_bytes: int | None = None) -> IndexBuilder:
         """Empties the indexes, whatever is in them; hand it back to `take_indexes`. `size_bytes`: see there."""

@@ -568,6 +568,43 @@ def test_first_flush_after_a_crash_syncs_the_directory(partition: Partition) -> 
     log.flusher.finish(job)
 
 
+class NotesOrder(Disk):
+    """Which files were synced, and which were given their names."""
+
+    __slots__ = ("done",)
+
+    def __init__(self) -> None:
+        self.done: list[tuple[str, str]] = []
+
+    def fsync_path(self, path: str) -> None:
+        self.done.append(("sync", Path(path).name))
+
+    def rename(self, source: str, target: str) -> None:
+        super().rename(source, target)
+        self.done.append(("rename", Path(source).name))
+
+
+def test_indexes_that_are_built_again_are_on_disk_before_they_get_their_names(tmp_path: Path) -> None:
+    """Their segment is below the recovery point: nobody flushes it. They were written over in place. A second power cut left the
+    length of the old ones with entries of the new, and timestamps were not found. Storage seed 44287."""
+    disk = NotesOrder()
+    partition = Partition(tmp_path, disk=disk)
+    for number in range(30):
+        partition.append(b"%d" % number * 50)
+    assert len(partition.log.segments) > 1
+    partition.log.flusher.flush()
+    first = f"{0:020}"
+    partition.log.abandon()
+    for suffix in (".index", ".timeindex"):
+        with (partition.directory / f"{first}{suffix}").open("ab") as file:
+            file.write(bytes(48))  # as the power leaves one that was not cut yet
+    disk.done.clear()
+    partition.open(clean=False, recovery_point=30)
+    for suffix in (".index.tmp", ".timeindex.tmp"):
+        name = first + suffix
+        assert disk.done.index(("sync", name)) < disk.done.index(("rename", name))
+
+
 def test_truncation_into_a_transaction_opens_it_again(partition: Partition) -> None:
     transactional(partition, 1, b"a", sequence=0)
     end(partition, 1, commit=False)
