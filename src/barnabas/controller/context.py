@@ -49,6 +49,8 @@ class ControllerContext:
         self.topic_ids: dict[str, TopicId] = {}
         self.topic_names: dict[TopicId, str] = {}
         self.assignments: dict[str, dict[int, ReplicaAssignment]] = {}
+        #: Of the znodes that the assignments were read from, or written to.
+        self.assignment_versions: dict[str, int] = {}
         self.leadership: dict[TopicPartition, LeaderAndIsr] = {}
         self.partition_states: dict[TopicPartition, PartitionState] = {}
         self.replica_states: dict[Replica, ReplicaState] = {}
@@ -109,6 +111,7 @@ class ControllerContext:
         self.deletion_started.discard(topic)
         self.deletion_ineligible.discard(topic)
         self.topics.discard(topic)
+        self.assignment_versions.pop(topic, None)
         topic_id = self.topic_ids.pop(topic, None)
         if topic_id is not None:
             self.topic_names.pop(topic_id, None)

@@ -17,7 +17,7 @@ from barnabas.controller.replica_state_machine import ReplicaStateMachine
 from barnabas.controller.requests import RequestBatch
 from barnabas.controller.states import REPLICA_TRANSITIONS, ReplicaState
 from barnabas.coordination import paths
-from barnabas.coordination.operations import ANY_VERSION, Create, Delete, Exists, Get, SetData, ZkCode
+from barnabas.coordination.operations import Create, Delete, Exists, Get, SetData, ZkCode
 from barnabas.coordination.znodes import (
     LeaderAndIsr,
     ReplicaAssignment,
@@ -264,18 +264,19 @@ class ReassignmentMachine:
     def _write_assignment(self, partition: TopicPartition, assignment: ReplicaAssignment) -> Program[None]:
         """Partitions that were added meanwhile, and that this controller has not heard of yet, stay. Kafka drops them."""
         context, topic = self._state.context, partition.topic
-        path = paths.topic(topic)
+        path, version = paths.topic(topic), context.assignment_versions[partition.topic]
+        added: Mapping[int, ReplicaAssignment] = {}
         while True:
-            [found] = yield from ask((Get(path),))
-            added = {} if found.stat is None else _readable_partitions(topic, found.data)
             partitions = {**added, **context.assignments[topic], partition.partition: assignment}
             data = TopicAssignment(context.topic_ids.get(topic), partitions).encode()
-            version = ANY_VERSION if found.stat is None else found.stat.version
             [result] = yield from write((SetData(path, data, version),))
-            if result.ok:
+            if result.ok and result.stat is not None:
+                context.assignment_versions[topic] = result.stat.version
                 return
-            if result.code is not ZkCode.BAD_VERSION:
+            [found] = yield from ask((Get(path),))
+            if result.code is not ZkCode.BAD_VERSION or found.stat is None:
                 raise BrokenInvariant(f"{path} could not be written: {result.code.value}")
+            added, version = _readable_partitions(topic, found.data), found.stat.version
 
     def _remove_from_znode(self, unwanted: Callable[[TopicPartition, Target], bool]) -> Program[None]:
         """Takes partitions out of /admin/reassign_partitions; the last one takes the znode along."""

@@ -51,6 +51,8 @@ class TopicMachine:
         assignment = self._decode(topic, found.data)
         if assignment is None:
             return
+        assert found.stat is not None
+        context.assignment_versions[topic] = found.stat.version
         known = context.assignments.get(topic, {})
         added = {number: each for number, each in sorted(assignment.partitions.items()) if number not in known}
         if not added:
@@ -92,6 +94,8 @@ class TopicMachine:
                 nameless[topic] = assignment
             context.topics.add(topic)
             assert assignment.topic_id is not None
+            assert result.stat is not None
+            context.assignment_versions[topic] = result.stat.version
             context.add_topic_id(topic, assignment.topic_id)
             for number, each in sorted(assignment.partitions.items()):
                 partition = TopicPartition(topic, number)
