@@ -585,8 +585,8 @@ class NotesOrder(Disk):
 
 
 def test_indexes_that_are_built_again_are_on_disk_before_they_get_their_names(tmp_path: Path) -> None:
-    """Their segment is below the recovery point: nobody flushes it. They were written over in place. A second power cut left the
-    length of the old ones with entries of the new, and timestamps were not found. Storage seed 44287."""
+    """Their segment is below the recovery point: nobody flushes it. They were written over in place. A second power cut left
+    the length of the old ones with entries of the new, and timestamps were not found. Storage seed 44287."""
     disk = NotesOrder()
     partition = Partition(tmp_path, disk=disk)
     for number in range(30):
