@@ -113,13 +113,6 @@ class BrokerRegistrar:
                     self._registered(czxid)
                     return self._epoch
 
-    async def update(self, registration: BrokerRegistration) -> None:
-        """New endpoints or features under the same id and epoch. The controller sends them to all brokers."""
-        self._registration = replace(
-            registration, timestamp_ms=self._clock.now_ms(), incarnation=self._registration.incarnation
-        )
-        await self._session.set(paths.broker_id(registration.id), self._registration.encode())
-
     def _registered(self, czxid: int) -> None:
         self._own_session_id = self._session.session_id
         self._epoch = BrokerEpoch(czxid)

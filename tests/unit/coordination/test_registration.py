@@ -304,21 +304,6 @@ def test_broker_registers_again_after_its_session_expired_with_a_higher_epoch() 
     run(story())
 
 
-def test_new_endpoints_are_announced_under_the_same_epoch() -> None:
-    async def story() -> None:
-        async with zookeeper() as ensemble, session(ensemble) as zk:
-            await create_top_level_paths(zk)
-            place = registrar(zk, broker(1, 9092))
-            epoch = await place.register()
-            await place.update(broker(1, 9093))
-            data, stat = await zk.get("/brokers/ids/1")
-            assert stat.czxid == epoch
-            assert BrokerRegistration.decode(1, data or b"").endpoints[0].port == 9093
-            assert place.registration.endpoints[0].port == 9093
-
-    run(story())
-
-
 def test_first_broker_chooses_the_cluster_id_and_the_others_find_it() -> None:
     async def story() -> None:
         async with zookeeper() as ensemble, session(ensemble) as zk:
