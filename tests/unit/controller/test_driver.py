@@ -679,9 +679,9 @@ def test_broker_whose_address_changes_gets_what_was_under_way_to_it() -> None:
             await cluster.brokers[1].until(lambda: cluster.brokers[1].leader(TopicPartition("old", 0)) is None)
             moving.hangs = False
             [endpoint] = moving.registrar.registration.endpoints
-            await moving.registrar.update(
-                replace(moving.registrar.registration, endpoints=(replace(endpoint, port=endpoint.port + 100),))
-            )
+            # As a broker of Kafka's does.
+            moved = replace(moving.registrar.registration, endpoints=(replace(endpoint, port=endpoint.port + 100),))
+            await moving.session.set(paths.broker_id(2), moved.encode())
             await moving.until(lambda: moving.leader(ORDERS) == 2)
             await moving.until(lambda: any(isinstance(each, StopReplicaRequest) for each in moving.received))
             assert isinstance(moving.received[0], LeaderAndIsrRequest)
