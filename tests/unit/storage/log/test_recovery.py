@@ -534,7 +534,7 @@ def test_producers_of_a_log_that_was_closed_cleanly_survive_a_repair(
 
 
 def test_first_flush_after_a_crash_syncs_the_directory(partition: Partition) -> None:
-    """Until then a power cut may bring back a segment that the process before has deleted, among records that were flushed since.
+    """Until then a power cut may bring back a segment that the process before deleted, among records that were flushed since.
     Storage seed 153."""
     partition.append(b"x")
     partition.log.roll(NOW_MS)
