@@ -13,8 +13,9 @@ from barnabas.client.admin.partitions import (
 )
 from barnabas.client.admin.topics import NewTopic, create_topics, delete_topics
 from barnabas.client.asynchronous import AsyncClient
-from barnabas.client.errors import ClientError
+from barnabas.client.errors import BrokerRefused, ClientError
 from barnabas.core.errors import ErrorCode
+from barnabas.core.ids import TopicPartition
 from barnabas.core.words import AlterOperation, ConfigResourceType
 from tests.simulation.chains import OUTPUT
 from tests.simulation.load import COMING, Client
@@ -38,6 +39,7 @@ _COMPACTION = (
 class Administrator(Client):
     def __init__(self, cluster: "SimCluster", name: str) -> None:
         super().__init__(cluster, name)
+        self._made = 0
         kinds: list[Callable[[AsyncClient], Awaitable[object]]] = [
             self._reassign,
             self._elect,
@@ -47,6 +49,9 @@ class Administrator(Client):
             self._change_broker,
             self._come_and_go,
         ]
+        if wanted := cluster.scenario.admin_kinds:
+            self._kinds = [getattr(self, f"_{kind}") for kind in wanted]
+            return
         self._kinds = [kind for kind in kinds if self.chance.random() < 0.7] or kinds
         if cluster.has_coming:
             self._kinds.append(self._come_and_go)
@@ -79,6 +84,7 @@ class Administrator(Client):
         if known:
             below = self.chance.choice(known)
             self.note(f"deletes records of {tp} below {below}")
+            self.oracle.deletes(tp, below)
             await delete_records(cluster, {tp: below})
 
     async def _move_log(self, cluster: AsyncClient) -> None:
@@ -89,6 +95,52 @@ class Administrator(Client):
             return
         self.note(f"moves the log of {tp} on broker {broker} to {folder}")
         await alter_replica_log_dirs(cluster, broker, {tp: folder})
+
+    async def _move_back_and_forth(self, cluster: AsyncClient) -> None:
+        """A log, of a coordinator too: into the other directory, and back before that has ended, or when it has."""
+        topics = await cluster.all_topics()
+        there = [
+            (TopicPartition(topic.name, partition.index), partition.replicas)
+            for topic in topics.values()
+            for partition in topic.partitions
+            if topic.name != COMING
+        ]
+        if not there:
+            return
+        tp, replicas = self.chance.choice(there)
+        broker = self.chance.choice(list(replicas))
+        log = self.cluster.log_of(broker, tp)
+        if log is None or self.cluster.brokers[broker].storage.faults:
+            return
+        there, back = ("/two", "/one") if log.log_dir == "/one" else ("/one", "/two")
+        self.note(f"moves the log of {tp} on broker {broker} to {there} and back")
+        for folder in (there, back):
+            await alter_replica_log_dirs(cluster, broker, {tp: folder})
+            await self.pause(0.0, 0.02)
+
+    async def _make_twice(self, cluster: AsyncClient) -> None:
+        """Two people make a topic of the same name, with different settings, at the same time."""
+        self._made += 1
+        name = f"twice-{self._made}"
+        wishes = [
+            NewTopic(name=name, partitions=1, replication_factor=2, configs={"segment.ms": f"{n}0000"}) for n in (1, 2)
+        ]
+        self.note(f"makes {name} twice")
+        async with self.connect(api_timeout_ms=8_000) as other:
+            outcomes = await asyncio.gather(
+                *(create_topics(each, [wish]) for each, wish in zip((cluster, other), wishes, strict=True)),
+                return_exceptions=True,
+            )
+        for outcome in outcomes:
+            if isinstance(outcome, BaseException) and not isinstance(outcome, ClientError):
+                raise outcome
+        made = [wish for wish, outcome in zip(wishes, outcomes, strict=True) if not isinstance(outcome, ClientError)]
+        exists = [isinstance(each, BrokerRefused) and each.code is ErrorCode.TOPIC_ALREADY_EXISTS for each in outcomes]
+        if len(made) == 1 and any(exists):
+            found = self.cluster.settings_of(name)
+            if found is not None and found != made[0].configs:
+                self.world.violate("who is refused changes nothing", f"{name} has {found}, made with {made[0].configs}")
+        await delete_topics(cluster, [name])
 
     async def _change_topic(self, cluster: AsyncClient) -> None:
         topic = self.chance.choice(list(self.cluster.topics))

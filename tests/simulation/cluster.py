@@ -4,16 +4,16 @@ import gc
 import logging
 import traceback
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from barnabas.client.admin.topics import NewTopic, create_topics
 from barnabas.client.errors import BrokerRefused, ClientError
-from barnabas.coordination.paths import broker_id, partition_state, topic
+from barnabas.coordination.paths import TOPICS, broker_id, config_entity, partition_state, topic
 from barnabas.coordination.registration import DuplicateBrokerId
 from barnabas.coordination.zk_errors import ZkError
-from barnabas.coordination.znodes import LeaderAndIsr, ReplicaAssignment, TopicAssignment
-from barnabas.core.errors import ErrorCode
+from barnabas.coordination.znodes import LeaderAndIsr, ReplicaAssignment, TopicAssignment, decode_config
+from barnabas.core.errors import ErrorCode, Malformed, Refused
 from barnabas.core.ids import TopicPartition
 from barnabas.core.topics import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
 from barnabas.transactions import ending, initializing, machine, state
@@ -44,6 +44,7 @@ from tests.simulation.process import BrokerProcess, Process, ZooKeeperProcess
 from tests.simulation.records import bytes_of, missed_aborts, offset_records
 from tests.simulation.scenario import RELEASES, Scenario, vary
 from tests.simulation.stranger import Stranger
+from tests.simulation.visitors import StaticMember, Visitor
 from tests.simulation.watch import Watch
 from tests.simulation.watch_control import COORDINATORS
 from tests.simulation.world import World
@@ -200,6 +201,7 @@ class SimCluster:
             "log.segment.bytes": str(scenario.segment_bytes),
             **scenario.all_brokers,
             **scenario.settings.get(number, {}),
+            **scenario.fixed,
         }
 
     # -- a run ------------------------------------------------------------------------------------------------------------
@@ -258,6 +260,8 @@ class SimCluster:
             *([TableKeeper(self, "table", self.table_partitions)] if scenario.has_table else []),
             *([Administrator(self, "admin")] if scenario.has_admin else []),
             *(Guest(self, f"guest{number}", partitions) for number in range(scenario.guests)),
+            *(StaticMember(self, f"s{number}", topics) for number in range(scenario.static_members)),
+            *(Visitor(self, f"visitor{number}") for number in range(scenario.visitors)),
             *(ModernReader(self, f"m{number}", "modern", inputs) for number in range(scenario.modern_members)),
             *([ModernReader(self, "mixed", "group", topics, is_alone=False)] if scenario.has_mixed_group else []),
             *(
@@ -324,7 +328,7 @@ class SimCluster:
         deadline_s = world.now_s + 2 * SETTLE_S
         groups = [client.group for client in self.clients if isinstance(client, OffsetKeeper)]
         groups += ["modern"] if self.scenario.modern_members else []
-        groups += [group for client in self.clients if isinstance(client, Guest) for group in client.groups]
+        groups += [group for client in self.clients if isinstance(client, Guest | Visitor) for group in client.groups]
         auditor = Auditor(self, groups)
         auditor.start()
         while not auditor.is_done and world.now_s < deadline_s:
@@ -374,7 +378,8 @@ class SimCluster:
             if path.startswith("/brokers/topics/") and path.endswith("/state") and node.data:
                 _, _, _, name, _, index, _ = path.split("/")
                 tp = TopicPartition(name, int(index))
-                states[tp] = LeaderAndIsr.decode(tp, node.data, node.version)
+                with suppress(Malformed):  # a stranger has been there
+                    states[tp] = LeaderAndIsr.decode(tp, node.data, node.version)
         return states
 
     def settled_replicas(self, tp: TopicPartition) -> tuple[int, ...]:
@@ -386,15 +391,41 @@ class SimCluster:
             return ()
         written, assignments = self._assignments.get(tp.topic, (-1, {}))
         if written != node.mzxid:
-            assignments = TopicAssignment.decode(tp.topic, node.data).partitions
+            try:
+                assignments = TopicAssignment.decode(tp.topic, node.data).partitions
+            except Malformed:
+                assignments = {}
             self._assignments[tp.topic] = (node.mzxid, assignments)
         found = assignments.get(tp.partition)
         return () if found is None or found.is_being_reassigned else tuple(found.replicas)
+
+    def settings_of(self, name: str) -> dict[str, str] | None:
+        """Of a topic, as ZooKeeper has them; None while it is away, or where there are none."""
+        path = config_entity(TOPICS, name)
+        data = self.data_at(path)
+        return None if data is None else dict(decode_config(path, data))
 
     def is_registered(self, broker: int) -> bool:
         """Whether a controller can know of it. (Who answers and is not registered is looked at by `watch_control`.)"""
         server = self.zookeeper.server
         return server is not None and broker_id(broker) in server.service.machine.tree.nodes
+
+    def registered_by(self, broker: int) -> int:
+        """The session that has registered a broker; 0 if none has."""
+        server = self.zookeeper.server
+        node = None if server is None else server.service.machine.tree.nodes.get(broker_id(broker))
+        return 0 if node is None else int(node.owner)
+
+    def data_at(self, path: str) -> bytes | None:
+        """What ZooKeeper has there; None if nothing, or while it is away."""
+        if self.zookeeper.server is None or not self.zookeeper.is_serving:
+            return None
+        node = self.zookeeper.server.service.machine.tree.nodes.get(path)
+        return None if node is None else bytes(node.data or b"")
+
+    def session_of(self, process: BrokerProcess) -> int:
+        session = getattr(process.broker, "session", None)
+        return 0 if session is None else int(session.session_id)
 
     def is_ignored(self, tp: TopicPartition) -> bool:
         """Deleted and made again at any moment, or without any promise."""
@@ -437,7 +468,7 @@ class SimCluster:
 
     def vary_settings(self, process: BrokerProcess) -> None:
         """Brokers need not have the same settings, nor the same ones after a restart."""
-        process.settings |= vary(self.world.random)
+        process.settings |= {**vary(self.world.random), **self.scenario.fixed}
         if self.scenario.has_old_brokers:
             process.features = self.world.random.choice(RELEASES)
 

@@ -5,9 +5,11 @@ partitions stays up: nobody promises more. `Damage` keeps account of that, and e
 with nothing better than a damaged replica.
 """
 
+import json
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
+from barnabas.coordination.paths import TOPICS, config_entity, partition_state, topic
 from barnabas.coordination.znodes import LeaderAndIsr
 from barnabas.core.ids import TopicPartition
 from tests.simulation.load import RECKLESS
@@ -53,6 +55,8 @@ AMBUSHES = (
     "settings of",
     "stopping",
 )
+#: How closely a broker that starts is looked at.
+STEP_S = 0.0005
 #: How often partition states and logs are looked at.
 WATCH_S = 0.05
 
@@ -205,7 +209,15 @@ class Faults:
         ]
         #: Each seed has its own mix: some faults only show without others.
         if weights:
-            kinds.append((self._lose_controller, 0))
+            rare = (
+                self._lose_controller,
+                self._kill_as_it_registers,
+                self._lose_zookeeper_as_it_starts,
+                self._cut_all_power,
+                self._spoil_a_topic,
+                self._delete_a_root,
+            )
+            kinds += [(each, 0) for each in rare]
             chosen = [(each, weights.get(each.__name__.strip("_"), 0)) for each, _ in kinds]
         else:
             chosen = [pair for pair in kinds if self._world.chance(0.6)] or kinds
@@ -337,6 +349,67 @@ class Faults:
                     broker.kill()
                     self._start_later(broker, 0.02, 2.0)
 
+    def _kill_as_it_registers(self) -> None:
+        """A broker that is killed, and once more when ZooKeeper has its registration and it does not know."""
+        broker = self._pick()
+        if broker is None or not self._may_kill(broker):
+            return
+
+        def registered() -> bool:
+            return self._cluster.is_registered(broker.id) and self._cluster.session_of(broker) == owner()
+
+        def owner() -> int:
+            return self._cluster.registered_by(broker.id)
+
+        def kill() -> None:
+            broker.kill()
+            self._world.after(0.001, lambda: None if broker.is_up else broker.start())
+
+        broker.kill()
+        broker.start()
+        self._as_it_starts(broker, registered, kill)
+
+    def _lose_zookeeper_as_it_starts(self) -> None:
+        """A broker that is killed, and loses its connection to ZooKeeper when it has read its logs and is about to register."""
+        broker = self._pick()
+        if broker is None or not self._may_kill(broker):
+            return
+
+        def lose() -> None:
+            self._world.note(broker.name, "loses its connections")
+            for line in sorted(broker.host.connections, key=hash):
+                line.reset_later()
+                line.other.reset_later()
+
+        broker.kill()
+        broker.start()
+        delay_s = self._world.random.choice([0.0, 0.0005, 0.002, 0.005])
+        self._as_it_starts(
+            broker,
+            lambda: getattr(broker.broker, "registrar", None) is not None,
+            lambda: self._world.after(delay_s, lambda: lose() if broker.is_up else None),
+        )
+
+    def _as_it_starts(self, broker: BrokerProcess, is_time: Callable[[], bool], hit: Callable[[], None]) -> None:
+        """Hit a broker in the life that has just begun, as soon as it has come so far; unless it is ready before."""
+        life, until_s = broker.lives, self._world.now_s + 3.0
+
+        def look() -> None:
+            if self._has_ended or broker.lives != life or not broker.is_up or broker.is_ready:
+                return
+            if is_time():
+                hit()
+            elif self._world.now_s < until_s:
+                self._world.after(STEP_S, look)
+
+        self._world.after(STEP_S, look)
+
+    def _cut_all_power(self) -> None:
+        """Of every broker at once. For worlds in which all that is acknowledged is on disk: nothing is excused."""
+        for broker in self._cluster.brokers.values():
+            broker.cut_power()
+            self._start_later(broker, 0.02, 2.0)
+
     def _restart(self) -> None:
         """A clean stop, and a start with what the seed changes of its settings."""
         broker = self._pick()
@@ -418,7 +491,7 @@ class Faults:
         zookeeper = self._cluster.zookeeper
         if not zookeeper.is_serving:
             return
-        sizes = [self._world.random.choice([700, 3_000, 3_000]) for _ in range(self._world.random.randint(2, 6))]
+        sizes = [self._world.random.choice([700, 3_000, 9_000]) for _ in range(self._world.random.randint(2, 6))]
         self._cluster.stranger.store(sizes)
 
         def end() -> None:
@@ -426,7 +499,8 @@ class Faults:
                 zookeeper.cut_power()
                 self._start_later(zookeeper, 0.05, 2.5)
 
-        zookeeper.die_at_disk_operation(self._world.random.randint(1, 7), end)
+        # The first record is written alone, and the others together while it is synced.
+        zookeeper.die_in_sync(sum(sizes[1:]), end)
 
     def _pause_zookeeper(self) -> None:
         zookeeper = self._cluster.zookeeper
@@ -633,6 +707,40 @@ class Faults:
         data = self._world.random.choice(FOREIGN_DATA)
         if self._cluster.zookeeper.is_serving:
             self._cluster.stranger.write(path, data)
+
+    def _spoil_a_topic(self) -> None:
+        """Somebody writes nonsense over what ZooKeeper has of a topic, and puts it right later."""
+        topics = sorted({tp.topic for tp in self._cluster.partition_states()})
+        if not topics:
+            return
+        name = self._world.random.choice(topics)
+        kind = self._world.random.choice(["comes", "twice", "goes"])
+        path, make = self._world.random.choice(
+            [
+                (partition_state(TopicPartition(name, 0)), lambda data: b"no json"),
+                (config_entity(TOPICS, name), lambda data: b"no json"),
+                (topic(name), lambda data: self._without_sense(data, kind)),
+            ]
+        )
+        self._cluster.stranger.spoil(name, path, make)
+
+    def _without_sense(self, data: bytes, kind: str) -> bytes:
+        """An assignment in which somebody comes who is not there, somebody is there twice, or all go."""
+        assignment = json.loads(data)
+        replicas = assignment["partitions"]["0"]
+        if kind == "comes":
+            assignment["adding_replicas"] = {"0": [max(self._cluster.brokers) + 1]}
+        elif kind == "twice":
+            assignment["partitions"]["0"] = [*replicas, replicas[0]]
+        else:
+            assignment["removing_replicas"] = {"0": replicas}
+        return json.dumps(assignment).encode()
+
+    def _delete_a_root(self) -> None:
+        """Somebody deletes the place of notifications."""
+        self._cluster.stranger.delete(
+            self._world.random.choice(["/config/changes", "/kafka-acl-changes", "/log_dir_event_notification"])
+        )
 
     def _jump_clock(self) -> None:
         broker = self._pick()

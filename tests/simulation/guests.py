@@ -73,6 +73,8 @@ class Guest(Client):
             self._asks_for_a_new_epoch,
             self._commits_for_others,
         ]
+        if wanted := cluster.scenario.guest_visits:
+            self._visits = [getattr(self, f"_{visit}") for visit in wanted]
 
     async def main(self) -> None:
         while not self.ending:

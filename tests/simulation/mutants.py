@@ -960,7 +960,7 @@ _ALL = [
         "        if True:\n            return\n",
         also=(("replication", "            self.early.elected(partition.tp)\n", "            pass\n"),),
         finding="L2",
-        profile="sync",
+        profile="refusals",
         test="unit/replication/test_early_batches.py"
         "::test_batches_behind_one_that_a_new_leader_refused_get_its_error_and_all_come_again_in_order",
     ),
@@ -1060,7 +1060,7 @@ _ALL = [
             ),
         ),
         finding="tier seed 73",
-        world="tier",
+        profile="starts",
         test="unit/coordination/test_registration.py"
         "::test_broker_that_was_killed_as_it_registered_closes_that_session_too",
     ),
@@ -1223,7 +1223,7 @@ _ALL = [
         "            if not await self._waits_for_the_move_before(partition.tp):\n",
         "            if True:\n",
         finding="core 1",
-        profile="administrator",
+        profile="moves",
         test="unit/storage/manager/test_moves.py::test_move_back_waits_until_the_log_of_the_first_move_has_gone",
     ),
     Mutant(
@@ -1232,7 +1232,7 @@ _ALL = [
         "    leaving = min(one, other, key=_reach)\n",
         "    leaving = max(one, other, key=_reach)\n",
         finding="core 1",
-        profile="directories",
+        world="storage",
         test="unit/storage/manager/test_log_manager.py"
         "::test_of_one_partition_in_two_directories_the_one_that_goes_further_is_used",
     ),
@@ -1242,7 +1242,7 @@ _ALL = [
         "    if None not in (one.topic_id, other.topic_id) and one.topic_id != other.topic_id:\n",
         "    if one is not other:\n",
         finding="core 1",
-        profile="directories",
+        world="storage",
         test="unit/storage/manager/test_log_manager.py"
         "::test_of_one_partition_in_two_directories_the_one_that_goes_further_is_used",
     ),
@@ -1252,7 +1252,7 @@ _ALL = [
         "            if partition not in context.leadership:\n",
         "            if False:\n",
         finding="core 12",
-        profile="zookeeper",
+        profile="strangers",
         test="scenarios/controller/test_reassignment_scenarios.py"
         "::test_partition_whose_state_cannot_be_read_waits_and_the_cluster_keeps_its_controller",
     ),
@@ -1312,7 +1312,7 @@ _ALL = [
         '        while (found := self._connection.key) is None:\n            await self.exists("/")\n',
         '        if (found := self._connection.key) is None:\n            raise TypeError("no key")\n',
         finding="seed 10",
-        profile="administrator",
+        profile="starts",
         test="unit/coordination/test_registration.py"
         "::test_broker_registers_when_the_connection_is_back_that_was_lost_just_before",
     ),
@@ -1322,7 +1322,7 @@ _ALL = [
         "        if self.partitions:\n            return partition_of(key, self.partitions)\n",
         "        if counted := self._metadata.partition_count(self.name):\n            return partition_of(key, counted)\n",
         finding="chaos 3309",
-        profile="groups",
+        profile="starts",
         test="unit/coordination/test_internal_topic.py"
         "::test_group_lives_in_one_partition_whatever_the_controller_has_told_so_far",
     ),
@@ -1417,6 +1417,197 @@ _ALL = [
         test="unit/storage/cleaner/test_cleaner.py"
         "::test_log_that_is_no_longer_compacted_has_its_retention_after_its_cleaning",
         why="no simulated topic stops being compacted",
+    Mutant(
+        "a log that moves is deleted before its copy is on disk",
+        "storage/manager_moves.py",
+        "        self._old[old.partition] = _Old(old.directory, [])\n        self._make_safe(old, copy)\n",
+        "        self._delete(old)\n",
+        finding="core 1",
+        world="storage",
+        test="unit/storage/manager/test_moves.py::test_power_cut_at_any_step_of_a_move_takes_nothing_that_was_flushed",
+    ),
+    Mutant(
+        "of two logs of one partition the one that is used is not made durable",
+        "storage/manager_moves.py",
+        "        _make_durable(staying, disk)\n",
+        "",
+        finding="storage seed 347",
+        world="storage",
+        test="unit/storage/manager/test_moves.py::test_kill_in_a_move_and_a_power_cut_after_that_take_nothing_that_was_flushed",
+    ),
+    Mutant(
+        "a copy takes the name of a log of which a checkpoint still tells",
+        "storage/manager.py",
+        "                self._save_bounds(future.log_dir, then)\n\n        directory, disk",
+        "                then(None)\n\n        directory, disk",
+        finding="storage seed 567",
+        world="storage",
+        test="unit/storage/manager/test_moves.py::test_power_cut_in_a_move_back_takes_nothing_that_was_flushed",
+    ),
+    Mutant(
+        "a coordinator does not load a partition whose log moves to another directory meanwhile",
+        "server/coordinator_log.py",
+        "                if replica.log in (None, log):\n                    raise\n                continue\n",
+        "                raise\n",
+        finding="core 9",
+        profile="moves",
+        test="unit/replication/test_coordinator_log.py::test_load_goes_on_in_the_directory_that_the_log_has_moved_to",
+    ),
+    Mutant(
+        "records that wait for the disk while their log moves are refused",
+        "replication/appends.py",
+        "            if error is not None and partition.log not in (None, flushed_log):\n",
+        "            if False:\n",
+        finding="core 10",
+        profile="moves",
+        test="unit/replication/test_replica_manager.py"
+        "::test_records_that_wait_for_the_disk_while_their_log_moves_are_acknowledged",
+    ),
+    Mutant(
+        "what recovery or a killed process has deleted comes back with the next power cut",
+        "storage/recovery.py",
+        "        self._epoch_file.unsynced.add(doubtful[0].log_path)\n",
+        "",
+        finding="storage seeds 1035, 153",
+        world="storage",
+        test="unit/storage/log/test_recovery.py::test_first_flush_after_a_crash_syncs_the_directory",
+    ),
+    Mutant(
+        "the indexes of a segment that was being replaced are trusted",
+        "storage/recovery.py",
+        "            elif segment.base_offset in replaced:\n                segment.rebuild_indexes",
+        "            elif False:\n                segment.rebuild_indexes",
+        finding="storage seed 20021",
+        world="storage",
+        test="unit/storage/log/test_recovery.py::test_indexes_of_a_segment_that_was_being_replaced_are_built_again",
+    ),
+    Mutant(
+        "what is below a log start that was not saved counts as durable",
+        "storage/log.py",
+        "        return self._retention.maybe_increment_log_start_offset(offset, reason)\n",
+        "        moved = self._retention.maybe_increment_log_start_offset(offset, reason)\n"
+        "        self.flusher.recovery_point = max(self.flusher.recovery_point, Offset(offset))\n"
+        "        return moved\n",
+        finding="power cut 6",
+        world="storage",
+        test="simulation/test_storage_power.py::test_what_was_deleted_is_whole_where_a_power_cut_brings_it_back",
+    ),
+    # -- with flush.messages, what is acknowledged is on disk
+    Mutant(
+        "with flush.messages a follower acknowledges what is not on its disk",
+        "replication/fetcher.py",
+        "            *(replica.flush() for replica in unflushed),\n",
+        "",
+        finding="core 2",
+        profile="flushed",
+        test="unit/replication/test_replica_fetcher.py"
+        "::test_records_that_have_to_be_flushed_are_acknowledged_when_they_are_on_disk",
+    ),
+    Mutant(
+        "the retry of a batch that is being flushed is answered at once",
+        "storage/appender.py",
+        "            flush_due=before.last_offset >= self._flusher.recovery_point and self._is_flush_due(),\n",
+        "            flush_due=False,\n",
+        finding="core 3",
+        profile="flushed",
+        test="unit/replication/test_replica_manager.py"
+        "::test_retry_of_a_batch_that_is_being_flushed_waits_for_the_disk_too",
+    ),
+    Mutant(
+        "acks=all confirms a record that was cut during its flush",
+        "replication/machine.py",
+        "        if self.role is not Role.LEADER or self.leaderships != leadership:\n",
+        "        if self.role is not Role.LEADER:\n",
+        finding="R5",
+        profile="flushed",
+        test="unit/replication/test_replica_manager.py"
+        "::test_record_that_was_cut_while_the_disk_was_slow_is_not_acknowledged",
+    ),
+    # -- what strangers write into ZooKeeper
+    Mutant(
+        "a CreateTopics that is refused changes the settings of the topic",
+        "controller/topics.py",
+        " or topic.name in being_made or self._metadata.topic(topic.name)",
+        " or self._metadata.topic(topic.name)",
+        also=(
+            (
+                "controller/topics.py",
+                "for (_, each), result in zip(left_over, there, strict=True) if not result.ok])",
+                "for (_, each), result in zip(left_over, there, strict=True)])",
+            ),
+        ),
+        finding="core 5",
+        profile="strangers",
+        test="unit/controller/test_driver.py::test_request_for_a_topic_that_is_being_made_does_not_change_its_settings",
+    ),
+    Mutant(
+        "somebody who deletes the place of notifications ends every broker",
+        "coordination/notifications.py",
+        "                except ZkError as error:\n                    # Somebody has deleted it",
+        "                except ZeroDivisionError as error:\n                    # Somebody has deleted it",
+        finding="core 11",
+        profile="strangers",
+        test="unit/coordination/test_config_store.py"
+        "::test_broker_goes_on_when_somebody_has_deleted_the_place_of_notifications",
+    ),
+    Mutant(
+        "settings of a topic that cannot be read take the controller from the whole cluster",
+        "controller/partition_state_machine.py",
+        '            except Malformed as error:\n                _log.error("%s", error)  # what cannot be read sets nothing\n',
+        '            except ZeroDivisionError as error:\n                _log.error("%s", error)  # what cannot be read sets nothing\n',
+        finding="core 13",
+        profile="strangers",
+        test="scenarios/controller/test_leadership_scenarios.py"
+        "::test_settings_of_a_topic_that_cannot_be_read_take_the_controller_from_nobody",
+    ),
+    Mutant(
+        "an assignment in ZooKeeper that makes no sense takes the controller from the cluster, or deletes all replicas",
+        "coordination/znodes.py",
+        "        everyone = tuple(dict.fromkeys(replicas))\n        coming, going = set(adding), set(removing)\n",
+        "        return ReplicaAssignment(tuple(replicas), adding=tuple(adding), removing=tuple(removing))\n"
+        "        everyone = tuple(dict.fromkeys(replicas))\n        coming, going = set(adding), set(removing)\n",
+        finding="core 14",
+        profile="strangers",
+        test="scenarios/controller/test_reassignment_scenarios.py"
+        "::test_assignment_that_makes_no_sense_takes_the_controller_from_nobody_and_deletes_nothing",
+    ),
+    # -- members of groups that come and go
+    Mutant(
+        "a group that has just become classic is gone after a fail-over",
+        "groups/machine.py",
+        "                    [*group.tombstones(), empty.record({})],\n",
+        "                    [*group.tombstones()],\n",
+        finding="T6",
+        profile="members",
+        test="unit/groups/test_groups_migration.py::test_group_that_has_just_become_classic_is_there_after_a_failover",
+    ),
+    Mutant(
+        "a static member whose return could not be written owns its partitions for ever",
+        "groups/classic.py",
+        "                self.heard_from(group, group.members[old_id], undone)\n",
+        "",
+        finding="T7",
+        profile="members",
+        test="unit/groups/test_groups_classic.py"
+        "::test_static_member_whose_return_could_not_be_written_is_as_before_and_expires",
+    ),
+    Mutant(
+        "regular expressions never match internal topics",
+        "groups/subscriptions.py",
+        "if pattern.fullmatch(name) and may_describe(name))",
+        'if pattern.fullmatch(name) and may_describe(name) and not name.startswith("__"))',
+        finding="T12",
+        profile="members",
+        test="unit/groups/test_groups_consumer.py::test_regular_expression_matches_internal_topics_as_well",
+    ),
+    Mutant(
+        "SyncGroup of a stable group does not renew the session",
+        "groups/classic.py",
+        "            self.heard_from(group, member, out)\n            return out.result(_synced(group, member.assignment))\n",
+        "            return out.result(_synced(group, member.assignment))\n",
+        finding="T13",
+        profile="members",
+        test="unit/groups/test_groups_classic.py::test_sync_of_a_stable_group_is_a_sign_of_life",
     ),
 ]
 

@@ -78,6 +78,7 @@ class Oracle:
         #: (partition, isolation level) -> (leader epoch, offset) of the highest end that anybody was told of.
         self._ends: dict[tuple[TopicPartition, int], tuple[int, int]] = {}
         #: (group, partition) -> the last offset that a commit was acknowledged for, and those asked for since.
+        self._deleted: dict[TopicPartition, int] = {}
         self._committed: dict[tuple[str, TopicPartition], int] = {}
         self._committing: dict[tuple[str, TopicPartition], set[int]] = {}
         #: (partition, key) -> its values, in order.
@@ -166,6 +167,10 @@ class Oracle:
             self._committed[group, tp] = max(offset, self._committed.get((group, tp), -1))
             # What was asked for before and is lower must not win; what is still under way may.
             self._committing[group, tp] = {each for each in self._committing[group, tp] if each > offset}
+
+    def deletes(self, tp: TopicPartition, below: int) -> None:
+        """An administrator wants no record below this any more. Brokers that are all killed may forget that, as Kafka's do."""
+        self._deleted[tp] = max(below, self._deleted.get(tp, 0))
 
     def withdraws(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
         """The transaction of these commits was aborted."""
@@ -335,8 +340,9 @@ class Oracle:
         for tp, position in positions.items():
             if tp in self.excused:
                 continue
+            start = max(starts[tp], self._deleted.get(tp, 0))
             for read in committed[tp]:
-                if starts[tp] <= read.offset < position and (tp, read.offset) not in outputs:
+                if start <= read.offset < position and (tp, read.offset) not in outputs:
                     self._broken(
                         "each input has one output",
                         f"{read.name} at {tp} offset {read.offset} has none, and the group is at {position}",

@@ -71,6 +71,8 @@ class Process:
         #: How many times as long as usual its disk takes.
         self.disk_slowness = 1
         self._operations_left = 0
+        #: Ends in the middle of a sync of so many bytes; 0: does not.
+        self._fatal_sync_bytes = 0
         self._how: Callable[[], None] = self.kill
         self.loop: SimLoop | None = None
         self.lives = 0
@@ -141,9 +143,14 @@ class Process:
         self._operations_left = number
         self._how = how or self.kill
 
+    def die_in_sync(self, size_bytes: int, how: Callable[[], None]) -> None:
+        """Ends by `how` in the middle of the next sync of so much at least."""
+        self._fatal_sync_bytes = size_bytes
+        self._how = how
+
     def spare(self) -> None:
         """It does not die at a disk operation after all."""
-        self._operations_left = 0
+        self._operations_left = self._fatal_sync_bytes = 0
 
     def _disk_asked(self, kind: str, size_bytes: int) -> None:
         loop = self.loop
@@ -155,15 +162,25 @@ class Process:
         if kind is SYNC and loop.is_serving and asyncio._get_running_loop() is loop:
             where = "".join(traceback.format_stack(limit=8)[:-2])
             self.world.violate("no callback holds the loop", f"{self.name} waits for its disk to sync:\n{where}")
+        if self._operations_left or self._fatal_sync_bytes:
+            self._count_down(kind, size_bytes)
+
+    def _count_down(self, kind: str, size_bytes: int) -> None:
+        is_time = False
         if self._operations_left:
             self._operations_left -= 1
-            if not self._operations_left:
-                self._how()
-                if self.loop is not loop:
-                    raise ProcessDied
+            is_time = not self._operations_left
+        if self._fatal_sync_bytes and kind is SYNC and size_bytes >= self._fatal_sync_bytes:
+            self._fatal_sync_bytes = 0
+            is_time = True
+        if is_time:
+            loop = self.loop
+            self._how()
+            if self.loop is not loop:
+                raise ProcessDied
 
     def _take_disk(self) -> Life:
-        self._operations_left = 0
+        self.spare()
         self.storage.on_cost = self._disk_asked
         self._life = self.storage.life()
         return self._life

@@ -1,4 +1,4 @@
-"""Worlds with one kind of trouble: two seeds of three. Every third is a mix of everything.
+"""Worlds with one kind of trouble: five seeds of six. Every sixth is a mix of everything.
 
 A wrong that needs two certain faults within a second hardly ever shows where twenty kinds take turns.
 """
@@ -78,13 +78,56 @@ PROFILES: dict[str, Profile] = {
          "kill_controller": 2, "isolate": 2, "cut_link": 2, "pause": 1, "restart": 1},
     ),
 }  # fmt: skip
+#: Likewise, of seeds that are divisible by three: what is done or happens seldom, again and again.
+RARE_PROFILES: dict[str, Profile] = {
+    #: Logs are moved between directories and back, those of coordinators too.
+    "moves": Profile(
+        {**_FAST, "has_admin": True, "admin_s": (0.02, 0.3), "admin_kinds": ("move_back_and_forth", "move_log"),
+         "guests": 1, "producers": 2},
+        {"kill": 3, "kill_leader": 3, "die_in_the_middle": 2, "slow_disk": 4, "restart": 1, "kill_controller": 1},
+    ),
+    #: Brokers start: with ZooKeeper away, killed as they register, all at once.
+    "starts": Profile(
+        {**_FAST, "brokers": 5, "session_timeout_ms": 6_000, "transactional": 1, "group_members": 1, "has_keeper": True},
+        {"kill_as_it_registers": 4, "lose_zookeeper_as_it_starts": 6, "kill_all": 3, "kill_controller": 1},
+    ),
+    #: Somebody writes nonsense over what brokers read in ZooKeeper, and puts it right later.
+    "strangers": Profile(
+        {**_FAST, "brokers": 4, "has_admin": True, "admin_s": (0.1, 0.6), "has_coming": False,
+         "admin_kinds": ("reassign", "elect", "change_topic", "make_twice")},
+        {"spoil_a_topic": 8, "delete_a_root": 2, "write_foreign_znode": 1, "kill": 3, "kill_controller": 3, "restart": 1},
+    ),
+    #: Members of groups that go away and come back, change their protocol, and do not send what ours send. What a coordinator
+    #: writes needs all replicas, so it is refused often.
+    "members": Profile(
+        {**_FAST, "seconds": 25.0, "network_s": 0.01, "transactional": 0, "guests": 0, "producers": 1, "readers": 1,
+         "group_members": 2, "static_members": 3, "visitors": 2, "fixed": {"min.insync.replicas": "3"}},
+        {"kill": 3, "kill_leader": 2, "isolate": 4, "pause": 2, "cut_link": 2},
+    ),
+    #: Producers with several batches under way, while now and then too few replicas are in sync.
+    "refusals": Profile(
+        {**_FAST, "replica_lag_ms": 1_000, "guests": 4, "guest_visits": ("comes_early", "leaves_a_gap"), "producers": 2,
+         "transactional": 1, "group_members": 0},
+        {"pause": 5, "isolate": 4, "kill": 4, "kill_leader": 2, "cut_link": 2, "restart": 1},
+    ),
+    #: What is acknowledged is on disk: the power of all goes at once, and nothing is lost.
+    "flushed": Profile(
+        {**_FAST, "network_s": 0.005, "group_members": 0, "transactional": 1, "guests": 1, "has_keeper": True,
+         "fixed": {"log.flush.interval.messages": "1"}},
+        {"cut_all_power": 4, "slow_disk": 5, "kill": 2, "kill_leader": 2, "reset_connections": 3, "isolate": 2},
+    ),
+}  # fmt: skip
 _NAMES = list(PROFILES)
+_RARE_NAMES = list(RARE_PROFILES)
 
 
 def name_of(seed: int) -> str:
     """Which profile a seed has; empty for a mix."""
-    return "" if seed % 3 == 0 else _NAMES[(seed - seed // 3 - 1) % len(_NAMES)]
+    if seed % 3:
+        return _NAMES[(seed - seed // 3 - 1) % len(_NAMES)]
+    return _RARE_NAMES[seed // 6 % len(_RARE_NAMES)] if seed % 6 == 3 else ""
 
 
-def profile_of(seed: int) -> Profile:
-    return PROFILES.get(name_of(seed), ANY)
+def profile_of(seed: int, *, has_rare: bool = True) -> Profile:
+    profiles = {**PROFILES, **RARE_PROFILES} if has_rare else PROFILES
+    return profiles.get(name_of(seed), ANY)

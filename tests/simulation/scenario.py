@@ -46,6 +46,8 @@ class Scenario:
     group_members: int = 1
     #: Clients of other makes.
     guests: int = 0
+    #: What they do, by name; empty: everything.
+    guest_visits: tuple[str, ...] = ()
     has_acks_one: bool = False
     has_keeper: bool = True
     has_admin: bool = True
@@ -65,6 +67,12 @@ class Scenario:
     #: Some brokers announce other features than others, and others after a restart.
     has_old_brokers: bool = False
     features: Mapping[int, Mapping[str, tuple[int, int]]] = field(default_factory=dict)
+    #: Members of a classic group with ids of their own, who go away and come back.
+    static_members: int = 0
+    #: Members of groups of other makes.
+    visitors: int = 0
+    #: What the administrator does, by name; empty: the seed chooses.
+    admin_kinds: tuple[str, ...] = ()
     #: Between two actions of the administrator.
     admin_s: tuple[float, float] = (1.0, 5.0)
     #: How long a packet takes at most, where no fault makes it slower.
@@ -76,9 +84,12 @@ class Scenario:
     #: Settings that all brokers have.
     all_brokers: Mapping[str, str] = field(default_factory=dict)
     settings: dict[int, dict[str, str]] = field(default_factory=dict)
+    #: Settings that no broker has otherwise, at any time.
+    fixed: Mapping[str, str] = field(default_factory=dict)
 
     @staticmethod
-    def of(seed: int) -> "Scenario":
+    def of(seed: int, *, has_rare: bool = True) -> "Scenario":
+        """`has_rare`: seeds with a profile of what is rare have it, and are no mix."""
         chance = Random(seed * 7919 + 13)
         brokers = chance.choice([3, 3, 3, 4, 5])
         mixed = Scenario(
@@ -100,7 +111,7 @@ class Scenario:
             has_table=chance.random() < 0.3,
             settings={number: vary(chance) for number in range(1, brokers + 1)},
         )
-        profile = profile_of(seed)
+        profile = profile_of(seed, has_rare=has_rare)
         return _with_more(Random(seed * 104_729 + 7), replace(mixed, faults=profile.faults, **profile.fields))
 
 

@@ -130,6 +130,9 @@ def content(log: Log) -> list[Stored]:
 
 
 class StorageWorld:
+    #: The directories of its logs.
+    roots: tuple[str, ...] = (ROOT,)
+
     def __init__(self, seed: int, *, journaled: bool = False) -> None:
         self.rng = Random(seed)
         self.clock = ManualClock()
@@ -166,7 +169,7 @@ class StorageWorld:
             random=self.rng,
         )
         self.manager = LogManager(
-            [ROOT],
+            self.roots,
             env=self.env,
             settings=SETTINGS,
             config_of=lambda topic: CONFIGS[topic],
@@ -197,7 +200,7 @@ class StorageWorld:
         """`how`: "power" takes what is not durable, "kill" only the process, "clean" nothing."""
         self.crashes_in = -1
         self.tell(f"restart: {how}")
-        before = {partition: self._promise(partition) for partition in self.ledgers}
+        before = {partition: self.promise(partition) for partition in self.ledgers}
         if how == "clean":
             self.threads.run_pending()
             self.manager.shutdown()
@@ -214,7 +217,7 @@ class StorageWorld:
 
     def restart_and_lose_power(self, operations: int) -> None:
         """The process is killed; while the next one recovers what it finds, the power goes before so many operations."""
-        before = {partition: self._promise(partition) for partition in self.ledgers}
+        before = {partition: self.promise(partition) for partition in self.ledgers}
         self.tell(f"restart: kill, and a power cut before operation {operations} of the recovery")
         self.disk.process_died(self.life)
         self.crashes_in = operations
@@ -226,7 +229,7 @@ class StorageWorld:
         for partition, promise in before.items():
             self.check(partition, promise, "power")
 
-    def _promise(self, partition: TopicPartition) -> "Promise":
+    def promise(self, partition: TopicPartition) -> "Promise":
         log, ledger = self.log(partition), self.ledgers[partition]
         end = ledger.batches[-1].header.next_offset if ledger.batches else 0
         return Promise(
@@ -309,6 +312,31 @@ class StorageWorld:
             for stored in lost[: rng.randint(1, len(lost))]:
                 self.append_data(PLAIN, log, ledger, stored.data, Origin.CLIENT)
             self.restart("power")
+
+    def run_losses(self, rounds: int) -> None:
+        """Small segments, a flush now and then, and one power cut after the other."""
+        rng = self.rng
+        for _ in range(rounds):
+            log, ledger = self.log(PLAIN), self.ledgers[PLAIN]
+            for _ in range(rng.randint(1, 4)):
+                for _ in range(rng.randint(0, 3)):
+                    self.append(PLAIN, log, ledger)
+                if rng.random() < 0.6 and log.segments.active.size_bytes:
+                    self.tell(f"roll {PLAIN}")
+                    log.roll(self.clock.now_ms())
+            log.update_high_watermark(rng.randint(int(log.high_watermark), int(log.log_end_offset)))
+            if rng.random() < 0.3:
+                offset = rng.randint(int(log.log_start_offset), int(log.high_watermark))
+                self.tell(f"delete records of {PLAIN} below {offset}")
+                log.maybe_increment_log_start_offset(offset)
+            if rng.random() < 0.6:
+                self.tell(f"flush {PLAIN}")
+                log.flusher.flush_in_background()
+            if rng.random() < 0.3:
+                self.manager.checkpoint("recovery-point-offset-checkpoint")
+            for _ in range(rng.choice((0, 1, 3, 20))):
+                self.threads.run_one()
+            self.restart(rng.choice(("power", "power", "power", "kill", "clean")))
 
     def _act(self) -> None:
         rng = self.rng

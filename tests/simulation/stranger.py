@@ -1,17 +1,21 @@
 """Somebody with a ZooKeeper client of their own: writes where brokers read, and holds ZooKeeper to its promises."""
 
 import asyncio
+import json
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 from kazoo.protocol import serialization as requests
 from kazoo.security import OPEN_ACL_UNSAFE
 
+from barnabas.coordination import paths
 from barnabas.coordination.kazoo_client import KazooConnection
 from barnabas.coordination.operations import SetData
 from barnabas.coordination.session import ZooKeeperSession
 from barnabas.coordination.session_config import SessionConfig
-from barnabas.coordination.zk_errors import BadVersion, NodeExists, ZkError
+from barnabas.coordination.zk_errors import BadVersion, NodeExists, NoNode, NotEmpty, ZkError
+from barnabas.coordination.znodes import encode_config_change
 from tests.simulation.load import Client
 from tests.simulation.zookeeper import SimKazooClient
 
@@ -30,17 +34,30 @@ class _Ignored:
         """It was not."""
 
 
+def _in_the_next_epoch(path: str, data: bytes) -> bytes:
+    """Replicas take the state of a partition from a controller if it is newer than theirs. Others' data is as it is."""
+    if not path.endswith("/state"):
+        return data
+    state = json.loads(data)
+    return json.dumps({**state, "leader_epoch": state["leader_epoch"] + 1}).encode()
+
+
 class Stranger(Client):
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         self._client: SimKazooClient | None = None
         self._count = 0
+        #: What it is to write over znodes: topic, path, what it makes of the data there.
+        self._wishes: list[tuple[str, str, Callable[[bytes], bytes]]] = []
+        #: Path -> the topic, what it has written there, what was there before, and until when it stays so.
+        self._spoilt: dict[str, tuple[str, bytes, bytes, float]] = {}
+        self._unwanted: list[str] = []
 
     async def main(self) -> None:
         hosts = f"{self.cluster.zookeeper.name}:2181"
         self._client = SimKazooClient(hosts=hosts, timeout=6.0)
         self._client.start_async()
-        while not self.ending:
+        while not self.ending or self._spoilt:
             config = SessionConfig(hosts=hosts, session_timeout_ms=6_000, connection_timeout_ms=60_000)
             session = ZooKeeperSession(config, partial(KazooConnection, make_client=SimKazooClient))
             try:
@@ -62,6 +79,63 @@ class Stranger(Client):
             await self._write_in_order(session)
             await self._write_on_condition(session)
             await self.pause(*PACE_S)
+            await self._meddle(session)
+        await self._put_right(session)
+
+    async def _meddle(self, session: ZooKeeperSession) -> None:
+        while self._unwanted:
+            await self._delete(session, self._unwanted.pop())
+        while self._wishes:
+            topic, path, make = self._wishes.pop()
+            if path in self._spoilt:
+                continue
+            try:
+                before, stat = await session.get(path)
+                after = make(before or b"")
+                self.note(f"writes {after!r} over {path}")
+                self._spoilt[path] = (topic, after, before or b"", self.world.now_s + self.chance.uniform(0.5, 3.0))
+                await session.set(path, after, stat.version)
+            except (NoNode, BadVersion):
+                self._spoilt.pop(path, None)
+        await self._put_right(session)
+
+    async def _put_right(self, session: ZooKeeperSession) -> None:
+        """And have a controller elected that reads it, as operators do."""
+        for path, (topic, spoilt, before, until_s) in list(self._spoilt.items()):
+            if self.world.now_s < until_s and not self.ending:
+                continue
+            try:
+                found, stat = await session.get(path)
+                if found == spoilt:
+                    self.note(f"puts {path} right")
+                    await session.set(path, _in_the_next_epoch(path, before), stat.version)
+                await session.create(
+                    paths.config_change(),
+                    encode_config_change(f"{paths.TOPICS}/{topic}"),
+                    sequence=True,
+                    make_path=True,
+                )
+                await session.delete(paths.CONTROLLER)
+            except (NoNode, BadVersion) as error:
+                self.note(f"finds another at {path}: {error}")
+            del self._spoilt[path]
+
+    async def _delete(self, session: ZooKeeperSession, path: str) -> None:
+        """With what is below it."""
+        self.note(f"deletes {path}")
+        try:
+            for name in await session.children(path):
+                await session.delete(f"{path}/{name}")
+            await session.delete(path)
+        except (NoNode, NotEmpty) as error:
+            self.note(f"cannot delete {path}: {error}")
+
+    def spoil(self, topic: str, path: str, make: Callable[[bytes], bytes]) -> None:
+        """Soon: write what `make` makes of the data there, for a while."""
+        self._wishes.append((topic, path, make))
+
+    def delete(self, path: str) -> None:
+        self._unwanted.append(path)
 
     async def _write_in_order(self, session: ZooKeeperSession) -> None:
         """Several at once: what a lost connection caught is repeated in its order."""
@@ -98,6 +172,8 @@ class Stranger(Client):
             self._create(f"{_ROOT}/{number}-", bytes([65 + number]) * size_bytes, is_sequence=True)
 
     def _create(self, path: str, data: bytes, *, is_sequence: bool) -> None:
+        self._send(requests.Create(path, data, OPEN_ACL_UNSAFE, 2 if is_sequence else 0))
+
+    def _send(self, request: Any) -> None:
         if self._client is not None and self.loop is not None:
-            request = requests.Create(path, data, OPEN_ACL_UNSAFE, 2 if is_sequence else 0)
             self.loop.call_soon(self._client._call, request, _Ignored())

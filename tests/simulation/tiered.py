@@ -109,7 +109,12 @@ class Weather:
 class TieredCluster(SimCluster):
     def __init__(self, seed: int, *, without: frozenset[str] = frozenset()) -> None:
         scenario = replace(
-            Scenario.of(seed), has_admin=False, has_table=False, has_reckless=True, has_old_brokers=False, features={}
+            Scenario.of(seed, has_rare=False),
+            has_admin=False,
+            has_table=False,
+            has_reckless=True,
+            has_old_brokers=False,
+            features={},
         )
         scenario = replace(scenario, all_brokers={**scenario.all_brokers, **BROKERS})
         super().__init__(seed, scenario, without=without)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from barnabas.coordination.paths import broker_id, partition_state
 from barnabas.coordination.znodes import LeaderAndIsr
 from barnabas.core.ids import TopicPartition
+from barnabas.core.java_hash import partition_of
 from barnabas.core.topics import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
 from barnabas.replication.state import NO_BROKER_EPOCH
 from barnabas.runtime.shard import ShardState
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 MIN_ISR = 3
 #: Partitions of each coordinator's topic.
 COORDINATORS = 2
+#: A group, and a transactional id, that lives in the last partition.
+WHOSE = "group"
 #: How long a cluster whose network is whole may need for a new leader or controller, once it can know that one is gone.
 REPLACED_S = 3.0
 #: How long until there is another controller, where the process of the last one is dead: its session, which would last for
@@ -61,6 +64,8 @@ class ControlWatch:
                 self._look_at_coordinators(process)
                 self._look_at_start(process)
                 self._look_at_links(process)
+                self._look_at_directories(process)
+                self._look_at_places(process)
         self._look_at_controllers()
         self._look_at_ephemerals()
         self._look_for_the_dead(states)
@@ -116,6 +121,31 @@ class ControlWatch:
                 f"{tp} on {process.name} in epoch {loaded_in}: loaded to {machine.leader_epoch_start}, "
                 f"committed up to {machine.high_watermark}",
             )
+
+        if shard.state is ShardState.ACTIVE and tp.topic == GROUP_METADATA_TOPIC:
+            groups = shard.machine.groups
+            lost = [group for group in shard.machine.store._committed.by_group if group not in groups]
+            if lost:
+                self._broken(
+                    "a group that has offsets is there", f"{tp} on {process.name} in epoch {shard.epoch}: {lost}"
+                )
+
+    def _look_at_places(self, process: BrokerProcess) -> None:
+        """Every broker looks for a group or a transaction in the same place, or says that it does not know yet."""
+        for parts in ("groups", "transactions"):
+            assembled = getattr(process.broker, parts, None)
+            place = None if assembled is None else assembled.coordinator.topic.place_of(WHOSE)
+            if place is not None and place != partition_of(WHOSE, COORDINATORS):
+                self._broken("a key lives in one partition", f"{WHOSE} of {parts} is in {place}, says {process.name}")
+
+    def _look_at_directories(self, process: BrokerProcess) -> None:
+        """No disk fails but by a fault, and no log directory but with its disk."""
+        logs = getattr(process.broker, "logs", None)
+        if logs is None or process.storage.faults:
+            return
+        for each in logs.dirs:
+            if not each.is_online and process.is_serving:
+                self._broken("no directory fails without its disk", f"{each.path} of {process.name}")
 
     def _look_at_markers(self, process: BrokerProcess, markers: Any) -> None:
         states = self._cluster.partition_states()
