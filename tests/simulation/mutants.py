@@ -1417,6 +1417,7 @@ _ALL = [
         test="unit/storage/cleaner/test_cleaner.py"
         "::test_log_that_is_no_longer_compacted_has_its_retention_after_its_cleaning",
         why="no simulated topic stops being compacted",
+    ),
     Mutant(
         "a log that moves is deleted before its copy is on disk",
         "storage/manager_moves.py",
