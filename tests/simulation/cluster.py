@@ -13,7 +13,7 @@ from barnabas.coordination.paths import TOPICS, broker_id, config_entity, partit
 from barnabas.coordination.registration import DuplicateBrokerId
 from barnabas.coordination.zk_errors import ZkError
 from barnabas.coordination.znodes import LeaderAndIsr, ReplicaAssignment, TopicAssignment, decode_config
-from barnabas.core.errors import ErrorCode, Malformed, Refused
+from barnabas.core.errors import ErrorCode, Malformed
 from barnabas.core.ids import TopicPartition
 from barnabas.core.topics import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
 from barnabas.transactions import ending, initializing, machine, state
