@@ -415,6 +415,16 @@ _ALL = [
         profile="power",
     ),
     Mutant(
+        "a broker that returns leads on in an epoch of its former life while the state cannot be read",
+        "controller/replica_state_machine.py",
+        "leadership is not None and not self._led_before(replica, leadership):",
+        "leadership is not None:",
+        profile="strangers",
+        finding="seed 51",
+        test="scenarios/controller/test_leadership_scenarios.py"
+        "::test_broker_that_returns_does_not_lead_on_in_an_epoch_of_its_former_life_while_the_state_cannot_be_read",
+    ),
+    Mutant(
         "what waits for the former life of a broker goes on waiting",
         "coordination/features.py",
         "if returned := {each for each in now if now[each] != before.get(each, now[each])}:",
@@ -465,6 +475,14 @@ _ALL = [
         profile="administrator",
     ),
     # -- storage
+    Mutant(
+        "a compaction goes on before the names of what it has replaced are durable",
+        "storage/log_segments.py",
+        "            sync_then(lambda: then(None))\n",
+        "            then(None)\n",
+        finding="storage seed 29",
+        world="storage",
+    ),
     Mutant(
         "indexes that are built again get their names before they are on disk",
         "storage/index_build.py",

@@ -98,7 +98,7 @@ def test_a_query_reads_in_limited_steps_goes_on_after_restarts_and_finds_new_par
         "subscribe": topic,
         "startingOffsets": "earliest",
         "maxOffsetsPerTrigger": 20,
-        "minOffsetsPerTrigger": 1000,  # never waited for: what is available now will not grow
+        "minOffsetsPerTrigger": 20,  # never waited for: what is available now will not grow
         "kafka.group.id": group,
         **({"driverReadMaxRecords": 0} if by_tasks else {}),
     }

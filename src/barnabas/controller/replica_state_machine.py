@@ -8,7 +8,7 @@ from barnabas.controller.journal import changes
 from barnabas.controller.partition_state_machine import write_leadership
 from barnabas.controller.program import ControllerState, Program, read_leadership
 from barnabas.controller.requests import RequestBatch
-from barnabas.controller.states import ReplicaState
+from barnabas.controller.states import PartitionState, ReplicaState
 from barnabas.coordination.operations import ZkCode
 from barnabas.coordination.znodes import NO_LEADER, LeaderAndIsr
 from barnabas.core.ids import TopicPartition
@@ -49,8 +49,14 @@ class ReplicaStateMachine:
             context.move_replica(replica, ReplicaState.ONLINE)
             leadership = context.leadership.get(replica.partition)
             # A new replica has its request already.
-            if before is not ReplicaState.NEW and leadership is not None:
+            if before is not ReplicaState.NEW and leadership is not None and not self._led_before(replica, leadership):
                 self._tell(replica, leadership, is_new=False)
+
+    def _led_before(self, replica: Replica, leadership: LeaderAndIsr) -> bool:
+        """It led, and nobody was elected since: it must not lead on in an epoch of its former life, which may have had records
+        that this one lost. An election is next; but not while the state in ZooKeeper cannot be read."""
+        is_offline = self._state.context.partition_states.get(replica.partition) is PartitionState.OFFLINE
+        return is_offline and leadership.leader == replica.broker
 
     def to_offline(self, replicas: Sequence[Replica], *, for_good: bool = False) -> Program[None]:
         """Send them StopReplica, and take them out of the ISR; their leaders get the new ISR.

@@ -31,7 +31,11 @@ class LinkStore:
     # -- links --------------------------------------------------------------------------------------------------------
 
     async def names(self) -> list[str]:
-        return sorted(name for name in await self._session.children(paths.LINKS) if is_link_name(name))
+        try:
+            children = await self._session.children(paths.LINKS)
+        except NoNode:
+            return []  # deleted by somebody, or made by nobody
+        return sorted(name for name in children if is_link_name(name))
 
     async def spec(self, name: str) -> LinkSpec | None:
         """None: there is no such link. :raises Malformed: for one that cannot be read."""
@@ -243,7 +247,10 @@ class LinkStore:
 
     async def tell(self, change: LinkChange) -> None:
         """Every broker looks again."""
-        await self._session.create(paths.link_change(), change.encode(), sequence=True)
+        try:
+            await self._session.create(paths.link_change(), change.encode(), sequence=True)
+        except NoNode:
+            return  # nobody has made a link yet: nobody listens
 
 
 def _leader_epoch(path: str, data: bytes | None) -> LeaderEpoch:

@@ -144,7 +144,8 @@ class LogSegments:
 
         def name_finally() -> None:
             replacement.name_finally(state.segments, cleaned)
-            then(None)
+            # The next replacement may be decided only then: recovery takes all between two `.swap` files for old.
+            sync_then(lambda: then(None))
 
         replacement.decide(state.segments, cleaned, old)
         self._undecided[id(cleaned)] = cleaned

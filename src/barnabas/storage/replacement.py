@@ -8,8 +8,9 @@
 4. Old segments are renamed to `.deleted`, and removed later. The new ones are part of the log.
 5. `.swap` files get their final names.
 
-Before steps 4 and 5 the directory is synced, on a thread: not every file system keeps the order of renames. A power cut
-could else take the old segments and the decision, or leave an old segment beside the one that holds its records.
+Before steps 4 and 5, and at the end, the directory is synced, on a thread: not every file system keeps the order of renames.
+A power cut could else take the old segments and the decision, leave an old segment beside the one that holds its records, or
+bring back the `.swap` file of one replacement beside that of the next.
 
 Owner: the event loop (renames only); recovery of each state is `recovery.settle_leftovers`.
 """

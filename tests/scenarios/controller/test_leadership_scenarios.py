@@ -456,6 +456,29 @@ def test_election_tells_the_replicas_and_nobody_twice() -> None:
         assert len(requests) == 1
 
 
+def test_broker_that_returns_does_not_lead_on_in_an_epoch_of_its_former_life_while_the_state_cannot_be_read() -> None:
+    """It may have lost records with its power that followers of that epoch have. Cluster seed 51."""
+    cluster = ModelCluster()
+    cluster.start(1, 2)
+    cluster.create_topic("orders", (2,))
+    orders = TopicPartition("orders", 0)
+    epoch = cluster.state(orders).leader_epoch
+    good = cluster.state(orders)
+    cluster.write(SetData(paths.partition_state(orders), b"no json"))
+    cluster.kill(2)
+    cluster.start(2)
+
+    def told() -> list[int]:
+        requests = [each for each in cluster.brokers[2].received if isinstance(each, SendLeaderAndIsr)]
+        return [each.partitions[orders].leadership.leader_epoch for each in requests if orders in each.partitions]
+
+    assert epoch not in told()
+    cluster.write(SetData(paths.partition_state(orders), good.encode()))
+    cluster.kill(2)
+    cluster.start(2)
+    assert told() and all(each > epoch for each in told())
+
+
 def test_settings_of_a_topic_that_cannot_be_read_take_the_controller_from_nobody() -> None:
     """They are asked for when no replica in sync is alive: may another one lead?"""
     cluster = ModelCluster()

@@ -35,6 +35,20 @@ async def store_with_topics(opened: object) -> LinkStore:
     return store
 
 
+def test_where_nobody_has_made_a_link_there_is_none_to_list_or_to_delete() -> None:
+    """Also where somebody has made the place of notifications, or deleted that of links: no broker ends because of it."""
+
+    async def scenario() -> None:
+        async with zookeeper() as ensemble, session(ensemble) as opened:
+            store = LinkStore(opened)
+            assert not await store.delete("east")
+            await opened.ensure_path(paths.LINK_CHANGES)
+            assert await store.names() == []
+            assert not await store.delete("east")
+
+    run(scenario())
+
+
 def test_a_former_leader_that_wakes_late_writes_over_nobody_and_keeps_what_it_still_leads() -> None:
     async def scenario() -> None:
         async with zookeeper() as ensemble, session(ensemble) as opened:
