@@ -30,7 +30,9 @@ from bench.report import Curve, Panel, announce, limits_text, write_panels
 
 RESULTS = Path(__file__).parent / "results"
 PER_SECOND = 100
-#: Two rounds of what a broker does every five seconds.
+#: New logs write their leader epochs and checkpoints within two rounds of what a broker does every five seconds.
+SETTLED_S = 12.0
+#: Two more of these rounds.
 IDLE_S = 10.0
 CONFIG = {"default.replication.factor": "3", "min.insync.replicas": "2", "offsets.topic.replication.factor": "3"}
 
@@ -88,6 +90,7 @@ def measure(target: Target, partitions: int, seconds: float) -> Point:
     topic = f"spread-{partitions}"
     create(target, topic, partitions)
     write(target, topic, partitions, seconds / 2)  # warm: connections, the producer's metadata
+    time.sleep(SETTLED_S)
     idle = cpu_per_second(target, IDLE_S)
     cpu_s, began_s = cpu_seconds(target.pids), time.monotonic()
     took = sorted(write(target, topic, partitions, seconds))
