@@ -75,8 +75,10 @@ class Checkpointer:
             return
         offsets = checkpoint_offsets(name, self._logs_in(log_dir))
         now_s = self._env.clock.monotonic_s()
-        if not waiting and self._says(path, offsets, now_s):
-            return
+        written, written_s = self._written.get(path, (None, 0.0))
+        if not waiting and offsets == written and now_s - written_s < UNCHANGED_WRITTEN_S:
+            return  # an idle broker with thousands of logs has nothing to do
+        self._written.pop(path, None)
         self._writing[path] = False
 
         def done(error: BaseException | None) -> None:
@@ -92,14 +94,6 @@ class Checkpointer:
             self._tell(waiting, error)
 
         self._env.threads.run(lambda: log_dir.write_checkpoint(name, offsets), done)
-
-    def _says(self, path: str, offsets: Offsets, now_s: float) -> bool:
-        """Whether the file says this already, by a write of late: an idle broker with thousands of logs has nothing to do."""
-        written, at_s = self._written.pop(path, (None, 0.0))
-        if written != offsets or now_s - at_s >= UNCHANGED_WRITTEN_S:
-            return False
-        self._written[path] = (offsets, at_s)
-        return True
 
     def _tell(self, waiting: list[Done], error: BaseException | None) -> None:
         for then in waiting:

@@ -2,13 +2,12 @@
 
 import asyncio
 from dataclasses import replace
-from typing import Any, cast
+from typing import cast
 
-from zookeeper_fixture import run, session, zookeeper
+from zookeeper_fixture import LosesAnswers, run, session, zookeeper
 
 from barnabas.coordination import paths
 from barnabas.coordination.session import ZooKeeperSession
-from barnabas.coordination.zk_errors import BadVersion, NodeExists, NoNode
 from barnabas.coordination.znodes_link import LinkChange, LinkSpec, MirrorPartition, MirrorState, MirrorTopic
 from barnabas.core.ids import LeaderEpoch, Offset, TopicPartition
 from barnabas.link.store import LinkStore
@@ -93,30 +92,6 @@ def test_what_cannot_be_read_is_written_over() -> None:
             assert await store.partition("east", ORDERS) == noted(1, 1)
 
     run(scenario())
-
-
-class LosesAnswers:
-    """A session whose connection is lost after each of these was done: what is repeated is refused then."""
-
-    def __init__(self, opened: ZooKeeperSession) -> None:
-        self._opened = opened
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._opened, name)
-
-    async def create(self, path: str, *args: Any, sequence: bool = False, **kwargs: Any) -> str:
-        made = await self._opened.create(path, *args, sequence=sequence, **kwargs)
-        if not sequence:
-            raise NodeExists(path)
-        return made
-
-    async def set(self, path: str, data: bytes | None, version: int) -> None:
-        await self._opened.set(path, data, version)
-        raise BadVersion(path)
-
-    async def delete(self, path: str) -> None:
-        await self._opened.delete(path)
-        raise NoNode(path)
 
 
 def stopped(mirror: MirrorTopic) -> MirrorTopic | None:

@@ -5,12 +5,14 @@ import tempfile
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from typing import Any
 
 from tests.manual_time import ManualClock
 
 from barnabas.coordination.embedded.config import ZooKeeperConfig
 from barnabas.coordination.embedded.server import EmbeddedZooKeeper
 from barnabas.coordination.session import SessionConfig, SessionState, ZooKeeperSession
+from barnabas.coordination.zk_errors import BadVersion, NodeExists, NoNode
 
 
 def run(story: Coroutine[None, None, None]) -> None:
@@ -78,3 +80,27 @@ class States:
         while state not in self.seen:
             self._wake.clear()
             await self._wake.wait()
+
+
+class LosesAnswers:
+    """A session whose connection is lost after each of these was done: what is repeated is refused then."""
+
+    def __init__(self, opened: ZooKeeperSession) -> None:
+        self._opened = opened
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._opened, name)
+
+    async def create(self, path: str, *args: Any, sequence: bool = False, **kwargs: Any) -> str:
+        made = await self._opened.create(path, *args, sequence=sequence, **kwargs)
+        if not sequence:
+            raise NodeExists(path)
+        return made
+
+    async def set(self, path: str, data: bytes | None, version: int) -> None:
+        await self._opened.set(path, data, version)
+        raise BadVersion(path)
+
+    async def delete(self, path: str, *args: Any) -> None:
+        await self._opened.delete(path, *args)
+        raise NoNode(path)

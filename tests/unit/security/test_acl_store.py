@@ -5,18 +5,17 @@ import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import Any, cast
+from typing import cast
 
 import pytest
 
 from barnabas.coordination import paths
 from barnabas.coordination.session import SessionState, ZooKeeperSession
-from barnabas.coordination.zk_errors import BadVersion, NodeExists, NoNode
 from barnabas.core.words import AclOperation, AclResourceType, PatternType, Permission
 from barnabas.security.acl import ALL, AclAuthorizer, Entry, Filter, ResourcePattern
 from barnabas.security.acl_store import AclStore, AclUnreadable, Removed
 from barnabas.security.principal import Principal
-from tests.unit.coordination.zookeeper_fixture import Ensemble, States, run, session, zookeeper
+from tests.unit.coordination.zookeeper_fixture import Ensemble, LosesAnswers, States, run, session, zookeeper
 
 ALICE = Principal("User", "alice")
 READ_ALLOWED = Entry("User:alice", "*", AclOperation.READ, Permission.ALLOW)
@@ -237,30 +236,6 @@ def test_name_that_no_resource_has_removes_nothing(name: str) -> None:
             assert list(known.patterns()) == [TOPIC]
 
     run(story())
-
-
-class LosesAnswers:
-    """A session whose connection is lost after each of these was done: what is repeated is refused then."""
-
-    def __init__(self, opened: ZooKeeperSession) -> None:
-        self._opened = opened
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._opened, name)
-
-    async def create(self, path: str, *args: Any, sequence: bool = False, **kwargs: Any) -> str:
-        made = await self._opened.create(path, *args, sequence=sequence, **kwargs)
-        if not sequence:
-            raise NodeExists(path)
-        return made
-
-    async def set(self, path: str, data: bytes | None, version: int) -> None:
-        await self._opened.set(path, data, version)
-        raise BadVersion(path)
-
-    async def delete(self, path: str, version: int) -> None:
-        await self._opened.delete(path, version)
-        raise NoNode(path)
 
 
 def test_brokers_obey_a_change_whose_answer_was_lost() -> None:

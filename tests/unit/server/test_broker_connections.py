@@ -1,7 +1,7 @@
 """Connections to other brokers, while those come and go."""
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 
 import pytest
 
@@ -65,22 +65,27 @@ async def _lost(request: Awaitable[object]) -> str:
     return str(caught.value)
 
 
+async def _ends(brokers: Silent, *, for_another: Callable[[], None], for_this: Callable[[], None]) -> None:
+    """A request that broker 2 has taken ends when it should, and not for the sake of another broker."""
+    await brokers.start()
+    connection = await brokers.connections.lane("transaction-markers").to(BrokerId(2))
+    async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
+        asked = connection.request(WriteTxnMarkersRequest(), WriteTxnMarkersResponse, version=1, timeout_ms=600_000)
+        waiting = tasks.create_task(_lost(asked))
+        await brokers.asked.wait()
+        for_another()
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        for_this()
+    assert connection.closed
+    brokers.connections.close()
+    brokers.server.close()
+
+
 def test_request_to_a_broker_that_is_gone_ends() -> None:
     async def scenario() -> None:
         brokers = Silent()
-        await brokers.start()
-        connection = await brokers.connections.lane("transaction-markers").to(BrokerId(2))
-        async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
-            asked = connection.request(WriteTxnMarkersRequest(), WriteTxnMarkersResponse, version=1, timeout_ms=600_000)
-            waiting = tasks.create_task(_lost(asked))
-            await brokers.asked.wait()
-            brokers.alive(2)  # another one is gone
-            await asyncio.sleep(0)
-            assert not waiting.done()
-            brokers.alive()
-        assert connection.closed
-        brokers.connections.close()
-        brokers.server.close()
+        await _ends(brokers, for_another=lambda: brokers.alive(2), for_this=lambda: brokers.alive())
 
     asyncio.run(scenario())
 
@@ -90,19 +95,8 @@ def test_request_to_the_former_life_of_a_broker_ends_when_it_has_returned() -> N
 
     async def scenario() -> None:
         brokers = Silent()
-        await brokers.start()
-        connection = await brokers.connections.lane("transaction-markers").to(BrokerId(2))
-        async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
-            asked = connection.request(WriteTxnMarkersRequest(), WriteTxnMarkersResponse, version=1, timeout_ms=600_000)
-            waiting = tasks.create_task(_lost(asked))
-            await brokers.asked.wait()
-            brokers.connections.brokers_returned({1})  # another one
-            await asyncio.sleep(0)
-            assert not waiting.done()
-            brokers.connections.brokers_returned({2})
-        assert connection.closed
-        brokers.connections.close()
-        brokers.server.close()
+        returned = brokers.connections.brokers_returned
+        await _ends(brokers, for_another=lambda: returned({1}), for_this=lambda: returned({2}))
 
     asyncio.run(scenario())
 
