@@ -231,7 +231,7 @@ class MirrorReplica:
         if info is None:
             return
         if info.flush_due:
-            mirror_log.flusher.flush_in_background()
+            partition.flush_what_is_due()
         for offset, epoch in began:
             latest = self.epochs.latest_epoch
             # A log that begins inside of a batch gets the whole batch.

@@ -266,4 +266,4 @@ class Appends:
                 outcome.error, outcome.message, outcome.base_offset = ErrorCode.KAFKA_STORAGE_ERROR, str(error), -1
             then()
 
-        flushed_log.flusher.flush_then(flushed_log.log_end_offset, flushed)
+        partition.flush_then(flushed)

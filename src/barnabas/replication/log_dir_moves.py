@@ -184,6 +184,8 @@ class LogDirMoves:
                 partition.log = None
             else:
                 partition.attach(moved)
+                # What the old log had on disk and the copy has not yet is committed when the copy has.
+                partition.flush_what_is_due()
             self._replicas.wake_all(partition)
 
     def _is_current(self, partition: Partition, future: Log) -> bool:

@@ -1,4 +1,4 @@
-"""Reading, flushing and cutting a log from a coroutine, which waits where the log must."""
+"""Reading and cutting a log from a coroutine, which waits where the log must."""
 
 import asyncio
 from collections.abc import Callable
@@ -36,13 +36,6 @@ async def read_log(log: Log, offset: int, *, max_bytes: int, max_offset: int) ->
             if not descriptors.are_exhausted(fault.cause):
                 raise
             await asyncio.sleep(DESCRIPTOR_WAIT_S)
-
-
-async def flushed(log: Log) -> None:
-    """Wait until what the log holds now is on disk, or never will be: then its directory has failed, or it was deleted."""
-    over = asyncio.Event()
-    log.flusher.flush_then(log.log_end_offset, lambda error: over.set())
-    await over.wait()
 
 
 class Cut(Protocol[Where]):

@@ -333,7 +333,8 @@ class PartitionMachine:
     # --- the hot path ----------------------------------------------------------------------------------------------
 
     def record_append(self, log_end: Offset, now_ms: int) -> bool:
-        """The leader's log grew. True: the high watermark moved (at once if no other broker is in the ISR)."""
+        """The leader's log grew, or more of it is on disk. True: the high watermark moved (at once if no other broker is in the
+        ISR)."""
         return self._advance(log_end, now_ms)
 
     def record_follower_fetch(
@@ -410,7 +411,7 @@ class PartitionMachine:
                 new = follower.log_end
                 if new <= high_watermark:
                     return False
-        return self.log.maybe_increment_high_watermark(new)
+        return self.log.commit_up_to(new)
 
     def log_was_cut(self, log_end: Offset) -> None:
         """A leader's log, which only a link may do to a mirror: no follower has more of it than the leader any more.

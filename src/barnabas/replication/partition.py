@@ -4,6 +4,7 @@ Owner: the event loop. Every method that moves the high watermark or the log end
 wait is the manager's work.
 """
 
+import asyncio
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -20,7 +21,7 @@ from barnabas.core.words import (
     READ_COMMITTED,
 )
 from barnabas.replication.fetch_session_cache import CachedPartition, FetchSession
-from barnabas.replication.log_waits import cut, flushed
+from barnabas.replication.log_waits import cut
 from barnabas.replication.machine import PartitionMachine
 from barnabas.replication.reads import DivergingEpoch, FetchParams, PartitionRead, TieredRead
 from barnabas.replication.state import FetchRecorded, PartitionLeadership, ProposeIsr, Role
@@ -56,7 +57,8 @@ class Partition:
         *,
         on_high_watermark: Callable[["Partition"], None],
     ) -> None:
-        """`on_high_watermark` is called when a follower's append moves it. Methods of a leader return whether it moved."""
+        """`on_high_watermark` is called when a follower's append or a flush moves it. Other methods of a leader return whether
+        it moved."""
         self.tp = tp
         self.topic_id: TopicId | None = None
         self.machine = machine
@@ -187,10 +189,31 @@ class Partition:
             self._on_high_watermark(self)
         return flush_due
 
+    def flush_then(self, then: Callable[[Exception | None], None]) -> None:
+        """Have what the log holds now on disk, commit what waited for that if this broker leads, and call `then`, with the
+        error where it failed."""
+        flushed_log = self.local_log
+
+        def flushed(error: Exception | None) -> None:
+            log = self.log
+            if log is not None and self.machine.record_append(log.log_end_offset, self._clock.now_ms()):
+                self._on_high_watermark(self)
+            then(error)
+
+        flushed_log.flusher.flush_then(flushed_log.log_end_offset, flushed)
+
+    def flush_what_is_due(self) -> None:
+        """As above, if `flush.messages` was reached and nobody waits for it. A disk that fails has been reported."""
+        flusher = self.local_log.flusher
+        if flusher.recovery_point < flusher.due_up_to:
+            self.flush_then(lambda error: None)
+
     async def flush(self) -> None:
-        """Wait until what the log holds now is on disk, or the log is closed. A disk that fails has been reported by then."""
+        """Wait until what the log holds now is on disk, or never will be: then its directory has failed, or it was deleted."""
         if self.log is not None:
-            await flushed(self.log)
+            over = asyncio.Event()
+            self.flush_then(lambda error: over.set())
+            await over.wait()
 
     async def truncate_to(self, offset: int, *, is_wanted: Callable[[], bool]) -> None:
         """Drop what the leader has not got; nothing if `is_wanted` says no by then, or the log has been moved meanwhile."""

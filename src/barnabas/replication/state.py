@@ -59,6 +59,10 @@ class KeepsHighWatermark(Protocol):
         """Move it on to `offset`; True where it moved. Never back."""
         ...
 
+    def commit_up_to(self, offset: int) -> bool:
+        """As leader: the others in sync have everything below `offset`. True where the high watermark moved."""
+        ...
+
 
 class Watermark:
     """A high watermark alone: of a replica that has no log yet."""
@@ -73,6 +77,8 @@ class Watermark:
             return False
         self.high_watermark = Offset(offset)
         return True
+
+    commit_up_to = maybe_increment_high_watermark
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

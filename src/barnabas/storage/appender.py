@@ -95,7 +95,7 @@ class LogAppender:
             header.record_count,
             size,
             False,
-            state.log_end_offset - self._flusher.recovery_point >= config.flush_messages,
+            self._flusher.is_due(),
             checked.recompressed,
         )
 
@@ -111,12 +111,8 @@ class LogAppender:
             size,
             duplicate=True,
             # The first one's flush may not have ended yet.
-            flush_due=before.last_offset >= self._flusher.recovery_point and self._is_flush_due(),
+            flush_due=before.last_offset >= self._flusher.recovery_point and self._flusher.is_due(),
         )
-
-    def _is_flush_due(self) -> bool:
-        state = self._state
-        return state.log_end_offset - self._flusher.recovery_point >= state.config.flush_messages
 
     def append_as_follower(self, records: bytes | bytearray | memoryview, *, now_ms: int) -> AppendInfo | None:
         """Write what the leader sent, with its offsets and epochs; None if there was no whole batch.
@@ -159,7 +155,7 @@ class LogAppender:
             count,
             size,
             False,
-            state.log_end_offset - self._flusher.recovery_point >= state.config.flush_messages,
+            self._flusher.is_due(),
         )
 
     def _append_failed(self, error: OSError, first: int) -> NoReturn:

@@ -179,6 +179,14 @@ class Log:
         """For a leader: never back, never past the log end. True if it moved."""
         return self._state.maybe_increment_high_watermark(offset)
 
+    def commit_up_to(self, offset: int) -> bool:
+        """For a leader: the other in-sync replicas have everything below `offset`. What `flush.messages` wants on disk is not
+        committed before it is there. True if the high watermark moved."""
+        flusher = self.flusher
+        if flusher.recovery_point < flusher.due_up_to and offset > flusher.recovery_point:
+            offset = flusher.recovery_point
+        return self._state.maybe_increment_high_watermark(offset)
+
     def update_high_watermark(self, offset: int) -> bool:
         """For a follower, or from the checkpoint: kept within the log. True if it changed."""
         return self._state.update_high_watermark(offset)

@@ -110,18 +110,28 @@ class LogFlusher:
     it back.
     """
 
-    __slots__ = ("_log", "_running", "_waiters", "last_flush_ms", "recovery_point", "unsynced")
+    __slots__ = ("_log", "_running", "_waiters", "due_up_to", "last_flush_ms", "recovery_point", "unsynced")
 
     def __init__(self, log: LogState, *, recovery_point: int, unsynced: UnsyncedFiles) -> None:
         self._log = log
         #: Everything below is on disk.
         self.recovery_point = recovery_point
+        #: `flush.messages` was reached there: until everything below is on disk, a leader commits only what is.
+        self.due_up_to = 0
         self.last_flush_ms = log.env.clock.now_ms()
         self.unsynced = unsynced
         #: Begun and not finished.
         self._running: dict[FlushJob, None] = {}
         #: Who shares the next flush, while one is under way for others; None while none is.
         self._waiters: list[FlushWaiter] | None = None
+
+    def is_due(self) -> bool:
+        """Whether an append has reached `flush.messages`: its caller has to see to the flush."""
+        log = self._log
+        if log.log_end_offset - self.recovery_point < log.config.flush_messages:
+            return False
+        self.due_up_to = log.log_end_offset
+        return True
 
     def begin(self, up_to: int | None = None, *, force: bool = False) -> FlushJob | None:
         """What must be synced for everything below `up_to` (the log end) to be durable; None where nothing must.
@@ -240,6 +250,7 @@ class LogFlusher:
     def cut_to(self, offset: int) -> None:
         """The log was cut there, and may grow again."""
         self.recovery_point = min(self.recovery_point, offset)
+        self.due_up_to = min(self.due_up_to, offset)
         for job in self._running:
             # What is left below will be durable; what comes in its place has been written too late to be synced.
             job.up_to = min(job.up_to, Offset(offset))

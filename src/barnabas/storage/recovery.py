@@ -138,6 +138,11 @@ class _Loader:
         finally:
             for segment in self._segments:
                 segment.release_files()
+        # Only a flush moves it up: the page cache alone may hold what was read back, and the indexes built from it.
+        recovery_point = min(self._recovered_from, end_offset)
+        if end_offset - recovery_point >= self._config.flush_messages:
+            self._sync(recovery_point)
+            recovery_point = end_offset
         for segment in self._segments:
             segment.pool = self._env.pool
         self._segments.active.become_active()
@@ -155,8 +160,7 @@ class _Loader:
         )
         return Log(
             state,
-            # Only a flush moves it up: the page cache alone may hold what was read back, and the indexes built from it.
-            recovery_point=min(self._recovered_from, end_offset),
+            recovery_point=recovery_point,
             epoch_file=self._epoch_file,
             topic_id=topic_id,
         )
@@ -303,6 +307,18 @@ class _Loader:
             # Also where nothing is read again.
             self._epoch_file.unsynced.add(segment.log_path)
             self._snapshots.remove(segment.base_offset)
+
+    def _sync(self, offset: int) -> None:
+        """With `flush.messages`, from `offset` on. What was read back must be on disk before anybody counts on it, as when it
+        was appended: the power may go after a kill."""
+        unsynced = self._epoch_file.unsynced
+        generation, paths = unsynced.pending()
+        for segment in self._segments.overlapping(offset, LONG_MAX):
+            paths += segment.paths()
+        for path in paths:
+            self._disk.fsync_path(path)
+        self._disk.fsync_dir(self._directory)
+        unsynced.synced(generation)
 
     # -- what a clean stop left
 

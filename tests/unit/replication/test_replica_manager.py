@@ -75,7 +75,7 @@ class World:
     def add_partition(self, number: int) -> Partition:
         machine = PartitionMachine(local_broker=ME, replica_lag_time_max_ms=1000)
         tp = TopicPartition("t", number)
-        partition = Partition(tp, machine, self.clock, on_high_watermark=lambda partition: None)
+        partition = Partition(tp, machine, self.clock, on_high_watermark=self.manager.high_watermark_moved)
         env = LogEnvironment(
             disk=self._disk,
             clock=self.clock,
@@ -420,10 +420,64 @@ def test_record_that_was_cut_while_the_disk_was_slow_is_not_acknowledged(tmp_pat
     world.manager.wake_all(partition)
     world.append_own()
     world.fetch_as_follower(2, leader_epoch=2)
-    assert world.log.high_watermark == 2
     assert heard == []
     threads.run_pending()
     assert heard == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
+    assert world.log.high_watermark == 2
+
+
+def test_leader_commits_what_is_on_its_own_disk_too(tmp_path: Path) -> None:
+    """With `flush.messages=1`. The follower has the record on disk. If the power of both goes now, the leader may lose it, and
+    be elected again: nobody may have read it."""
+    threads = ManualThreads()
+    world = World(tmp_path, replicas=(ME, FOLLOWER), isr=(ME, FOLLOWER), flush_messages=1, threads=threads)
+    _, heard = world.append_own()
+    world.fetch_as_follower(2, leader_epoch=0)
+    assert (world.log.high_watermark, heard) == (0, [])
+    threads.run_pending()
+    assert (world.log.high_watermark, heard) == (2, [ErrorCode.NONE])
+
+
+def test_records_that_need_no_flush_yet_are_committed_as_ever(tmp_path: Path) -> None:
+    threads = ManualThreads()
+    world = World(tmp_path, replicas=(ME, FOLLOWER), isr=(ME, FOLLOWER), flush_messages=5, threads=threads)
+    for end in (2, 4):
+        world.append_own()
+        world.fetch_as_follower(end, leader_epoch=0)
+        assert world.log.high_watermark == end
+    world.append_own()
+    world.fetch_as_follower(6, leader_epoch=0)
+    assert world.log.high_watermark == 4
+    threads.run_pending()
+    assert world.log.high_watermark == 6
+    world.append_own()
+    world.fetch_as_follower(8, leader_epoch=0)
+    assert world.log.high_watermark == 8
+
+
+def test_follower_that_is_elected_while_it_flushes_commits_when_it_has(tmp_path: Path) -> None:
+    async def run() -> None:
+        threads = ManualThreads()
+        world = World(tmp_path, replicas=(ME, FOLLOWER), isr=(ME, FOLLOWER), flush_messages=1, threads=threads)
+        both = (ME, FOLLOWER)
+
+        def state(leader: BrokerId, epoch: int) -> PartitionLeadership:
+            return PartitionLeadership(
+                leader=leader, leader_epoch=LeaderEpoch(epoch), isr=both, partition_epoch=epoch, replicas=both
+            )
+
+        world.partition.become_follower(state(FOLLOWER, 1))
+        assert world.partition.append_follower(memoryview(plain_batch([(b"k", b"v")], timestamp=0)), 0, 0)
+        flushing = asyncio.ensure_future(world.partition.flush())
+        await asyncio.sleep(0)
+        world.partition.become_leader(state(ME, 2), now_ms=world.clock.now_ms())
+        world.fetch_as_follower(1, leader_epoch=2)
+        assert world.log.high_watermark == 0
+        threads.run_pending()
+        await flushing
+        assert world.log.high_watermark == 1
+
+    asyncio.run(run())
 
 
 def test_retry_of_a_batch_that_is_being_flushed_waits_for_the_disk_too(tmp_path: Path) -> None:

@@ -584,6 +584,22 @@ class NotesOrder(Disk):
         self.done.append(("rename", Path(source).name))
 
 
+def test_records_of_a_killed_process_are_on_disk_before_they_count_where_flush_messages_wants_that(
+    tmp_path: Path,
+) -> None:
+    """The page cache has them. Leader and followers would count on them, and the power may go before the next append."""
+    disk = NotesOrder()
+    partition = Partition(tmp_path, replace(CONFIG, flush_messages=1), disk=disk)
+    partition.fill(30)
+    partition.log.abandon()
+    logs = {path.name for path in partition.directory.glob("*.log")}
+    assert len(logs) > 1
+    disk.done.clear()
+    log = partition.open(clean=False, recovery_point=0)
+    assert log.recovery_point == log.log_end_offset == 60
+    assert logs <= {name for what, name in disk.done if what == "sync"}
+
+
 def test_indexes_that_are_built_again_are_on_disk_before_they_get_their_names(tmp_path: Path) -> None:
     """Their segment is below the recovery point: nobody flushes it. They were written over in place. A second power cut left
     the length of the old ones with entries of the new, and timestamps were not found. Storage seed 44287."""
