@@ -72,7 +72,7 @@ def _translate_table(family: Family) -> "PrometheusMetric":
 
 
 def _cumulative(metric: Histogram) -> list[tuple[str, float]]:
-    seen, rows = 0, []
+    seen, rows = metric.zeros.value, []
     for bound, hits in zip((*map(str, LATENCY_BUCKETS_MS), "+Inf"), metric.buckets, strict=True):
         seen += hits
         rows.append((bound, float(seen)))

@@ -23,18 +23,22 @@ class Counter:
 
 
 class Histogram:
-    """Counts of observations in milliseconds per bucket, their sum and their number."""
+    """Counts of observations in milliseconds per bucket, and their sum."""
 
-    __slots__ = ("buckets", "count", "total_ms")
+    __slots__ = ("buckets", "total_ms", "zeros")
 
     def __init__(self) -> None:
         self.buckets = [0] * (len(LATENCY_BUCKETS_MS) + 1)
-        self.count = 0
         self.total_ms = 0.0
+        #: Observations of 0 ms that are not in the buckets: who observes several histograms at once counts them once.
+        self.zeros = Counter()
+
+    @property
+    def count(self) -> int:
+        return self.zeros.value + sum(self.buckets)
 
     def observe_ms(self, value_ms: float) -> None:
         self.buckets[bisect_left(LATENCY_BUCKETS_MS, value_ms)] += 1
-        self.count += 1
         self.total_ms += value_ms
 
 
