@@ -33,6 +33,8 @@ class DriverReads:
         self._columns = columns
         self._client: BlockingClient | None = None
         self._records_max = 0 if options.is_divided else options.driver_read_max_records
+        #: No micro-batch was too large by its bytes: few records are little work, for the driver or for one task.
+        self.are_small = self._records_max > 0
 
     def read(self, ranges: Sequence[OffsetRange]) -> list[pa.RecordBatch] | None:
         """All their rows; None where tasks are to read them."""
@@ -47,6 +49,7 @@ class DriverReads:
                 if size_bytes > BYTES_MAX:
                     # Large ones: fewer of them are few.
                     self._records_max = records // 2
+                    self.are_small = False
                     return None
                 rows.append(batch)
         except Exception as error:

@@ -135,17 +135,24 @@ TASKS_BEFORE_SHARING: Final = 64
 #: A task with so many records is worth what a task costs, which is about 50,000 of them.
 SHARED_RECORDS_MIN: Final = 200_000
 SHARED_RECORDS_MAX: Final = 1_000_000
+#: Of a micro-batch: a task takes fifty milliseconds beside its records, and the next micro-batch waits for all of them. No more
+#: than this, so that a query that does slow work on each record has more tasks as soon as it falls behind.
+STREAM_TASK_RECORDS: Final = 10_000
 #: What a partition costs beside its records, as if it had so many more.
 PARTITION_RECORDS: Final = 500
 
 
-def in_tasks(ranges: Sequence[OffsetRange]) -> list[tuple[OffsetRange, ...]]:
-    """What each task reads: a range, or several small ones where there are very many. In order, and none is divided."""
-    if len(ranges) <= TASKS_BEFORE_SHARING:
-        return [(each,) for each in ranges]
-    share = sum(_cost(each) for each in ranges) // TASKS_BEFORE_SHARING
-    enough = min(SHARED_RECORDS_MAX, max(SHARED_RECORDS_MIN, share))
-    return packed(ranges, _cost, enough)
+def in_tasks(ranges: Sequence[OffsetRange], *, may_wait: bool = False) -> list[tuple[OffsetRange, ...]]:
+    """What each task reads: a range, or several small ones where there are very many, or where they `may_wait` for each other,
+    as in a micro-batch. In order, and none is divided."""
+    total = sum(_cost(each) for each in ranges)
+    if len(ranges) > TASKS_BEFORE_SHARING:
+        enough = min(SHARED_RECORDS_MAX, max(SHARED_RECORDS_MIN, total // TASKS_BEFORE_SHARING))
+        return packed(ranges, _cost, enough)
+    tasks = max(1, total // STREAM_TASK_RECORDS)
+    if may_wait and tasks < len(ranges):
+        return packed(ranges, _cost, -(-total // tasks))
+    return [(each,) for each in ranges]
 
 
 def packed(items: Iterable[T], cost: Callable[[T], int], most: int) -> list[tuple[T, ...]]:

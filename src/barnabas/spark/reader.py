@@ -332,7 +332,7 @@ class BarnabasStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._options.is_divided:
             mixed = [(part,) for parts in mixed for part in parts]
             return [*(TierTask(plan.url, parts) for parts in mixed), *(RangePartition((each,)) for each in others)]
-        tasks = in_tasks(others) if others else []
+        tasks = in_tasks(others, may_wait=self._driver_reads.are_small)
         return [*(TierTask(plan.url, parts) for parts in mixed), *map(RangePartition, tasks)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

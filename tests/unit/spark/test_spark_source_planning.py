@@ -114,6 +114,21 @@ def test_a_thousand_small_partitions_are_some_tasks():
     assert len(in_tasks(ranges)) == 53
 
 
+def test_small_ranges_of_a_micro_batch_share_tasks_and_large_ones_do_not():
+    def tasks(*sizes: int) -> list[int]:
+        ranges = [OffsetRange(TopicPartition("t", index), 0, size) for index, size in enumerate(sizes)]
+        shared = in_tasks(ranges, may_wait=True)
+        assert [each for task in shared for each in task] == ranges, "each once, in order"
+        return [len(task) for task in shared]
+
+    assert tasks(2_000, 2_000, 2_000, 2_000) == [4]
+    assert tasks(5_000, 5_000, 5_000, 5_000) == [2, 2]
+    assert tasks(10_000, 10_000, 10_000, 10_000) == [1, 1, 1, 1]
+    assert tasks(100_000, 10, 10, 10) == [1, 1, 1, 1]
+    assert tasks(10) == [1]
+    assert tasks() == []
+
+
 def test_split_follows_size():
     split = split_ranges([OffsetRange(A0, 0, 900), OffsetRange(A1, 0, 100)], min_partitions=10)
     assert len([piece for piece in split if piece.partition == A0]) == 9
