@@ -214,6 +214,7 @@ class Faults:
                 self._kill_as_it_registers,
                 self._lose_zookeeper_as_it_starts,
                 self._cut_all_power,
+                self._kill_then_cut_all_power,
                 self._spoil_a_topic,
                 self._delete_a_root,
             )
@@ -409,6 +410,32 @@ class Faults:
         for broker in self._cluster.brokers.values():
             broker.cut_power()
             self._start_later(broker, 0.02, 2.0)
+
+    def _kill_then_cut_all_power(self) -> None:
+        """Every broker is killed while one of them waits for its disk. They go on with what the page caches have, and soon
+        after that the power of all goes."""
+        brokers = self._cluster.brokers.values()
+        until_s = self._world.now_s + 3.0
+
+        def waits_for_its_disk() -> bool:
+            logs = [self._cluster.log_of(broker.id, tp) for broker in brokers for tp in self.damage.states]
+            return any(log is not None and log.flusher.recovery_point < log.flusher.due_up_to for log in logs)
+
+        def look() -> None:
+            if self._has_ended or self._world.now_s > until_s:
+                return
+            if not waits_for_its_disk():
+                self._world.after(STEP_S, look)
+                return
+            for broker in brokers:
+                if broker.is_up:
+                    broker.kill()
+                if not broker.is_up:
+                    broker.start()
+            self._rests_until_s = self._world.now_s + 2.0
+            self._world.after(self._world.between(0.2, 1.5), lambda: None if self._has_ended else self._cut_all_power())
+
+        look()
 
     def _restart(self) -> None:
         """A clean stop, and a start with what the seed changes of its settings."""

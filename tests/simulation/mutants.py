@@ -1537,7 +1537,7 @@ _ALL = [
         "        if end_offset - recovery_point >= self._config.flush_messages:\n",
         "        if False:\n",
         finding="kill, then power",
-        profile="flushed",
+        profile="twice",
         test="unit/storage/log/test_recovery.py"
         "::test_records_of_a_killed_process_are_on_disk_before_they_count_where_flush_messages_wants_that",
     ),

@@ -55,6 +55,9 @@ class Watch:
         self._proposed: dict[tuple[int, int, TopicPartition], tuple[object, float, object]] = {}
         self._states: dict[TopicPartition, LeaderAndIsr] = {}
         self._control = ControlWatch(cluster)
+        scenario = cluster.scenario
+        #: Every record is to be on disk before it counts. Where an administrator moves a log, its copy is not at once.
+        self._is_flushed = scenario.fixed.get("log.flush.interval.messages") == "1" and not scenario.has_admin
 
     def start(self) -> None:
         for process in self._cluster.brokers.values():
@@ -141,6 +144,11 @@ class Watch:
             self._look_at_rest(process, partition)
         if machine.is_leader:
             self._look_at_leader(process, partition, behind)
+            if committed > log.recovery_point and self._is_flushed:
+                self._broken(
+                    "what is committed is on its leader's disk",
+                    f"{tp} on {process.name}: {committed} is committed, {log.recovery_point} is on disk",
+                )
 
     def _look_at_rest(self, process: BrokerProcess, partition: Any) -> None:
         """What a follower's session passes over is in sync, and has nothing to tell the follower."""
