@@ -1563,15 +1563,41 @@ _ALL = [
     ),
     # -- what strangers write into ZooKeeper
     Mutant(
+        "a topic that another request fails to make is said to exist",
+        "controller/topics.py",
+        "        timeout_ms -= await self._until_made(names, timeout_ms=timeout_ms)\n",
+        "",
+        also=(
+            (
+                "controller/topics.py",
+                "                ErrorCode.REQUEST_TIMED_OUT,\n                f\"Topic '{topic.name}' is being created",
+                "                ErrorCode.TOPIC_ALREADY_EXISTS,\n                f\"Topic '{topic.name}' is being created",
+            ),
+        ),
+        finding="seed 427",
+        profile="groups",
+        test="unit/controller/test_driver.py::test_topic_that_another_request_fails_to_make_is_not_said_to_exist",
+    ),
+    Mutant(
         "a CreateTopics that is refused changes the settings of the topic",
         "controller/topics.py",
-        " or topic.name in being_made or self._metadata.topic(topic.name)",
-        " or self._metadata.topic(topic.name)",
+        "        if topic.name in being_made:\n",
+        "        if False:\n",
         also=(
             (
                 "controller/topics.py",
                 "for (_, each), result in zip(left_over, there, strict=True) if not result.ok])",
                 "for (_, each), result in zip(left_over, there, strict=True)])",
+            ),
+            (
+                "controller/topics.py",
+                "        timeout_ms -= await self._until_made(names, timeout_ms=timeout_ms)\n",
+                "",
+            ),
+            (
+                "controller/topics.py",
+                "                del being_made[name]\n",
+                "                being_made.pop(name, None)\n",
             ),
         ),
         finding="core 5",

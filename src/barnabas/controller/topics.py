@@ -6,6 +6,7 @@ is seen by the machine, as one that a tool wrote would be.
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -102,8 +103,9 @@ class TopicAdmin:
         self._choose = choose
         self._new_topic_id = new_topic_id
         self._validate_config = validate_config
-        #: By requests that are under way: nobody else may begin these, and write other settings.
-        self._being_made: set[str] = set()
+        #: By requests that are under way, which set the event when they know what has become of it. Nobody else may begin
+        #: these, and write other settings.
+        self._being_made: dict[str, asyncio.Event] = {}
         #: Those who wait for topics to be gone, and for which.
         self._awaiting: dict[asyncio.Event, set[str]] = {}
 
@@ -125,9 +127,12 @@ class TopicAdmin:
     ) -> dict[str, CreatedTopic]:
         results: dict[str, CreatedTopic] = {}
         planned: dict[str, tuple[NewTopic, Assignment]] = {}
-        timeout_ms -= await self._until_gone([topic.name for topic in topics], timeout_ms=timeout_ms)
+        names = [topic.name for topic in topics]
+        timeout_ms -= await self._until_gone(names, timeout_ms=timeout_ms)
+        timeout_ms -= await self._until_made(names, timeout_ms=timeout_ms)
         # What is only validated keeps nobody from making it.
         being_made = self._being_made.copy() if validate_only else self._being_made
+        is_settled = asyncio.Event()
         try:
             async for topic in in_turns(topics, size=200):
                 try:
@@ -138,12 +143,14 @@ class TopicAdmin:
                     results[topic.name] = CreatedTopic(Failure(refused.code, refused.message))
                 else:
                     planned[topic.name] = (topic, assignment)
-                    being_made.add(topic.name)
+                    being_made[topic.name] = is_settled
             if validate_only:
                 return results | {name: _created(None, None, assignment) for name, (_, assignment) in planned.items()}
             made = await self._write(planned)
         finally:
-            being_made.difference_update(planned)
+            for name in planned:
+                del being_made[name]
+            is_settled.set()
         for name, (_, assignment) in planned.items():
             outcome = made[name]
             if isinstance(outcome, Failure):
@@ -163,25 +170,34 @@ class TopicAdmin:
         going = self._going(names)
         if not going or timeout_ms <= 0:
             return 0
-        now_s = asyncio.get_running_loop().time
-        began_s = now_s()
         gone = asyncio.Event()
         self._awaiting[gone] = going
         try:
-            async with asyncio.timeout(min(FORMER_TOPIC_WAIT_S, timeout_ms / 1000)):
-                await gone.wait()
-        except TimeoutError:
-            pass  # what is still there is refused one by one
+            return await _waited_ms(gone, min(FORMER_TOPIC_WAIT_S, timeout_ms / 1000))
         finally:
             del self._awaiting[gone]
-        return int((now_s() - began_s) * 1000)
+
+    async def _until_made(self, names: Collection[str], *, timeout_ms: int) -> int:
+        """Wait for other requests that make topics of these names, and may fail; for how many milliseconds it did."""
+        waited_ms = 0
+        while waited_ms < timeout_ms and (
+            others := [self._being_made[name] for name in names if name in self._being_made]
+        ):
+            waited_ms += await _waited_ms(others[0], (timeout_ms - waited_ms) / 1000)
+        return waited_ms
 
     def _plan(self, topic: NewTopic, being_made: Collection[str]) -> Assignment:
         context = self._machine.context
         if topic.name in context.to_delete:
             raise Refused(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{topic.name}' is marked for deletion.")
-        if topic.name in context.topics or topic.name in being_made or self._metadata.topic(topic.name) is not None:
+        if topic.name in context.topics or self._metadata.topic(topic.name) is not None:
             raise Refused(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{topic.name}' already exists.")
+        if topic.name in being_made:
+            # Not that it exists: a client whose first attempt was lost would take this one's answer for success.
+            raise Refused(
+                ErrorCode.REQUEST_TIMED_OUT,
+                f"Topic '{topic.name}' is being created by a request that has not ended yet.",
+            )
         by_number = topic.partitions != DEFAULT or topic.replication_factor != DEFAULT
         if topic.assignment and by_number:
             raise Refused(
@@ -352,6 +368,18 @@ class TopicAdmin:
         if missing and timeout_ms > 0:
             _log.info("not done within %d ms: %s", timeout_ms, ", ".join(sorted(missing)))
         return sorted(missing)
+
+
+async def _waited_ms(event: asyncio.Event, limit_s: float) -> int:
+    """Wait for the event, for no longer than that; how long it was."""
+    now_s = asyncio.get_running_loop().time
+    began_s = now_s()
+    try:
+        async with asyncio.timeout(limit_s):
+            await event.wait()
+    except TimeoutError:
+        pass  # whoever waits looks for itself
+    return math.ceil((now_s() - began_s) * 1000)
 
 
 def _created(failure: Failure | None, topic_id: TopicId | None, assignment: Assignment) -> CreatedTopic:

@@ -282,10 +282,43 @@ def test_request_for_a_topic_that_is_being_made_does_not_change_its_settings(tim
             )
             failures = [answer["table"].failure for answer in answers]
             codes = [None if failure is None else failure.code for failure in failures]
-            late = ErrorCode.REQUEST_TIMED_OUT if timeout_ms == 0 else None
-            assert codes == [late, *[ErrorCode.TOPIC_ALREADY_EXISTS] * 3]
+            if timeout_ms:
+                assert codes == [None, *[ErrorCode.TOPIC_ALREADY_EXISTS] * 3]
+            else:
+                assert codes == [ErrorCode.REQUEST_TIMED_OUT] * 4, "what becomes of it is not known yet"
             data, _ = await next(iter(cluster.brokers.values())).session.get(paths.config_entity("topics", "table"))
             assert decode_config("", data) == {"cleanup.policy": "compact"}
+
+    run(story())
+
+
+def test_topic_that_another_request_fails_to_make_is_not_said_to_exist() -> None:
+    """A client repeats a request whose answer was lost. If the first one fails, the topic must be there after the second."""
+
+    async def story() -> None:
+        async with live_cluster(1) as cluster:
+            controller = (await cluster.the_controller()).controller
+            admin: Any = controller._topics
+            write, began, may_end = admin._write, asyncio.Event(), asyncio.Event()
+
+            async def fail(planned: Any) -> Any:
+                admin._write = write
+                began.set()
+                await may_end.wait()
+                raise Refused(ErrorCode.NOT_CONTROLLER)
+
+            admin._write = fail
+            first = asyncio.ensure_future(controller.create_topics([NewTopic("orders", 1, 1)], timeout_ms=10_000))
+            await began.wait()
+            at_once = await controller.create_topics([NewTopic("orders", 1, 1)], timeout_ms=0)
+            assert at_once["orders"].failure is not None
+            assert at_once["orders"].failure.code is ErrorCode.REQUEST_TIMED_OUT
+            second = asyncio.ensure_future(controller.create_topics([NewTopic("orders", 1, 1)], timeout_ms=10_000))
+            await asyncio.sleep(0)
+            may_end.set()
+            with pytest.raises(Refused):
+                await first
+            assert (await second)["orders"].failure is None
 
     run(story())
 
