@@ -1628,6 +1628,24 @@ _ALL = [
         profile="members",
         test="unit/groups/test_groups_classic.py::test_sync_of_a_stable_group_is_a_sign_of_life",
     ),
+    Mutant(
+        "a new coordinator knows of members what they said first",
+        "groups/classic_group.py",
+        "                member.protocols = (chosen,)\n",
+        "                pass\n",
+        finding="seed 2 of mixed groups",
+        profile="members",
+        test="unit/groups/test_groups_classic.py"
+        "::test_new_coordinator_loads_a_group_whose_members_have_agreed_on_another_protocol_since",
+    ),
+    Mutant(
+        "an offset that is to be kept for ever cannot be committed",
+        "groups/offsets.py",
+        "min(now_ms + request.retention_time_ms, EXPIRY_MAX_MS)",
+        "now_ms + request.retention_time_ms",
+        test="unit/groups/test_groups_offsets.py::test_offset_that_is_to_be_kept_for_ever_is_kept",
+        why="no client of the simulation speaks OffsetCommit before v5",
+    ),
 ]
 
 MUTANTS = {mutant.name: mutant for mutant in _ALL}
