@@ -1673,6 +1673,86 @@ _ALL = [
         profile="members",
         test="unit/groups/test_groups_classic.py::test_sync_of_a_stable_group_is_a_sign_of_life",
     ),
+    Mutant(
+        "a new coordinator knows of members what they said first",
+        "groups/classic_group.py",
+        "                member.protocols = (chosen,)\n",
+        "                pass\n",
+        finding="seed 2 of mixed groups",
+        profile="members",
+        test="unit/groups/test_groups_classic.py"
+        "::test_new_coordinator_loads_a_group_whose_members_have_agreed_on_another_protocol_since",
+    ),
+    Mutant(
+        "an offset that is to be kept for ever cannot be committed",
+        "groups/offsets.py",
+        "min(now_ms + request.retention_time_ms, EXPIRY_MAX_MS)",
+        "now_ms + request.retention_time_ms",
+        test="unit/groups/test_groups_offsets.py::test_offset_that_is_to_be_kept_for_ever_is_kept",
+        why="no client of the simulation speaks OffsetCommit before v5",
+    ),
+    # -- topics and settings that change while nobody looks
+    Mutant(
+        "the end of a topic is merged with the news of its successor",
+        "controller/channel.py",
+        "            and not _is_about_successors(request, last)\n",
+        "",
+        test="unit/controller/test_channel.py::test_end_of_a_topic_is_not_lost_in_the_news_of_its_successor",
+        why="a broker that hosts none of the topic must be busy until somebody has made it again",
+    ),
+    Mutant(
+        "a topic that was made again has the partitions of the former one as well",
+        "coordination/metadata_cache.py",
+        "            topic.partitions.clear()\n        for state in states:",
+        "        for state in states:",
+        test="unit/coordination/test_metadata_cache.py"
+        "::test_nothing_of_a_topic_is_left_when_its_successor_is_heard_of_first",
+        why="no world makes a topic again with fewer partitions",
+    ),
+    Mutant(
+        "of two changes of an entity's settings at once one is lost",
+        "coordination/config_store.py",
+        "            await self._session.set(path, data, version)\n",
+        "            await self._session.set(path, data)\n",
+        test="unit/broker/test_broker_settings.py::test_changes_of_several_settings_at_once_lose_none",
+        why="no world changes settings of one entity from two places",
+    ),
+    Mutant(
+        "a topic is refused to the request that has made it",
+        "controller/topics.py",
+        "            if result.ok or name in ours:\n",
+        "            if result.ok:\n",
+        test="unit/controller/test_driver.py::test_what_was_made_before_its_answer_was_lost_is_not_refused",
+        why="clients of the simulation take TOPIC_ALREADY_EXISTS for success",
+    ),
+    Mutant(
+        "who waits for the former life of a broker that was missed waits on",
+        "coordination/features.py",
+        "            self._broker_epochs = {**before, **now}\n",
+        "            self._broker_epochs = now\n",
+        test="unit/coordination/test_features.py::test_broker_that_returns_after_it_was_missed_is_noticed",
+        why="what waits is asked again after request.timeout.ms, and nothing is lost",
+    ),
+    # -- members of our own client
+    Mutant(
+        "a member that cannot learn where to begin goes on with what it had",
+        "client/group.py",
+        "        self.consumer.assign({})\n        self._consumed, self._committed = {}, {}\n",
+        "",
+        test="unit/client/test_client_group.py"
+        "::test_member_that_cannot_learn_where_to_begin_keeps_nothing_of_what_it_had",
+        why="consumers of the simulation have a protocol of their own",
+    ),
+    Mutant(
+        "a topic that was out of sight for a moment is read again",
+        "client/subscription.py",
+        "        self._seen[name] = (info.topic_id, max(count, len(info.partitions)))\n",
+        "        self._seen[name] = (info.topic_id, max(count, len(info.partitions)))\n"
+        "        count = self.counts.get(name, 0)\n",
+        test="unit/client/test_client_reading_alone.py"
+        "::test_topic_that_a_broker_did_not_know_for_a_while_is_not_read_again",
+        why="consumers of the simulation have a protocol of their own",
+    ),
 ]
 
 MUTANTS = {mutant.name: mutant for mutant in _ALL}

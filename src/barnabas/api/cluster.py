@@ -115,8 +115,9 @@ class ClusterApi:
         return response
 
     def _changes_factor(self, tp: TopicPartition, target: tuple[int, ...] | None) -> bool:
-        known = self._context.metadata.partition(tp)
-        return target is not None and known is not None and len(known.replicas) != len(target)
+        """While a partition moves, it has the replicas of both ends: the number that it is to have counts."""
+        known = self._context.controller.machine.context.assignment(tp).target
+        return target is not None and bool(known) and len(known) != len(target)
 
     async def list_reassignments(self, call: Call, request: ListPartitionReassignmentsRequest) -> ApiMessage:
         self._context.require_cluster(call, AclOperation.DESCRIBE)

@@ -8,13 +8,15 @@ KRaft's: refused as a 3.9 broker in ZooKeeper mode does.
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Protocol, TypeVar
 
 from barnabas.coordination import paths
-from barnabas.coordination.config_store import ConfigStore, WriteConfig
+from barnabas.coordination.config_store import ChangeConfig, ConfigStore
 from barnabas.core.config.alter import ConfigChange, apply_changes, invalid_value, replacement
 from barnabas.core.config.catalog import BROKER_SETTINGS, TOPIC_SETTINGS
+from barnabas.core.config.definition import Setting
 from barnabas.core.config.describe import ConfigEntry, describe_broker, describe_cluster_default, describe_topic
 from barnabas.core.config.topic import check_not_by_hand, keep_link, validate_topic_config
 from barnabas.core.errors import ConfigError, ErrorCode, Refused
@@ -40,6 +42,8 @@ from barnabas.server.pipeline import ApiHandler
 A = TypeVar("A")
 #: The dynamic settings of this broker, or of the cluster's default, by the name of the entity: from ZooKeeper.
 ReadBroker = Callable[[str], Awaitable[Mapping[str, str]]]
+#: What the settings are to be, of those that there are.
+Wanted = Callable[[Mapping[str, str]], Mapping[str, str]]
 
 #: Resources that are gone through before others have their turn: those that are refused need no answer of ZooKeeper's.
 TURN_RESOURCES = 200
@@ -48,11 +52,13 @@ SETTINGS_MAX = 1_000
 
 
 class ConfigsApi:
-    def __init__(self, context: BrokerContext, store: ConfigStore, read_broker: ReadBroker, write: WriteConfig) -> None:
+    def __init__(
+        self, context: BrokerContext, store: ConfigStore, read_broker: ReadBroker, change: ChangeConfig
+    ) -> None:
         self._context = context
         self._store = store
         self._read_broker = read_broker
-        self._write = write
+        self._change = change
 
     # -- describe -----------------------------------------------------------------------------------------------------
 
@@ -128,7 +134,7 @@ class ConfigsApi:
                     )
                 settings = replacement((entry.name, entry.value) for entry in resource.configs)
                 kind, name = resource.resource_type, resource.resource_name
-                await self._replace(kind, name, await self._current(kind, name), settings, request.validate_only)
+                await self._alter(kind, name, lambda existing, new=settings: new, request.validate_only)  # type: ignore[misc]
             except Refused as refusal:
                 answer.error_code, answer.error_message = refusal.code, refusal.message
         return response
@@ -155,10 +161,8 @@ class ConfigsApi:
                     continue
                 if kind == ConfigResourceType.TOPIC:
                     check_not_by_hand({each.name: "" for each in changes})
-                current = await self._current(kind, name)
                 known = TOPIC_SETTINGS if kind == ConfigResourceType.TOPIC else BROKER_SETTINGS
-                settings = apply_changes(current, changes, known)
-                await self._replace(kind, name, current, settings, request.validate_only)
+                await self._alter(kind, name, partial(_applied, changes, known), request.validate_only)
             except Refused as refusal:
                 answer.error_code, answer.error_message = refusal.code, refusal.message
         return response
@@ -168,35 +172,45 @@ class ConfigsApi:
         self._check_topic(name)
         return await self._store.read(paths.TOPICS, name)
 
-    async def _current(self, kind: int, name: str) -> Mapping[str, str]:
-        """The entity's own dynamic settings, from ZooKeeper: this broker may not have heard yet what another has written, and
-        whoever changes one setting writes all of them."""
+    async def _alter(self, kind: int, name: str, wanted: Wanted, validate_only: bool) -> None:
+        """Of what is in ZooKeeper: this broker may not have heard yet what another has written, and whoever changes one setting
+        writes all of them."""
         match kind:
             case ConfigResourceType.TOPIC:
-                return await self._topic_settings(name)
-            case ConfigResourceType.BROKER if not name:
-                return await self._read_broker(paths.DEFAULT_ENTITY)
+                self._check_topic(name)
+                entity_type, entity, check = paths.TOPICS, name, partial(self._checked_topic, name)
             case ConfigResourceType.BROKER:
-                self._check_own_id(name)
-                return await self._read_broker(str(self._context.broker_id))
-        raise Refused(ErrorCode.INVALID_REQUEST, f"Unsupported resource type: {_type_name(kind)}")
+                if name:
+                    self._check_own_id(name)
+                entity_type = paths.BROKERS_ENTITY
+                entity = str(self._context.broker_id) if name else paths.DEFAULT_ENTITY
+                check = partial(self._checked_broker, bool(name))
+            case _:
+                raise Refused(ErrorCode.INVALID_REQUEST, f"Unsupported resource type: {_type_name(kind)}")
 
-    async def _replace(
-        self, kind: int, name: str, existing: Mapping[str, str], settings: Mapping[str, str], validate_only: bool
-    ) -> None:
-        dynamic = self._context.dynamic
-        if kind == ConfigResourceType.TOPIC:
-            settings = keep_link(settings, existing)
-            try:
-                validate_topic_config(dynamic.broker, settings, existing)
-            except ConfigError as error:
-                raise invalid_value("TOPIC", name, error) from error
-            entity_type, entity = paths.TOPICS, name
-        else:
-            dynamic.validate_broker_change(settings, per_broker=bool(name))
-            entity_type, entity = paths.BROKERS_ENTITY, name or paths.DEFAULT_ENTITY
+        def changed(existing: Mapping[str, str]) -> Mapping[str, str]:
+            return check(existing, wanted(existing))
+
         if not validate_only:
-            await self._write(entity_type, entity, settings)
+            await self._change(entity_type, entity, changed)
+        elif entity_type == paths.TOPICS:
+            changed(await self._store.read(entity_type, entity))
+        else:
+            changed(await self._read_broker(entity))
+
+    def _checked_topic(self, name: str, existing: Mapping[str, str], settings: Mapping[str, str]) -> Mapping[str, str]:
+        settings = keep_link(settings, existing)
+        try:
+            validate_topic_config(self._context.dynamic.broker, settings, existing)
+        except ConfigError as error:
+            raise invalid_value("TOPIC", name, error) from error
+        return settings
+
+    def _checked_broker(
+        self, per_broker: bool, existing: Mapping[str, str], settings: Mapping[str, str]
+    ) -> Mapping[str, str]:
+        self._context.dynamic.validate_broker_change(settings, per_broker=per_broker)
+        return settings
 
     # -- checks -------------------------------------------------------------------------------------------------------
 
@@ -230,6 +244,12 @@ class ConfigsApi:
                 ErrorCode.INVALID_REQUEST,
                 f"Unexpected broker id, expected {self._context.broker_id} or empty string, but received {name}",
             )
+
+
+def _applied(
+    changes: Sequence[ConfigChange], known: Mapping[str, Setting], existing: Mapping[str, str]
+) -> Mapping[str, str]:
+    return apply_changes(existing, changes, known)
 
 
 def _check_once(named: Counter[tuple[int, str]], resource: "_Resource") -> None:
@@ -353,9 +373,9 @@ def refuse_alter_incrementally(
 
 
 def handlers(
-    context: BrokerContext, store: ConfigStore, read_broker: ReadBroker, write: WriteConfig
+    context: BrokerContext, store: ConfigStore, read_broker: ReadBroker, change: ChangeConfig
 ) -> list[ApiHandler]:
-    api = ConfigsApi(context, store, read_broker, write)
+    api = ConfigsApi(context, store, read_broker, change)
     return [
         ApiHandler(api_named("DescribeConfigs"), api.describe, refuse_describe),
         ApiHandler(api_named("AlterConfigs"), api.alter, refuse_alter),

@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from typing import Final
 
 from barnabas.coordination import paths
-from barnabas.coordination.config_store import ConfigStore, WriteConfig
+from barnabas.coordination.config_store import ChangeConfig, ConfigStore
+from barnabas.core.config.definition import INT_MAX, LONG_MAX
 from barnabas.core.errors import ErrorCode, Refused
 from barnabas.core.words import AclOperation
 from barnabas.protocol.messages.alter_client_quotas import (
@@ -53,10 +54,10 @@ Named = dict[str, str | None]
 
 
 class QuotasApi:
-    def __init__(self, context: BrokerContext, store: ConfigStore, write_config: WriteConfig) -> None:
+    def __init__(self, context: BrokerContext, store: ConfigStore, change_config: ChangeConfig) -> None:
         self._context = context
         self._store = store
-        self._write_config = write_config
+        self._change_config = change_config
 
     # -- DescribeClientQuotas -----------------------------------------------------------------------------------------
 
@@ -96,14 +97,20 @@ class QuotasApi:
             and await address_of(paths.desanitize(name)) is None
         ):
             raise Refused(ErrorCode.INVALID_REQUEST, f"{name} is not a valid IP or resolvable host.")
-        settings = await self._store.read(entity_type, name)
-        for operation in entry.ops:
-            if operation.remove:
-                settings.pop(operation.key, None)
-            else:
-                settings[operation.key] = _value(operation, keys)
-        if not validate_only:
-            await self._write_config(entity_type, name, settings)
+
+        def changed(stored: Mapping[str, str]) -> dict[str, str]:
+            settings = dict(stored)
+            for operation in entry.ops:
+                if operation.remove:
+                    settings.pop(operation.key, None)
+                else:
+                    settings[operation.key] = _value(operation, keys)
+            return settings
+
+        if validate_only:
+            changed({})
+        else:
+            await self._change_config(entity_type, name, changed)
 
 
 async def stored_quotas(store: ConfigStore) -> list[tuple[Named, dict[str, str]]]:
@@ -210,9 +217,10 @@ def quota_text(key: str, value: float) -> str:
         raise Refused(ErrorCode.INVALID_REQUEST, f"Configuration {key} must be a finite number, not {value}")
     if key in _FRACTIONAL:
         return str(value)
-    whole = int(value + _EPSILON)
+    kind, most = ("INT", INT_MAX) if key in _IP_KEYS else ("LONG", LONG_MAX)
+    # As Java does it, for which 2^63 is the largest long. A Kafka broker of the cluster could not start with more.
+    whole = max(-most, min(int(value + _EPSILON), most))
     if abs(whole - value) > _EPSILON:
-        kind = "INT" if key in _IP_KEYS else "LONG"
         raise Refused(ErrorCode.INVALID_REQUEST, f"Configuration {key} must be a {kind} value")
     return str(whole)
 
@@ -235,8 +243,8 @@ def _refuse_alter(request: AlterClientQuotasRequest, code: ErrorCode, message: s
     return AlterClientQuotasResponse(entries=[_answer(entry, code, message) for entry in request.entries])
 
 
-def handlers(context: BrokerContext, store: ConfigStore, write_config: WriteConfig) -> list[ApiHandler]:
-    api = QuotasApi(context, store, write_config)
+def handlers(context: BrokerContext, store: ConfigStore, change_config: ChangeConfig) -> list[ApiHandler]:
+    api = QuotasApi(context, store, change_config)
     return [
         ApiHandler(api_named("DescribeClientQuotas"), api.describe, _refuse_describe),
         ApiHandler(api_named("AlterClientQuotas"), api.alter, _refuse_alter),

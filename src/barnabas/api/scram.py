@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from barnabas.auth.mechanisms.scram import BY_NAME, ITERATIONS_MAX, ITERATIONS_MIN, ScramCredential, ScramMechanism
 from barnabas.coordination import paths
-from barnabas.coordination.config_store import ConfigStore, WriteConfig
+from barnabas.coordination.config_store import ChangeConfig, ConfigStore
 from barnabas.core.errors import ErrorCode, Refused
 from barnabas.core.words import AclOperation
 from barnabas.protocol.messages.alter_user_scram_credentials import (
@@ -36,10 +36,10 @@ _NO_SUCH_USER = "Attempt to describe a user credential that does not exist"
 
 
 class ScramApi:
-    def __init__(self, context: BrokerContext, store: ConfigStore, write_config: WriteConfig) -> None:
+    def __init__(self, context: BrokerContext, store: ConfigStore, change_config: ChangeConfig) -> None:
         self._context = context
         self._store = store
-        self._write_config = write_config
+        self._change_config = change_config
 
     # -- DescribeUserScramCredentials ---------------------------------------------------------------------------------
 
@@ -91,21 +91,27 @@ class ScramApi:
     async def _alter_user(
         self, user: str, deletions: list[ScramCredentialDeletion], upsertions: list[ScramCredentialUpsertion]
     ) -> AlterUserScramCredentialsResult:
-        entity = paths.sanitize(user)
-        settings = await self._store.read(paths.USERS, entity)
-        for deletion in deletions:
-            if settings.pop(ScramMechanism(deletion.mechanism).sasl_name, None) is None:
-                words = "Attempt to delete a user credential that does not exist"
-                return _altered(user, ErrorCode.RESOURCE_NOT_FOUND, words)
-        for upsertion in upsertions:
-            mechanism = ScramMechanism(upsertion.mechanism)
-            settings[mechanism.sasl_name] = ScramCredential.of_salted(
-                mechanism,
-                bytes(upsertion.salted_password),
-                salt=bytes(upsertion.salt),
-                iterations=upsertion.iterations,
-            ).encode()
-        await self._write_config(paths.USERS, entity, settings)
+        def changed(stored: Mapping[str, str]) -> dict[str, str]:
+            settings = dict(stored)
+            for deletion in deletions:
+                if settings.pop(ScramMechanism(deletion.mechanism).sasl_name, None) is None:
+                    raise Refused(
+                        ErrorCode.RESOURCE_NOT_FOUND, "Attempt to delete a user credential that does not exist"
+                    )
+            for upsertion in upsertions:
+                mechanism = ScramMechanism(upsertion.mechanism)
+                settings[mechanism.sasl_name] = ScramCredential.of_salted(
+                    mechanism,
+                    bytes(upsertion.salted_password),
+                    salt=bytes(upsertion.salt),
+                    iterations=upsertion.iterations,
+                ).encode()
+            return settings
+
+        try:
+            await self._change_config(paths.USERS, paths.sanitize(user), changed)
+        except Refused as refusal:
+            return _altered(user, refusal.code, refusal.message)
         return _altered(user)
 
 
@@ -181,8 +187,8 @@ def _refuse_alter(request: AlterUserScramCredentialsRequest, code: ErrorCode, me
     return AlterUserScramCredentialsResponse(results=[_altered(user, code, message) for user in users])
 
 
-def handlers(context: BrokerContext, store: ConfigStore, write_config: WriteConfig) -> list[ApiHandler]:
-    api = ScramApi(context, store, write_config)
+def handlers(context: BrokerContext, store: ConfigStore, change_config: ChangeConfig) -> list[ApiHandler]:
+    api = ScramApi(context, store, change_config)
     return [
         ApiHandler(api_named("DescribeUserScramCredentials"), api.describe, _refuse_describe),
         ApiHandler(api_named("AlterUserScramCredentials"), api.alter, _refuse_alter),

@@ -202,6 +202,10 @@ class Consumer:
                 moved[fetched.partition.topic] = None
             elif code is not ErrorCode.NONE:
                 raise BrokerRefused(code, str(fetched.partition))
+            elif fetched.preferred_replica >= 0 and fetched.preferred_replica not in self.cluster.image.brokers:
+                # It has come since this client last asked. The leader gives no records, and would be asked again and again.
+                has_failed = True
+                moved[fetched.partition.topic] = None
             elif fetched.preferred_replica >= 0:
                 until_s = asyncio.get_running_loop().time() + self.cluster.config.metadata_max_age_ms / 1000
                 self._preferred[fetched.partition] = (fetched.preferred_replica, until_s)

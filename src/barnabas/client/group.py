@@ -202,15 +202,21 @@ class GroupConsumer:
         try:
             await self.commit()
         except BrokerRefused as refused:
-            if refused.code not in REJOIN:
+            if refused.code not in REJOIN and not refused.retriable:
                 raise
+            # Of a topic that was deleted, say. That must keep the member neither from the others nor from joining again.
+            log.warning("group %s: not committed: %s", self._group.group_id, refused)
         except DeadlineExceeded:
             return  # the coordinator is out of reach; the next commit says it all
 
     async def _look(self) -> None:
         """Partitions that were added are given out when the member that leads the group joins again."""
         before = dict(self._subscription.counts)
-        self._added.update(await self._subscription.look())
+        try:
+            self._added.update(await self._subscription.look())
+        except DeadlineExceeded as error:
+            log.warning("group %s cannot look for new partitions yet: %s", self._group.group_id, error)
+            return
         if before != self._subscription.counts and (
             self.member.is_leader or before.keys() != self._subscription.counts.keys()
         ):
@@ -235,6 +241,17 @@ class GroupConsumer:
         assignment = await self._join()
         self.joins += 1
         self.joined_at_s = asyncio.get_running_loop().time()
+        # What it had before is another's now, perhaps: nothing of that is read or committed in the name of the new generation.
+        self.consumer.assign({})
+        self._consumed, self._committed = {}, {}
+        try:
+            await self._begin(assignment)
+        except BaseException:
+            self.member.rejoin_needed = True  # it has partitions, and does not know where to begin
+            raise
+
+    async def _begin(self, assignment: Sequence[TopicPartition]) -> None:
+        """Where the group has left off, or where the settings say."""
         committed = await committed_offsets(self._cluster, self._group.group_id, assignment, require_stable=True)
         positions = {partition: entry.offset for partition, entry in committed.items()}
         added = [partition for partition in assignment if partition not in positions and partition in self._added]

@@ -57,7 +57,7 @@ class BrokerMachine:
     def load(self) -> Program[dict[int, tuple[BrokerRegistration, int]]]:
         """The brokers that are registered, with their epochs. Sets a watch for changes."""
         [listed] = yield from ask((GetChildren(paths.BROKER_IDS, watch=BrokersChanged()),))
-        ids = sorted(int(name) for name in listed.children if _is_broker_id(name))
+        ids = sorted(int(name) for name in listed.children if paths.is_broker_id(name))
         results = yield from ask(Get(paths.broker_id(each), watch=BrokerModified(each)) for each in ids)
         brokers: dict[int, tuple[BrokerRegistration, int]] = {}
         for broker, result in zip(ids, results, strict=True):
@@ -298,8 +298,3 @@ def _few_at_a_time(replicas: Sequence[Replica]) -> Iterator[Sequence[Replica]]:
     """A broker that is told to stop can wait for a moment; those who write to its partitions wait for their share only."""
     for begin in range(0, len(replicas), SHUTDOWN_STEP):
         yield replicas[begin : begin + SHUTDOWN_STEP]
-
-
-def _is_broker_id(name: str) -> bool:
-    """As a broker writes it: other children of /brokers/ids are none of ours."""
-    return name.isascii() and name.isdigit() and str(int(name)) == name and int(name) < 2**31

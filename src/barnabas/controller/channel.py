@@ -76,7 +76,11 @@ class BrokerChannel:
 
     def put(self, request: Request) -> None:
         last = self._queue[-1] if self._queue else None
-        if isinstance(request, SendUpdateMetadata) and isinstance(last, SendUpdateMetadata):
+        if (
+            isinstance(request, SendUpdateMetadata)
+            and isinstance(last, SendUpdateMetadata)
+            and not _is_about_successors(request, last)
+        ):
             self._queue[-1] = replace(
                 request,
                 partitions={**last.partitions, **request.partitions},
@@ -139,3 +143,9 @@ class BrokerChannel:
         if isinstance(request, SendUpdateMetadata) and isinstance(response, UpdateMetadataResponse):
             return update_metadata_answer(self.broker_id, response)
         raise TypeError(f"{type(response).__name__} is no answer to {type(request).__name__}")
+
+
+def _is_about_successors(request: SendUpdateMetadata, last: SendUpdateMetadata) -> bool:
+    """Whether it names a topic that took the place of one that `last` tells the end of. In one request the broker would not see
+    that end: coordinators would keep the offsets of the former topic, and groups would read the new one from there."""
+    return any(last.topic_ids.get(topic, topic_id) != topic_id for topic, topic_id in request.topic_ids.items())

@@ -253,15 +253,23 @@ class TopicAdmin:
                 for name, (_, assignment) in planned.items()
             ]
         )
+        known = [name for name, result in zip(planned, results, strict=True) if result.code is ZkCode.NODE_EXISTS]
+        ours = await self._made_here(known, ids)
         outcomes: dict[str, TopicId | Failure] = {}
         for name, result in zip(planned, results, strict=True):
-            if result.ok:
+            if result.ok or name in ours:
                 outcomes[name] = ids[name]
             elif result.code is ZkCode.NODE_EXISTS:
                 outcomes[name] = Failure(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
             else:
                 outcomes[name] = Failure(ErrorCode.UNKNOWN_SERVER_ERROR, f"{paths.topic(name)}: {result.code.value}")
         return outcomes
+
+    async def _made_here(self, names: Sequence[str], ids: Mapping[str, TopicId]) -> set[str]:
+        """Of topics that are there already, those that were made with these ids: a lost connection takes the answer along, and
+        what is repeated then is refused."""
+        found = (await self._session.batch([Get(paths.topic(name)) for name in names])).results if names else ()
+        return {name for name, result in zip(names, found, strict=True) if _topic_id(name, result) == ids[name]}
 
     # --- deleting -----------------------------------------------------------------------------------------------------
 
@@ -305,21 +313,20 @@ class TopicAdmin:
                 results[more.name] = Failure(refused.code, refused.message)
         if validate_only:
             return results
-        written = await self._guarded(
-            [
-                SetData(
-                    paths.topic(name),
-                    TopicAssignment(
-                        before.topic_id,
-                        {**before.partitions, **{number: ReplicaAssignment(each) for number, each in added.items()}},
-                    ).encode(),
-                    version,
-                )
-                for name, (before, version, added) in planned.items()
-            ]
-        )
-        for name, result in zip(planned, written, strict=True):
-            if not result.ok:
+        writes = [
+            SetData(
+                paths.topic(name),
+                TopicAssignment(
+                    before.topic_id,
+                    {**before.partitions, **{number: ReplicaAssignment(each) for number, each in added.items()}},
+                ).encode(),
+                version,
+            )
+            for name, (before, version, added) in planned.items()
+        ]
+        written = await self._guarded(writes)
+        for name, operation, result in zip(planned, writes, written, strict=True):
+            if not result.ok and not await self._is_written(operation):
                 # The topic was changed meanwhile.
                 results[name] = Failure(ErrorCode.REASSIGNMENT_IN_PROGRESS, f"'{name}': {result.code.value}")
         waiting = {name: tuple(planned[name][2]) for name in planned if results[name] is None}
@@ -328,6 +335,11 @@ class TopicAdmin:
         ):
             results[name] = Failure(ErrorCode.REQUEST_TIMED_OUT)
         return results
+
+    async def _is_written(self, operation: SetData) -> bool:
+        """Whether what was refused has been done all the same: the answer was lost with its connection."""
+        [found] = (await self._session.batch([Get(operation.path)])).results
+        return found.stat is not None and (found.data, found.stat.version) == (operation.data, operation.version + 1)
 
     def _plan_growth(self, more: MorePartitions, result: Result) -> tuple[TopicAssignment, int, Assignment]:
         if more.name in FIXED_TOPICS:
@@ -380,6 +392,13 @@ async def _waited_ms(event: asyncio.Event, limit_s: float) -> int:
     except TimeoutError:
         pass  # whoever waits looks for itself
     return math.ceil((now_s() - began_s) * 1000)
+
+
+def _topic_id(name: str, result: Result) -> TopicId | None:
+    try:
+        return TopicAssignment.decode(name, result.data or b"").topic_id
+    except Malformed:
+        return None
 
 
 def _created(failure: Failure | None, topic_id: TopicId | None, assignment: Assignment) -> CreatedTopic:

@@ -38,8 +38,10 @@ _SHORT_LIVED = (paths.CLIENTS, paths.USERS, paths.IPS)
 Entity = tuple[str, str]
 #: (entity type, sanitized entity name, settings as they are now)
 ConfigListener = Callable[[str, str, Mapping[str, str]], None]
-#: Replaces an entity's settings in ZooKeeper and on this broker: (entity type, name, settings).
-WriteConfig = Callable[[str, str, Mapping[str, str]], Awaitable[None]]
+#: What the settings are to be, of what they are; None: as they are. Called again where somebody else has written meanwhile.
+Change = Callable[[Mapping[str, str]], Mapping[str, str] | None]
+#: Changes an entity's settings in ZooKeeper and on this broker: (entity type, name, change).
+ChangeConfig = Callable[[str, str, Change], Awaitable[None]]
 
 
 class ConfigStore:
@@ -103,23 +105,60 @@ class ConfigStore:
 
     async def write(self, entity_type: str, name: str, settings: Mapping[str, str]) -> None:
         """Replaces an entity's settings, then tells every broker. Users, clients and addresses that have none left go."""
-        if settings or entity_type not in _SHORT_LIVED or not await self._removed(entity_type, name):
-            await self._put(paths.config_entity(entity_type, name), encode_config(settings))
-        await self._session.create(paths.config_change(), encode_config_change(f"{entity_type}/{name}"), sequence=True)
+        await self.change(entity_type, name, lambda found: settings)
 
-    async def _put(self, path: str, data: bytes) -> None:
+    async def change(self, entity_type: str, name: str, change: Change) -> Mapping[str, str] | None:
+        """The settings as they are then; None where they stay. Tells the listener here, and every broker.
+
+        Two who change one setting each, on whatever brokers, write all of them: in Kafka one of them is lost.
+        """
+        tried: Mapping[str, str] | None = None
+        while True:
+            found, version = await self._read_version(entity_type, name)
+            # Our own write, most likely: a lost connection takes the answer along.
+            is_done = tried is not None and found == tried
+            wanted = tried if is_done else change(found)
+            if wanted is None:
+                return None
+            if not is_done:
+                tried = wanted
+                try:
+                    await self._put_over(version, entity_type, name, wanted)
+                except (BadVersion, NodeExists):
+                    continue  # somebody has written meanwhile
+            if self._listener is not None:
+                # At once: who changed it here reads what was written, and who writes next is told of next.
+                self._listener(entity_type, name, wanted)
+            data = encode_config_change(f"{entity_type}/{name}")
+            await self._session.create(paths.config_change(), data, sequence=True)
+            return wanted
+
+    async def _read_version(self, entity_type: str, name: str) -> tuple[dict[str, str], int | None]:
+        """Settings, and the version of their znode; None: there is none."""
+        path = paths.config_entity(entity_type, name)
         try:
-            await self._session.set(path, data)
+            data, stat = await self._session.get(path)
         except NoNode:
-            try:
-                await self._session.create(path, data, make_path=True)
-            except NodeExists:
-                await self._session.set(path, data)
+            return {}, None
+        return _decode(path, data), stat.version
 
-    async def _removed(self, entity_type: str, name: str) -> bool:
+    async def _put_over(self, version: int | None, entity_type: str, name: str, settings: Mapping[str, str]) -> None:
+        is_to_go = not settings and entity_type in _SHORT_LIVED
+        if is_to_go and (version is None or await self._removed(entity_type, name, version)):
+            return
+        path, data = paths.config_entity(entity_type, name), encode_config(settings)
+        if version is None:
+            await self._session.create(path, data, make_path=True)
+            return
+        try:
+            await self._session.set(path, data, version)
+        except NoNode as error:
+            raise BadVersion(f"{path} was deleted") from error
+
+    async def _removed(self, entity_type: str, name: str, version: int) -> bool:
         """Whether nothing is left of the entity; False where something stands below it. As Kafka cleans up."""
         try:
-            await self._session.delete(paths.config_entity(entity_type, name))
+            await self._session.delete(paths.config_entity(entity_type, name), version)
         except NoNode:
             return True
         except NotEmpty:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
 from barnabas.coordination import paths
-from barnabas.coordination.operations import Get, GetChildren, Operation
+from barnabas.coordination.operations import Get, GetChildren, Operation, ZkCode
 from barnabas.coordination.session import SessionState, ZooKeeperSession
 from barnabas.coordination.zk_errors import SessionExpired
 from barnabas.coordination.znodes import BrokerRegistration
@@ -46,7 +46,7 @@ class ClusterFeatures:
         #: ZooKeeper's number of the last change among the brokers: one for the whole cluster. A client reads features from
         #: several brokers, and believes the one with the highest epoch.
         self.epoch = 0
-        #: Of each live broker.
+        #: Of each broker, as it was last seen.
         self._broker_epochs: Mapping[int, int] = {}
         #: Called with those that have registered anew since they were last looked at.
         self.on_returned: Callable[[Collection[int]], object] = lambda brokers: None
@@ -89,13 +89,13 @@ class ClusterFeatures:
         [listed] = (await self._session.batch([GetChildren(paths.BROKER_IDS, self._watched)])).results
         if listed.stat is None:
             return True  # no broker was ever there
-        names = [name for name in listed.children if name.isdecimal()]
+        names = [name for name in listed.children if paths.is_broker_id(name)]
         reads: list[Operation] = [Get(paths.broker_id(int(name))) for name in names]
         results = (await self._session.batch(reads)).results
         epoch = listed.stat.pzxid
         announced: list[Mapping[str, tuple[int, int]]] = []
         for name, result in zip(names, results, strict=True):
-            if result.stat is None or result.stat.czxid > epoch:
+            if result.code is ZkCode.NO_NODE or (result.stat is not None and result.stat.czxid > epoch):
                 return False
             announced.append(_announced(int(name), result.data))
         if epoch > self.epoch:
@@ -105,7 +105,8 @@ class ClusterFeatures:
             self._levels, self.epoch = levels, epoch
             before = self._broker_epochs
             now = {int(name): result.stat.czxid for name, result in zip(names, results, strict=True) if result.stat}
-            self._broker_epochs = now
+            # Also of those that are away: the controller may not have said so, and they may be back before it does.
+            self._broker_epochs = {**before, **now}
             if returned := {each for each in now if now[each] != before.get(each, now[each])}:
                 self.on_returned(returned)
         return True

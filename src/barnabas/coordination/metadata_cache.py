@@ -207,6 +207,10 @@ class MetadataCache:
     ) -> None:
         self._version += 1
         topic = self._topics.get(name)
+        if topic is not None and topic.id != topic_id and ZERO_TOPIC_ID not in (topic.id, topic_id):
+            # Deleted and made again while nobody could tell. The former one may have had more partitions. Kafka keeps those.
+            deleted.update(dict.fromkeys(TopicPartition(name, number) for number in topic.partitions))
+            topic.partitions.clear()
         for state in states:
             partition = TopicPartition(name, state.partition_index)
             if state.leader == LEADER_DURING_DELETE:

@@ -69,6 +69,11 @@ def broker_id(broker: int) -> str:
     return f"{BROKER_IDS}/{broker}"
 
 
+def is_broker_id(name: str) -> bool:
+    """As a broker writes it. Other children of /brokers/ids are none of ours."""
+    return name.isascii() and name.isdigit() and len(name) <= 10 and str(int(name)) == name and int(name) < 2**31
+
+
 def topic(name: str) -> str:
     return f"{BROKER_TOPICS}/{name}"
 

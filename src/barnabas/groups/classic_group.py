@@ -417,6 +417,7 @@ class ClassicGroup:
         self.members = {}
         self.static_members = {}
         for each in value.members:
+            chosen = Protocol(value.protocol or "", bytes(each.subscription))
             member = known.get(each.member_id) or ClassicMember(
                 member_id=each.member_id,
                 instance_id=each.group_instance_id,
@@ -425,8 +426,11 @@ class ClassicGroup:
                 rebalance_timeout_ms=0,
                 session_timeout_ms=0,
                 protocol_type=value.protocol_type,
-                protocols=(Protocol(value.protocol or "", bytes(each.subscription)),),
+                protocols=(chosen,),
             )
+            if chosen not in member.protocols:
+                # Of an earlier generation, in a log that is being loaded: the member has said something else since.
+                member.protocols = (chosen,)
             member.rebalance_timeout_ms = (
                 each.session_timeout if each.rebalance_timeout == -1 else each.rebalance_timeout
             )

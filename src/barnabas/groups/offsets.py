@@ -46,6 +46,8 @@ NO_OFFSET: Final = -1
 NO_EPOCH: Final = -1
 #: An offset that expires with its group.
 NO_EXPIRY: Final = -1
+#: What a record has room for.
+EXPIRY_MAX_MS: Final = 2**63 - 1
 #: Tombstones in one batch: it must fit into `max.message.bytes`.
 TOMBSTONES_MAX: Final = 2_000
 #: Of their keys, which have a group and a topic in them.
@@ -109,7 +111,10 @@ class Offsets:
         if isinstance(group, ClassicGroup) and group.is_in(STABLE, PREPARING):
             # A commit renews the session.
             self._classic.heard_from(group, group.members[request.member_id], out)
-        expire_ms = NO_EXPIRY if request.retention_time_ms == -1 else now_ms + request.retention_time_ms
+        # "For ever" is as many milliseconds as there can be, to some clients.
+        expire_ms = (
+            NO_EXPIRY if request.retention_time_ms == -1 else min(now_ms + request.retention_time_ms, EXPIRY_MAX_MS)
+        )
         response = OffsetCommitResponse()
         for topic in request.topics:
             answers = OffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id)

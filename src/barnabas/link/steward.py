@@ -16,7 +16,7 @@ from barnabas.client.image import TopicInfo
 from barnabas.controller.driver import Controller
 from barnabas.controller.topics import MorePartitions, NewTopic
 from barnabas.coordination import paths
-from barnabas.coordination.config_store import ConfigStore, WriteConfig
+from barnabas.coordination.config_store import ChangeConfig, ConfigStore
 from barnabas.coordination.metadata_cache import MetadataCache
 from barnabas.coordination.znodes_link import MirrorState, MirrorTopic
 from barnabas.core.config.catalog import TOPIC_SETTINGS
@@ -44,7 +44,7 @@ class Steward:
         controller: Controller,
         metadata: MetadataCache,
         configs: ConfigStore,
-        write_config: WriteConfig,
+        change_config: ChangeConfig,
         producer_ids: ProducerIdSpace,
         *,
         group_turns: Callable[[str], Awaitable[Mapping[BrokerId, int]]],
@@ -54,7 +54,7 @@ class Steward:
         self._controller = controller
         self._metadata = metadata
         self._configs = configs
-        self._write_config = write_config
+        self._change_config = change_config
         self._producer_ids = producer_ids
         self._group_turns = group_turns
         #: Of topics whose mirrors have ended: how often brokers had looked at the groups by then.
@@ -144,10 +144,14 @@ class Steward:
 
     async def _adopt(self, link: Link, name: str) -> None:
         """From now on nobody writes to it: then its leaders cut it."""
-        settings = await self._configs.read(paths.TOPICS, name)
-        if LINK_NAME not in settings:
+
+        def adopted(settings: Mapping[str, str]) -> Mapping[str, str] | None:
+            if LINK_NAME in settings:
+                return None
             log.warning("link %s: %s becomes a mirror of what it was the source of", link.name, name)
-            await self._write_config(paths.TOPICS, name, {**settings, LINK_NAME: link.name})
+            return {**settings, LINK_NAME: link.name}
+
+        await self._change_config(paths.TOPICS, name, adopted)
 
     async def _create(self, link: Link, info: TopicInfo, settings: Mapping[str, str]) -> None:
         assert link.settings is not None
@@ -196,8 +200,8 @@ class Steward:
                 return
             seen = max((each.producer_id_max for each in ended), default=-1)
             await self._store.raise_producer_ids(self._producer_ids.first_free(seen))
-            await self._write_config(
-                paths.TOPICS, name, {key: value for key, value in settings.items() if key != LINK_NAME}
+            await self._change_config(
+                paths.TOPICS, name, lambda found: {key: found[key] for key in found if key != LINK_NAME}
             )
         log.info("link %s: %s is promoted: it may be written to", link.name, name)
         changed = await self._store.change_topic(
@@ -247,13 +251,15 @@ class Steward:
         """Settings that the link takes over are the source's; others are this cluster's own."""
         assert link.settings is not None
         followed = frozenset(link.settings.topic_configs)
-        before = await self._configs.read(paths.TOPICS, name)
-        if before.get(LINK_NAME) != link.name:
-            return
-        after = {key: value for key, value in before.items() if key not in followed} | dict(settings)
-        if after != before:
+
+        def followed_by(before: Mapping[str, str]) -> Mapping[str, str] | None:
+            after = {key: value for key, value in before.items() if key not in followed} | dict(settings)
+            if before.get(LINK_NAME) != link.name or after == before:
+                return None
             log.info("link %s: settings of %s changed at the source", link.name, name)
-            await self._write_config(paths.TOPICS, name, after)
+            return after
+
+        await self._change_config(paths.TOPICS, name, followed_by)
 
 
 @contextmanager

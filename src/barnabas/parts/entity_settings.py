@@ -7,7 +7,7 @@ import logging
 from collections.abc import Iterable, Mapping
 
 from barnabas.coordination import paths
-from barnabas.coordination.config_store import ConfigStore, Entity
+from barnabas.coordination.config_store import Change, ConfigStore, Entity
 from barnabas.coordination.zk_errors import SessionExpired
 from barnabas.core.config.dynamic import DynamicConfig, usable_of_broker
 from barnabas.core.errors import ErrorCode, Refused
@@ -74,18 +74,30 @@ class EntitySettings:
 
     async def read_broker(self, name: str) -> dict[str, str]:
         """The dynamic settings of this broker, or the cluster's defaults, as they are in ZooKeeper now; passwords are plain."""
-        stored = await self.store.read(paths.BROKERS_ENTITY, name)
+        return self._of_broker(name, await self.store.read(paths.BROKERS_ENTITY, name))
+
+    def _of_broker(self, name: str, stored: Mapping[str, str]) -> dict[str, str]:
         is_own = name == self._broker
         if is_own:
             stored, _ = self._security.secrets.reveal(stored)
         return usable_of_broker(stored, per_broker=is_own)[0]
 
     async def write(self, entity_type: str, name: str, settings: Mapping[str, str]) -> None:
-        """In ZooKeeper for everyone; here at once, so that who changed it here reads what was written."""
-        if entity_type == paths.BROKERS_ENTITY:
-            settings = self._security.secrets.protect(settings, per_broker=name != paths.DEFAULT_ENTITY)
-        await self.store.write(entity_type, name, settings)
-        self._changed(entity_type, name, settings)
+        """All of them."""
+        await self.change(entity_type, name, lambda found: settings)
+
+    async def change(self, entity_type: str, name: str, change: Change) -> None:
+        """In ZooKeeper for everyone, and here at once. A broker's passwords are plain to `change`."""
+
+        def stored_change(stored: Mapping[str, str]) -> Mapping[str, str] | None:
+            if entity_type != paths.BROKERS_ENTITY:
+                return change(stored)
+            wanted = change(self._of_broker(name, stored))
+            if wanted is None:
+                return None
+            return self._security.secrets.protect(wanted, per_broker=name != paths.DEFAULT_ENTITY)
+
+        await self.store.change(entity_type, name, stored_change)
 
     async def _encode_secrets_anew(self) -> None:
         """After a change of `password.encoder.secret`, once: the former one is not needed any more then."""

@@ -131,7 +131,7 @@ def assemble(
         context.controller,
         context.metadata,
         settings.store,
-        settings.write,
+        settings.change,
         ids,
         group_turns=others.group_turns,
     )

@@ -1,5 +1,6 @@
 """Settings by request: a change goes to what ZooKeeper has, and one bad entity keeps no other from its answer."""
 
+import asyncio
 import math
 from pathlib import Path
 
@@ -63,6 +64,14 @@ def test_a_quota_that_is_no_number_is_refused_for_its_entity(key: str, value: fl
     assert refusal.value.code is ErrorCode.INVALID_REQUEST
 
 
+@pytest.mark.parametrize(("key", "most"), [("producer_byte_rate", 2**63 - 1), ("connection_creation_rate", 2**31 - 1)])
+def test_a_quota_is_as_large_as_java_has_numbers(key: str, most: int) -> None:
+    """A Kafka broker of the cluster that finds a larger one does not start any more."""
+    assert quota_text(key, float(most)) == str(most)
+    with pytest.raises(Refused, match="must be a"):
+        quota_text(key, float(most) * 4)
+
+
 def change(broker: str, name: str, value: str) -> IncrementalAlterConfigsRequest:
     entry = AlterableConfig(name=name, config_operation=AlterOperation.SET, value=value)
     return IncrementalAlterConfigsRequest(
@@ -89,5 +98,24 @@ def test_a_change_keeps_what_another_broker_has_just_written(tmp_path: Path, bro
             assert [each.error_code for each in response.responses] == [ErrorCode.NONE]
             stored = await ConfigStore(other, SystemClock()).read(paths.BROKERS_ENTITY, entity)
             assert stored == {**written, "log.retention.ms": "1000000"}
+
+    run(scenario())
+
+
+def test_changes_of_several_settings_at_once_lose_none(tmp_path: Path) -> None:
+    """Two tools, each with one setting of the same broker, or of the same topic: each writes all of them."""
+    names = ["log.retention.ms", "log.retention.bytes", "log.segment.bytes"]
+
+    async def scenario() -> None:
+        async with zookeeper() as ensemble, live_broker(ensemble, tmp_path) as broker:
+            await asyncio.gather(
+                *(
+                    ask(broker, change("", name, "1000000"), IncrementalAlterConfigsResponse, version=1)
+                    for name in names
+                )
+            )
+            stored = await broker.settings.store.read(paths.BROKERS_ENTITY, paths.DEFAULT_ENTITY)
+            assert stored == dict.fromkeys(names, "1000000")
+            assert broker.dynamic.cluster_default == stored
 
     run(scenario())

@@ -157,7 +157,8 @@ class FakeCluster:
             call.reply(ProduceResponse(responses=answers))
 
     def _name(self, name: str, topic_id: bytes) -> str:
-        return name or next(known for known, own in self.ids.items() if own == topic_id)
+        """Empty: there is no such topic any more."""
+        return name or next((known for known, own in self.ids.items() if own == topic_id), "")
 
     def _append(self, topic: str, part: PartitionProduceData, code: ErrorCode) -> PartitionProduceResponse:
         assert isinstance(part.records, bytes | memoryview)
@@ -206,6 +207,9 @@ class FakeCluster:
         end = self.ends.get(where, 0)
         data = bytes(self.logs.get(where, b""))
         answer = PartitionData(partition_index=partition, high_watermark=end, last_stable_offset=end, records=b"")
+        if not topic:
+            answer.error_code = ErrorCode.UNKNOWN_TOPIC_ID
+            return answer
         if where in self.fetch_errors:
             answer.error_code = self.fetch_errors[where]
             return answer

@@ -253,6 +253,41 @@ def test_leader_that_names_a_nearer_replica_is_obeyed(trouble: ErrorCode) -> Non
     assert asked[: len(expected)] == expected
 
 
+def test_replica_that_came_since_the_last_metadata_is_looked_for() -> None:
+    """The leader gives no records to who is sent elsewhere: whoever does not know the place would ask it for ever."""
+    fake = FakeCluster()
+    fake.append("t", batch(b"x"))
+    asked: list[str] = []
+    fetch = fake.broker.handlers[FETCH]
+
+    def lead(call: Call) -> None:
+        assert isinstance(call.message, FetchRequest)
+        asked.append("leader")
+        topic = call.message.topics[0]
+        redirect = PartitionData(partition_index=0, preferred_read_replica=2, records=b"")
+        call.reply(
+            FetchResponse(
+                responses=[FetchableTopicResponse(topic=topic.topic, topic_id=topic.topic_id, partitions=[redirect])]
+            )
+        )
+
+    fake.broker.handlers[FETCH] = lead
+
+    async def scenario(cluster: AsyncClient) -> None:
+        await cluster.refresh(["t"])
+        near = FakeBroker(handlers={FETCH: fetch})
+        async with near:
+            fake.followers.append(near)
+            config = ConsumerConfig(client_rack="here", retry_backoff_ms=5)
+            async with Consumer(cluster, config) as consumer:
+                consumer.assign({T0: 0})
+                [fetched] = await consumer.poll(5_000)
+                assert [record.value for record in fetched.records()] == [b"x"]
+
+    fake.run(scenario)
+    assert asked == ["leader"] * 2
+
+
 def test_next_position_is_past_batches_that_hold_nothing_to_see() -> None:
     marker = end_txn_marker(
         commit=True, coordinator_epoch=0, producer_id=1, producer_epoch=0, timestamp=1, base_offset=9

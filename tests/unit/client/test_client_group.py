@@ -8,7 +8,7 @@ from client_fake_broker import Call
 from client_fake_cluster import FakeCluster, canned
 
 from barnabas.client.asynchronous import AsyncClient
-from barnabas.client.errors import BrokerRefused
+from barnabas.client.errors import BrokerRefused, DeadlineExceeded
 from barnabas.client.fetching import ConsumerConfig
 from barnabas.client.group import GroupConsumer, assign_range
 from barnabas.client.membership import GroupConfig
@@ -392,3 +392,61 @@ def test_poll_ends_in_time_while_no_coordinator_is_there() -> None:
                 assert await consumer.poll(100) == []
 
     fake.run(scenario)
+
+
+def test_topic_whose_offsets_cannot_be_committed_any_more_keeps_the_member_from_nothing() -> None:
+    """It was deleted with records of it consumed and not committed: each attempt to join again failed over that."""
+    fake = FakeCluster(topics={"t": 1, "u": 1})
+    group = OneMemberGroup(fake)
+    fake.append("u", records(b"a"))
+
+    async def scenario(cluster: AsyncClient) -> None:
+        async with GroupConsumer(cluster, GroupConfig(group_id="g"), topics=["t", "u"], config=EARLIEST) as consumer:
+            (fetched,) = await consumer.poll(5_000)
+            consumer.consumed(fetched.partition, fetched.next_position)
+            del fake.topics["u"]
+            group.commit_error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            await until_joined(consumer, 2)
+            group.commit_error = ErrorCode.NONE
+            fake.append("t", records(b"b"))
+            (fetched,) = await consumer.poll(5_000)
+            assert fetched.partition == TopicPartition("t", 0)
+
+    fake.run(scenario, metadata_max_age_ms=50, api_timeout_ms=300)
+
+
+async def until_joined(consumer: GroupConsumer, joins: int) -> None:
+    while consumer.joins < joins:
+        await consumer.poll(10)
+
+
+def test_member_that_cannot_learn_where_to_begin_keeps_nothing_of_what_it_had() -> None:
+    """It went on with the partitions of the generation before, and committed them in the name of the new one."""
+    fake = FakeCluster(topics={"t": 2})
+    group = OneMemberGroup(fake)
+    fake.append("t", records(b"a"))
+    fetch_offsets = fake.broker.handlers[OFFSET_FETCH]
+
+    async def scenario(cluster: AsyncClient) -> None:
+        config = GroupConfig(group_id="g", heartbeat_interval_ms=10)
+        async with GroupConsumer(cluster, config, topics=["t"], config=EARLIEST) as consumer:
+            (fetched,) = await consumer.poll(5_000)
+            consumer.consumed(fetched.partition, fetched.next_position)
+            pending = OffsetFetchResponsePartitions(error_code=ErrorCode.UNSTABLE_OFFSET_COMMIT, metadata="")
+            unstable = OffsetFetchResponseGroup(
+                group_id="g", topics=[OffsetFetchResponseTopics(name="t", partitions=[pending])]
+            )
+            fake.broker.handlers[OFFSET_FETCH] = canned([OffsetFetchResponse(groups=[unstable])])
+            group.heartbeats = [ErrorCode.REBALANCE_IN_PROGRESS]
+            with pytest.raises(DeadlineExceeded, match="UNSTABLE_OFFSET_COMMIT"):
+                await consumer.poll(5_000)
+            assert consumer.consumer.assignment == [], "another member may have them by now"
+            commits = len(group.commits)
+            await consumer.commit()
+            assert len(group.commits) == commits
+            fake.broker.handlers[OFFSET_FETCH] = fetch_offsets
+            fake.append("t", records(b"b"))
+            (fetched,) = await consumer.poll(5_000)
+            assert [record.value for record in fetched.records()] == [b"b"], "it has joined again"
+
+    fake.run(scenario, api_timeout_ms=200)

@@ -49,3 +49,30 @@ def test_time_limit_holds_while_offsets_cannot_be_looked_up() -> None:
                 assert await source.poll(100) == []
 
     fake.run(scenario, api_timeout_ms=600_000)
+
+
+@pytest.mark.parametrize("include", [None, "t|u"])
+def test_topic_that_a_broker_did_not_know_for_a_while_is_not_read_again(include: str | None) -> None:
+    """A broker that has just started hears of some topics before others, and of some of their partitions."""
+    fake = FakeCluster(topics={"t": 2, "u": 1}, ids={"t": bytes(range(16)), "u": bytes(range(1, 17))})
+    fake.append("t", record())
+    fake.append("t", record(), 1)
+
+    async def scenario(cluster: AsyncClient) -> None:
+        async with _source(cluster, ConsumerConfig(), {}, None if include else "t", include, None, -2, None) as source:
+            read: list[TopicPartition] = []
+            while len(read) < 2:
+                read += [fetched.partition for fetched in await source.poll(5_000)]
+            for known in (None, 1):
+                fake.topics.pop("t") if known is None else fake.topics.update(t=known)
+                assert await source.poll(200) == []
+                fake.topics["t"] = 2
+                assert await source.poll(200) == [], "it was read before"
+            fake.ids["t"] = bytes(range(2, 18))
+            fake.logs.clear()
+            fake.ends.clear()
+            fake.append("t", record())
+            [fetched] = await source.poll(5_000)
+            assert fetched.position == 0, "deleted and made again"
+
+    fake.run(scenario, metadata_max_age_ms=20)

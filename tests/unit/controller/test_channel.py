@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 
 import pytest
 
@@ -18,7 +19,13 @@ from barnabas.controller.effects import (
 from barnabas.controller.events import AnswerEvent, LeaderAndIsrAnswered, StopReplicaAnswered, UpdateMetadataAnswered
 from barnabas.controller.lifeline import REFUSALS
 from barnabas.controller.wire import Translator
-from barnabas.coordination.znodes import BrokerRegistration, Endpoint, LeaderAndIsr, ReplicaAssignment
+from barnabas.coordination.znodes import (
+    LEADER_DURING_DELETE,
+    BrokerRegistration,
+    Endpoint,
+    LeaderAndIsr,
+    ReplicaAssignment,
+)
 from barnabas.core.errors import ErrorCode
 from barnabas.core.ids import TopicId, TopicPartition
 from barnabas.protocol import codec
@@ -34,6 +41,7 @@ from barnabas.protocol.messages.update_metadata import UpdateMetadataRequest, Up
 
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
 ID = TopicId(bytes(range(16)))
+OTHER_ID = TopicId(bytes(range(1, 17)))
 BROKER = BrokerRegistration(
     2, (Endpoint("IN", "SASL_SSL", "h", 9093), Endpoint("OUT", "PLAINTEXT", "h", 9092)), rack="r"
 )
@@ -229,6 +237,29 @@ def test_news_that_waits_is_merged_and_the_latest_counts() -> None:
         assert isinstance(news, UpdateMetadataRequest)
         leaders = {each.partition_index: each.leader for each in news.topic_states[0].partition_states}
         assert leaders == {0: 3, 1: 2}
+
+    run(story())
+
+
+def test_end_of_a_topic_is_not_lost_in_the_news_of_its_successor() -> None:
+    async def story() -> None:
+        peer = Peer()
+        line = Line(peer)
+        line.channel.put(leader_and_isr(P0))
+        line.channel.put(metadata(P0, LEADER_DURING_DELETE))
+        line.channel.put(metadata(P1, LEADER_DURING_DELETE))
+        line.channel.put(replace(metadata(P0, 3), topic_ids={"t": OTHER_ID}))
+        line.channel.put(replace(metadata(P1, 3), topic_ids={"t": OTHER_ID}))
+        await line.until(3)
+        told = []
+        for news in peer.received[1:]:
+            assert isinstance(news, UpdateMetadataRequest)
+            [topic] = news.topic_states
+            told.append((topic.topic_id, [(each.partition_index, each.leader) for each in topic.partition_states]))
+        assert told == [
+            (ID, [(0, LEADER_DURING_DELETE), (1, LEADER_DURING_DELETE)]),
+            (OTHER_ID, [(0, 3), (1, 3)]),
+        ], "coordinators forget the offsets of the former topic by its end"
 
     run(story())
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,8 +15,9 @@ from barnabas.controller.effects import Failure
 from barnabas.controller.events import ElectionType, ProposedIsr
 from barnabas.controller.topics import FORMER_TOPIC_WAIT_S, MorePartitions, NewTopic, TopicAdmin, TopicDefaults
 from barnabas.coordination import paths
-from barnabas.coordination.operations import Create, SetData
-from barnabas.coordination.session import SessionState
+from barnabas.coordination.operations import Create, Guard, Operation, SetData
+from barnabas.coordination.session import SessionState, ZooKeeperSession
+from barnabas.coordination.session_batch import BatchAnswer
 from barnabas.coordination.znodes import (
     LeaderAndIsr,
     ReplicaAssignment,
@@ -253,6 +255,36 @@ def test_a_topic_that_the_controller_has_not_heard_of_yet_keeps_its_settings() -
             failure = created["orders"].failure
             assert failure is not None and failure.code is ErrorCode.TOPIC_ALREADY_EXISTS
             assert await settings_of_orders(broker) == COMPACTED.configs
+
+    run(story())
+
+
+class _DoneTwice:
+    """A session whose connection is lost after each write was done, and before it is answered: so it is repeated."""
+
+    def __init__(self, opened: ZooKeeperSession) -> None:
+        self._opened = opened
+
+    async def batch(self, operations: Sequence[Operation], guard: Guard | None = None) -> BatchAnswer:
+        if guard is not None:
+            await self._opened.batch(operations, guard)
+        return await self._opened.batch(operations, guard)
+
+
+def test_what_was_made_before_its_answer_was_lost_is_not_refused() -> None:
+    async def story() -> None:
+        async with live_cluster(1) as cluster:
+            broker = await cluster.the_controller()
+            admin: Any = broker.controller._topics
+            admin._session = _DoneTwice(broker.session)
+            created = await broker.controller.create_topics(
+                [NewTopic("orders", 1, 1), NewTopic("payments", 1, 1)], timeout_ms=10_000
+            )
+            assert [each.failure for each in created.values()] == [None, None], "this request has made them"
+            assert created["orders"].topic_id == broker.metadata.topic_id("orders")
+            grown = await broker.controller.create_partitions([MorePartitions("orders", 3)], timeout_ms=10_000)
+            assert grown == {"orders": None}
+            assert broker.metadata.partition_count("orders") == 3
 
     run(story())
 

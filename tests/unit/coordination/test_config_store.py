@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
-from tests.unit.coordination.zookeeper_fixture import States, run, session, zookeeper
+from tests.unit.coordination.zookeeper_fixture import LosesAnswers, States, run, session, zookeeper
 
 from barnabas.coordination import paths
 from barnabas.coordination.config_store import ConfigStore
@@ -220,5 +220,48 @@ def test_topics_have_no_settings_where_somebody_has_deleted_all() -> None:
         async with zookeeper() as ensemble, session(ensemble) as opened:
             store = ConfigStore(opened, ensemble.clock)
             assert await store.read_new(paths.TOPICS, ["orders"]) == {"orders": {}}
+
+    run(story())
+
+
+def test_two_who_change_one_setting_each_at_once_lose_neither() -> None:
+    """Each writes all settings. Of two read and written side by side, the later write had only its own."""
+
+    async def story() -> None:
+        async with zookeeper() as ensemble, session(ensemble) as one, session(ensemble) as other:
+            await create_top_level_paths(one)
+            stores = [ConfigStore(each, ensemble.clock) for each in (one, other)]
+            for number in range(20):
+                value = {"x": str(number)}
+                await asyncio.gather(
+                    *(
+                        store.change(paths.TOPICS, "t", lambda found, key=key, new=value["x"]: {**found, key: new})  # type: ignore[misc]
+                        for store, key in zip((*stores, stores[0]), "abc", strict=True)
+                    )
+                )
+                assert await stores[1].read(paths.TOPICS, "t") == dict.fromkeys("abc", value["x"])
+            assert len(await one.children(paths.CONFIG_CHANGES)) == 60, "everybody hears of each"
+
+    run(story())
+
+
+def test_change_whose_answer_was_lost_is_not_made_twice() -> None:
+    async def story() -> None:
+        async with zookeeper() as ensemble, session(ensemble) as opened:
+            await create_top_level_paths(opened)
+            store = ConfigStore(cast(ZooKeeperSession, LosesAnswers(opened)), ensemble.clock)
+
+            def removed(found: Mapping[str, str]) -> dict[str, str]:
+                assert "x" in found, "it is gone, and this change has done it"
+                return {key: value for key, value in found.items() if key != "x"}
+
+            for kind, name in ((paths.USERS, "alice"), (paths.TOPICS, "t")):
+                assert await store.change(kind, name, lambda found: {"x": "1"}) == {"x": "1"}
+                assert await store.change(kind, name, lambda found: {**found, "y": "1"}) == {"x": "1", "y": "1"}
+                assert await store.change(kind, name, removed) == {"y": "1"}
+                assert await store.change(kind, name, lambda found: None) is None
+                assert await store.change(kind, name, lambda found: {}) == {}
+                assert await store.read(kind, name) == {}
+            assert len(await opened.children(paths.CONFIG_CHANGES)) == 8
 
     run(story())

@@ -65,12 +65,36 @@ def test_broker_that_returns_at_once_with_other_features_is_noticed() -> None:
     run(story())
 
 
+def test_broker_that_returns_after_it_was_missed_is_noticed() -> None:
+    """Nobody may have told of its absence: it was the controller, say, and is back before there is another."""
+
+    async def story() -> None:
+        async with zookeeper() as ensemble, session(ensemble) as zk:
+            features = ClusterFeatures(zk)
+            returned: list[Collection[int]] = []
+            features.on_returned = returned.append
+            for broker_id in (1, 2):
+                await put(zk, broker_id, is_ours=True)
+            await features.refresh()
+            await zk.delete(paths.broker_id(2))
+            await features.refresh()
+            assert returned == []
+            await put(zk, 2, is_ours=True)
+            await put(zk, 3, is_ours=True)
+            await features.refresh()
+            assert returned == [{2}], "3 is new: nobody waits for a former life of it"
+
+    run(story())
+
+
 def test_a_child_that_is_no_broker_of_ours_has_no_features_and_stops_nobody() -> None:
     async def story() -> None:
         async with zookeeper() as ensemble, session(ensemble) as zk:
             features = ClusterFeatures(zk)
             await put(zk, 1, is_ours=True)
             await zk.create(f"{paths.BROKER_IDS}/note-to-self", b"hello")
+            for name in ("02", "3e9", "99999999999", "٣"):
+                await zk.create(f"{paths.BROKER_IDS}/{name}", b"hello")
             assert (await seen(features))[1] == 2
             await zk.create(paths.broker_id(2), b"{")
             assert (await seen(features))[1] == 0

@@ -132,6 +132,23 @@ def test_successor_under_the_same_name_replaces_the_id() -> None:
     assert cache.topic_name(OTHER_ID) == "orders"
 
 
+def test_nothing_of_a_topic_is_left_when_its_successor_is_heard_of_first() -> None:
+    cache = MetadataCache()
+    cache.update(update(("orders", ORDERS_ID, [partition(0, 1), partition(1, 1), partition(2, 1)])))
+    change = cache.update(update(("orders", OTHER_ID, [partition(1, 2)])))
+    assert change.deleted == (TopicPartition("orders", 0), TopicPartition("orders", 2))
+    assert change.topics == {"orders"}
+    cache.update(update(("orders", OTHER_ID, [partition(0, 2)])))
+    assert sorted(cache.topics["orders"].partitions) == [0, 1], "the third one was the former topic's"
+
+
+def test_topic_that_is_given_an_id_keeps_its_partitions() -> None:
+    cache = MetadataCache()
+    cache.update(update(("orders", ZERO_TOPIC_ID, [partition(0, 1), partition(1, 1)])))
+    change = cache.update(update(("orders", ORDERS_ID, [partition(1, 2)])))
+    assert not change.deleted and cache.partition_count("orders") == 2
+
+
 def test_endpoints_are_those_of_the_clients_listener() -> None:
     cache = MetadataCache()
     cache.update(update(brokers=(broker(2, "IN", "OUT"), broker(1, "IN"))))

@@ -508,6 +508,41 @@ def test_new_coordinator_knows_the_stable_group_and_gives_its_members_a_session(
     assert list(h.group().members) == [leader]
 
 
+def test_new_coordinator_loads_a_group_whose_members_have_agreed_on_another_protocol_since(h: Harness) -> None:
+    """Members keep their ids. It took what the first record said of them, found no such protocol, and loaded nothing: all the
+    groups of that partition had no coordinator."""
+    both = [("range", subscription("t")), ("sticky", subscription("t"))]
+    first, ticket = h.new_member(protocols=both)
+    assert h.answers[ticket].protocol_name == "range"
+    h.sync(first, 1, {first: b"all"})
+    second, _ = h.new_member(protocols=both[1:])
+    ticket = h.send_join(first, protocols=both)
+    assert h.answers[ticket].protocol_name == "sticky"
+    h.send_sync(second, 2)
+    h.sync(first, 2, {first: b"one", second: b"other"})
+    h.fail_over()
+    assert {member.member_id: member.assignment for member in h.group().members.values()} == {
+        first: b"one",
+        second: b"other",
+    }
+    assert h.heartbeat(first, 2) is ErrorCode.NONE
+    third, _ = h.new_member(protocols=both)
+    for member in (first, second):
+        assert h.send_join(member, protocols=both[1:]) in (*h.waiting, *h.answers)
+    assert h.group().protocol == "sticky" and third in h.group().members
+
+
+def test_new_coordinator_knows_what_members_subscribe_to_now(h: Harness) -> None:
+    """By what they subscribed to first, offsets of the topics that came later would expire, or could be deleted."""
+    member, _ = h.new_member(protocols=[("range", subscription("t"))])
+    h.sync(member, 1, {member: b"t"})
+    h.send_join(member, protocols=[("range", subscription("u"))])
+    h.sync(member, 2, {member: b"u"})
+    h.fail_over()
+    assert h.group().subscribed_topics == {"u"}
+    assert h.machine.describe(GROUP, api_version=5).members[0].member_metadata == subscription("u")
+
+
 def test_who_waits_at_the_old_coordinator_is_told_to_look_for_the_new_one(h: Harness) -> None:
     leader, _ = h.stable_group()
     ticket = h.send_join(leader)

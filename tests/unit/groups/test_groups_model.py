@@ -33,8 +33,16 @@ def durable_classic(group: ClassicGroup) -> dict[str, Any]:
         "protocol": group.protocol,
         "leader": group.leader_id,
         "static": group.static_members,
+        "subscribed_topics": group.subscribed_topics,
         "members": {
-            key: (m.instance_id, m.client_id, m.session_timeout_ms, m.rebalance_timeout_ms, m.assignment)
+            key: (
+                m.instance_id,
+                m.client_id,
+                m.session_timeout_ms,
+                m.rebalance_timeout_ms,
+                m.assignment,
+                m.metadata(group.protocol or ""),
+            )
             for key, m in group.members.items()
         },
     }

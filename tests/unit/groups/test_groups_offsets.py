@@ -464,6 +464,13 @@ def test_offset_with_its_own_expiry_keeps_it(h: Harness) -> None:
     assert all_fetched(h) == {}
 
 
+def test_offset_that_is_to_be_kept_for_ever_is_kept(h: Harness) -> None:
+    commit(h, 1, version=4, retention_time_ms=2**63 - 1)
+    h.advance(30 * DAY_MS)
+    assert all_fetched(h) == {("t", 0): 1}
+    assert h.replayed().store.get(GROUP, "t", 0) == h.machine.store.get(GROUP, "t", 0)
+
+
 def test_offset_with_a_pending_transaction_does_not_expire(h: Harness) -> None:
     commit(h, 1)
     txn_commit(h, 2)

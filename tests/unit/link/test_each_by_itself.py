@@ -183,14 +183,14 @@ def link_with(**topics: MirrorState) -> Link:
 
 def steward_of(**parts: Any) -> Steward:
     controller: Any = SimpleNamespace(is_active=True)
-    names = ("store", "metadata", "configs", "write_config", "group_turns")
+    names = ("store", "metadata", "configs", "change_config", "group_turns")
     given = {name: parts.get(name) for name in names}
     return Steward(
         cast(Any, given["store"]),
         controller,
         cast(Any, given["metadata"]),
         cast(Any, given["configs"]),
-        cast(Any, given["write_config"]),
+        cast(Any, given["change_config"]),
         ProducerIdSpace(0),
         group_turns=cast(Any, given["group_turns"]),
     )
