@@ -127,12 +127,11 @@ class LogAppender:
         state = self._state
         if state.is_closed:
             raise state.storage_error()
-        if state.log_end_offset == state.log_start_offset:
-            self._begin_with(records)
+        end = self._begins_at(records)
         batches: list[tuple[BatchHeader, EndTxnMarker | None]] = []
         size, count = 0, 0
         max_timestamp, offset_of_max = -1, -1
-        for after, header in follower_batches(records, log_end_offset=state.log_end_offset, partition=state.partition):
+        for after, header in follower_batches(records, log_end_offset=end, partition=state.partition):
             marker = read_marker(memoryview(records)[size:after], header) if header.is_control else None
             batches.append((header, marker))
             if header.max_timestamp > max_timestamp:
@@ -141,6 +140,8 @@ class LogAppender:
             size = after
         if not batches:
             return None
+        if end < state.log_end_offset:
+            self._truncator.restart_at(end, log_start_offset=state.log_start_offset)
         first, last = batches[0][0].base_offset, batches[-1][0].last_offset
         plan = state.producers.analyze(batches, Origin.REPLICATION)
         for append in plan.appends:
@@ -175,16 +176,15 @@ class LogAppender:
             raise error
         raise BrokenInvariant(f"{self._state.partition}: an append failed half-way: {error!r}") from error
 
-    def _begin_with(self, records: bytes | bytearray | memoryview) -> None:
-        """DeleteRecords may leave the log start inside a batch. The leader sends that batch whole, so an empty replica starts
-        with the batch too, and hides the deleted part."""
-        if len(records) < HEADER_SIZE:
-            return
-        header, start = read_header(records), self._state.log_start_offset
-        if header.size_bytes > len(records):
-            return  # torn
-        if 0 <= header.base_offset < start <= header.base_offset + header.last_offset_delta:
-            self._truncator.restart_at(header.base_offset, log_start_offset=start)
+    def _begins_at(self, records: bytes | bytearray | memoryview) -> int:
+        """Where these records may begin: at the log end. But DeleteRecords may leave the log start inside a batch. The leader
+        sends that batch whole, so an empty replica starts with the batch too, and hides the deleted part."""
+        end, start = self._state.log_end_offset, self._state.log_start_offset
+        if end == start and len(records) >= HEADER_SIZE:
+            header = read_header(records)
+            if 0 <= header.base_offset < start <= header.base_offset + header.last_offset_delta:
+                return header.base_offset
+        return end
 
     def _start_epoch(self, epoch: int, offset: int) -> None:
         epochs = self._state.epochs
