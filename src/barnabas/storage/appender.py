@@ -15,6 +15,7 @@ from barnabas.storage.log_types import NO_LOG_APPEND_TIME, RELATIVE_OFFSET_MAX, 
 from barnabas.storage.producer_append import AppendPlan
 from barnabas.storage.producer_state import EndTxnMarker
 from barnabas.storage.record_check import check_framing, read_marker
+from barnabas.storage.segment import Segment
 from barnabas.storage.truncation import LogTruncator
 from barnabas.storage.txn_index import AbortedTxn
 
@@ -223,15 +224,38 @@ class LogAppender:
                 # recovery takes a hole between two segments for a tail that was lost.
                 end = state.log_end_offset
                 segment = self._segments.roll(end if last - end <= RELATIVE_OFFSET_MAX else first, now_ms)
-            segment.append(data, last_offset=last, max_timestamp=max_timestamp, offset_of_max=offset_of_max)
-            state.log_end_offset = Offset(last + 1)
-            if plan is not None:
-                self._apply(plan)
+            if plan is not None and plan.completed:
+                self._write_ends(segment, data, plan, last, max_timestamp, offset_of_max)
+            else:
+                segment.append(data, last_offset=last, max_timestamp=max_timestamp, offset_of_max=offset_of_max)
+                state.log_end_offset = Offset(last + 1)
+                if plan is not None:
+                    self._apply(plan)
         except OSError as error:
             self._append_failed(error, first)
         except Exception as error:
             self._half_written(error)
         state.producers.map_end_offset = state.log_end_offset
+
+    def _write_ends(
+        self,
+        segment: Segment,
+        data: bytes | bytearray | memoryview,
+        plan: AppendPlan,
+        last: int,
+        max_timestamp: int,
+        offset_of_max: int,
+    ) -> None:
+        """Batches that end transactions. The index of aborted ones is opened first: without a descriptor nothing is written."""
+        index = segment.txn_index
+        if any(completed.is_aborted for completed in plan.completed):
+            index.hold()
+        try:
+            segment.append(data, last_offset=last, max_timestamp=max_timestamp, offset_of_max=offset_of_max)
+            self._state.log_end_offset = Offset(last + 1)
+            self._apply(plan)
+        finally:
+            index.let_go()
 
     def _apply(self, plan: AppendPlan) -> None:
         """The batches are in the log: update the producers and end transactions."""
