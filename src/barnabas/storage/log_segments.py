@@ -193,9 +193,14 @@ class LogSegments:
         paths = [path for segment in leaving for path in segment.paths()]
         paths += [path for offset in snapshots if (path := state.snapshots.mark_deleted(offset))]
 
-        def work() -> None:
+        def delete() -> None:
+            # It may have been renamed: the log has taken the place of the one that it copied.
+            directory = state.directory
+            env.threads.run(lambda: unlink_in(directory), done)
+
+        def unlink_in(directory: str) -> None:
             for path in paths:
-                env.disk.unlink(path)
+                env.disk.unlink(f"{directory}/{path.rpartition('/')[2]}")
 
         def done(error: BaseException | None) -> None:
             if isinstance(error, OSError):
@@ -204,4 +209,4 @@ class LogSegments:
             elif error is not None:
                 raise error
 
-        env.timers.call_later(state.config.file_delete_delay_ms / 1000, lambda: env.threads.run(work, done))
+        env.timers.call_later(state.config.file_delete_delay_ms / 1000, delete)

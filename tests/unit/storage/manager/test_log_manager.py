@@ -642,6 +642,30 @@ def test_a_log_moves_to_another_directory(tmp_path: Path) -> None:
     again.manager.shutdown()
 
 
+def test_segments_that_left_a_copy_before_it_took_the_place_of_its_log_are_deleted(tmp_path: Path) -> None:
+    """They were looked for where the copy had been, and stayed on the disk until the next start."""
+    broker = Broker(tmp_path / "a", tmp_path / "b")
+    manager = broker.manager
+    manager.prefer_dir(tp("t"), str(tmp_path / "a"))
+    log = manager.get_or_create(tp("t"), topic_id=TOPIC_ID)
+    append(log, b"x", b"y")
+    log.update_high_watermark(2)
+    manager.prefer_dir(tp("t"), str(tmp_path / "b"))
+    future = manager.get_or_create_future(tp("t"))
+    data = log.read(0, max_bytes=1000, max_offset=2).read()
+    future.append_as_follower(data, now_ms=0)
+    future.truncate_fully_and_start_at(0)
+    future.append_as_follower(data, now_ms=0)
+    manager.swap_future(tp("t"))
+    assert [path.name for path in (tmp_path / "b" / "t-0").iterdir() if path.name.endswith(".deleted")]
+    broker.run()
+    broker.run(60_000)
+    broker.run()
+    assert not [path.name for path in (tmp_path / "b" / "t-0").iterdir() if path.name.endswith(".deleted")]
+    assert values(future) == [b"x", b"y"]
+    manager.shutdown()
+
+
 def test_a_future_log_survives_a_restart_and_can_be_given_up(tmp_path: Path) -> None:
     broker = Broker(tmp_path / "a", tmp_path / "b")
     broker.manager.prefer_dir(tp("t"), str(tmp_path / "a"))
