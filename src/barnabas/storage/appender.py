@@ -2,7 +2,7 @@
 
 import logging
 import struct
-from typing import NoReturn
+from typing import Final, NoReturn
 
 from barnabas.core.errors import BarnabasError, BrokenInvariant, ErrorCode, Refused
 from barnabas.core.ids import Offset
@@ -24,6 +24,7 @@ logger = logging.getLogger(__name__)
 _new_header = tuple.__new__
 _patch_offset = struct.Struct(">q").pack_into
 _patch_epoch = struct.Struct(">i").pack_into
+EPOCH_MAX: Final = (1 << 31) - 1
 
 
 class LogAppender:
@@ -119,8 +120,13 @@ class LogAppender:
         state = self._state
         return state.log_end_offset - self._flusher.recovery_point >= state.config.flush_messages
 
-    def append_as_follower(self, records: bytes | bytearray | memoryview, *, now_ms: int) -> AppendInfo | None:
+    def append_as_follower(
+        self, records: bytes | bytearray | memoryview, *, now_ms: int, leader_epoch: int = EPOCH_MAX
+    ) -> AppendInfo | None:
         """Write what the leader sent, with its offsets and epochs; None if there was no whole batch.
+
+        What is of a later epoch than `leader_epoch`, the leader's, is left out, and all that follows: it was read from a file
+        that had been cut by then, and written over. Its offsets may fit, but what it follows on is not what is here.
 
         Raises `Refused` before anything is written (`UnexpectedAppendOffset` if it does not follow on the log end). The
         records go into one segment, even past `segment.bytes`: the leader may have accepted them when it was larger.
@@ -133,6 +139,15 @@ class LogAppender:
         size, count = 0, 0
         max_timestamp, offset_of_max = -1, -1
         for after, header in follower_batches(records, log_end_offset=end, partition=state.partition):
+            if header.leader_epoch > leader_epoch:
+                logger.info(
+                    "%s: leaving out what is at %d, of epoch %d: the leader's is %d",
+                    state.partition,
+                    header.base_offset,
+                    header.leader_epoch,
+                    leader_epoch,
+                )
+                break
             marker = read_marker(memoryview(records)[size:after], header) if header.is_control else None
             batches.append((header, marker))
             if header.max_timestamp > max_timestamp:

@@ -350,6 +350,7 @@ class LogTruncator:
     def _moved_end(self, offset: int) -> None:
         state = self._state
         state.log_end_offset = Offset(offset)
+        state.cuts += 1
         # What comes in place of what was cut is not in the tier, whatever has been copied.
         state.highest_copied_offset = min(state.highest_copied_offset, offset - 1)
         self._flusher.cut_to(offset)
