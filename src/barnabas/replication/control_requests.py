@@ -50,6 +50,7 @@ class Logs(Protocol):
     def get(self, partition: TopicPartition) -> Log | None: ...
     def get_or_create(self, partition: TopicPartition, *, topic_id: TopicId | None, is_new: bool) -> Log: ...
     def delete(self, partition: TopicPartition) -> None: ...
+    def when_forgotten(self, then: Callable[[], None]) -> None: ...
 
 
 class PartitionOrder(NamedTuple):
@@ -256,7 +257,11 @@ class ControlRequests:
                     await slices.let_others()
                 errors[order.tp] = self._stop(order, stopped)
             self._tell([], stopped)
-            return ErrorCode.NONE, errors
+        # The controller makes a topic of the same name only after the answer.
+        forgotten = asyncio.Event()
+        self._logs.when_forgotten(forgotten.set)
+        await forgotten.wait()
+        return ErrorCode.NONE, errors
 
     def _stop(self, order: StopOrder, stopped: list[Partition]) -> ErrorCode:
         partition = self._replicas.get(order.tp)

@@ -28,9 +28,15 @@ _MaybeBytes = int | None
 class WaitingFetch(NamedTuple):
     purgatory: Purgatory
     operation: DelayedOperation
+    #: What has been read for the answer by now.
+    reads: Sequence[PartitionRead] = ()
 
     def cancel(self) -> None:
-        self.purgatory.cancel(self.operation)
+        """Whoever asked has gone: nobody sends what was read, and its files would stay open."""
+        if not self.operation.completed:
+            self.purgatory.cancel(self.operation)
+            for read in self.reads:
+                read.release()
 
 
 class Fetches:
@@ -75,7 +81,7 @@ class Fetches:
             bytes_max = min(params.max_bytes, self._bytes_max)
             in_tier = self.tier.fetch(params, wanted, reads, bytes_max, on_done)
             if in_tier is not None:
-                return WaitingFetch(self.tier.purgatory, in_tier)
+                return WaitingFetch(self.tier.purgatory, in_tier, reads)
         if has_news or params.max_wait_ms <= 0 or has_nothing or readable_bytes >= params.min_bytes:
             on_done(reads)
             return None

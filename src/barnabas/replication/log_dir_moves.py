@@ -226,6 +226,7 @@ class LogDirMoves:
         if future.is_closed or future.log_end_offset != start:
             found.release()
             return
+        cuts = current.cuts
         try:
             data = await self._on_thread(lambda: b"".join([file_range.read() for file_range in found.ranges]))
         except OSError as error:
@@ -235,6 +236,7 @@ class LogDirMoves:
             found.release()
         if self._throttle is not None:
             self._throttle.record_any(len(data))
-        if not future.is_closed:
+        # Cut meanwhile, and written over, it may fit on the copy, which has other records before it.
+        if not future.is_closed and current.cuts == cuts:
             future.append_as_follower(data, now_ms=self._clock.now_ms())
             future.update_high_watermark(min(current.high_watermark, future.log_end_offset))

@@ -386,7 +386,7 @@ class PartitionMachine:
     def record_follower_append(self, *, log_start: int, log_end: int, leader_high_watermark: int) -> bool:
         """As a follower: the leader's records were appended, and it said how far they are committed."""
         committed = leader_high_watermark if leader_high_watermark < log_end else log_end
-        if committed < log_start:
+        if committed < log_start <= log_end:  # an empty log may end in the batch that its start is in
             committed = log_start
         return self.log.maybe_increment_high_watermark(committed)
 

@@ -176,7 +176,7 @@ class Partition:
         log = self.local_log
         flush_due = False
         if len(records):
-            info = log.append_as_follower(records, now_ms=self._clock.now_ms())
+            info = log.append_as_follower(records, now_ms=self._clock.now_ms(), leader_epoch=self.machine.leader_epoch)
             flush_due = info is not None and info.flush_due
         moved = self.machine.record_follower_append(
             log_start=log.log_start_offset,

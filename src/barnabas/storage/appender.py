@@ -2,7 +2,7 @@
 
 import logging
 import struct
-from typing import NoReturn
+from typing import Final, NoReturn
 
 from barnabas.core.errors import BarnabasError, BrokenInvariant, ErrorCode, Refused
 from barnabas.core.ids import Offset
@@ -15,6 +15,7 @@ from barnabas.storage.log_types import NO_LOG_APPEND_TIME, RELATIVE_OFFSET_MAX, 
 from barnabas.storage.producer_append import AppendPlan
 from barnabas.storage.producer_state import EndTxnMarker
 from barnabas.storage.record_check import check_framing, read_marker
+from barnabas.storage.segment import Segment
 from barnabas.storage.truncation import LogTruncator
 from barnabas.storage.txn_index import AbortedTxn
 
@@ -23,6 +24,7 @@ logger = logging.getLogger(__name__)
 _new_header = tuple.__new__
 _patch_offset = struct.Struct(">q").pack_into
 _patch_epoch = struct.Struct(">i").pack_into
+EPOCH_MAX: Final = (1 << 31) - 1
 
 
 class LogAppender:
@@ -114,8 +116,13 @@ class LogAppender:
             flush_due=before.last_offset >= self._flusher.recovery_point and self._flusher.is_due(),
         )
 
-    def append_as_follower(self, records: bytes | bytearray | memoryview, *, now_ms: int) -> AppendInfo | None:
+    def append_as_follower(
+        self, records: bytes | bytearray | memoryview, *, now_ms: int, leader_epoch: int = EPOCH_MAX
+    ) -> AppendInfo | None:
         """Write what the leader sent, with its offsets and epochs; None if there was no whole batch.
+
+        What is of a later epoch than `leader_epoch`, the leader's, is left out, and all that follows: it was read from a file
+        that had been cut by then, and written over. Its offsets may fit, but what it follows on is not what is here.
 
         Raises `Refused` before anything is written (`UnexpectedAppendOffset` if it does not follow on the log end). The
         records go into one segment, even past `segment.bytes`: the leader may have accepted them when it was larger.
@@ -123,12 +130,20 @@ class LogAppender:
         state = self._state
         if state.is_closed:
             raise state.storage_error()
-        if state.log_end_offset == state.log_start_offset:
-            self._begin_with(records)
+        end = self._begins_at(records)
         batches: list[tuple[BatchHeader, EndTxnMarker | None]] = []
         size, count = 0, 0
         max_timestamp, offset_of_max = -1, -1
-        for after, header in follower_batches(records, log_end_offset=state.log_end_offset, partition=state.partition):
+        for after, header in follower_batches(records, log_end_offset=end, partition=state.partition):
+            if header.leader_epoch > leader_epoch:
+                logger.info(
+                    "%s: leaving out what is at %d, of epoch %d: the leader's is %d",
+                    state.partition,
+                    header.base_offset,
+                    header.leader_epoch,
+                    leader_epoch,
+                )
+                break
             marker = read_marker(memoryview(records)[size:after], header) if header.is_control else None
             batches.append((header, marker))
             if header.max_timestamp > max_timestamp:
@@ -137,6 +152,8 @@ class LogAppender:
             size = after
         if not batches:
             return None
+        if end < state.log_end_offset:
+            self._truncator.restart_at(end, log_start_offset=state.log_start_offset)
         first, last = batches[0][0].base_offset, batches[-1][0].last_offset
         plan = state.producers.analyze(batches, Origin.REPLICATION)
         for append in plan.appends:
@@ -171,16 +188,15 @@ class LogAppender:
             raise error
         raise BrokenInvariant(f"{self._state.partition}: an append failed half-way: {error!r}") from error
 
-    def _begin_with(self, records: bytes | bytearray | memoryview) -> None:
-        """DeleteRecords may leave the log start inside a batch. The leader sends that batch whole, so an empty replica starts
-        with the batch too, and hides the deleted part."""
-        if len(records) < HEADER_SIZE:
-            return
-        header, start = read_header(records), self._state.log_start_offset
-        if header.size_bytes > len(records):
-            return  # torn
-        if 0 <= header.base_offset < start <= header.base_offset + header.last_offset_delta:
-            self._truncator.restart_at(header.base_offset, log_start_offset=start)
+    def _begins_at(self, records: bytes | bytearray | memoryview) -> int:
+        """Where these records may begin: at the log end. But DeleteRecords may leave the log start inside a batch. The leader
+        sends that batch whole, so an empty replica starts with the batch too, and hides the deleted part."""
+        end, start = self._state.log_end_offset, self._state.log_start_offset
+        if end == start and len(records) >= HEADER_SIZE:
+            header = read_header(records)
+            if 0 <= header.base_offset < start <= header.base_offset + header.last_offset_delta:
+                return header.base_offset
+        return end
 
     def _start_epoch(self, epoch: int, offset: int) -> None:
         epochs = self._state.epochs
@@ -219,15 +235,38 @@ class LogAppender:
                 # recovery takes a hole between two segments for a tail that was lost.
                 end = state.log_end_offset
                 segment = self._segments.roll(end if last - end <= RELATIVE_OFFSET_MAX else first, now_ms)
-            segment.append(data, last_offset=last, max_timestamp=max_timestamp, offset_of_max=offset_of_max)
-            state.log_end_offset = Offset(last + 1)
-            if plan is not None:
-                self._apply(plan)
+            if plan is not None and plan.completed:
+                self._write_ends(segment, data, plan, last, max_timestamp, offset_of_max)
+            else:
+                segment.append(data, last_offset=last, max_timestamp=max_timestamp, offset_of_max=offset_of_max)
+                state.log_end_offset = Offset(last + 1)
+                if plan is not None:
+                    self._apply(plan)
         except OSError as error:
             self._append_failed(error, first)
         except Exception as error:
             self._half_written(error)
         state.producers.map_end_offset = state.log_end_offset
+
+    def _write_ends(
+        self,
+        segment: Segment,
+        data: bytes | bytearray | memoryview,
+        plan: AppendPlan,
+        last: int,
+        max_timestamp: int,
+        offset_of_max: int,
+    ) -> None:
+        """Batches that end transactions. The index of aborted ones is opened first: without a descriptor nothing is written."""
+        index = segment.txn_index
+        if any(completed.is_aborted for completed in plan.completed):
+            index.hold()
+        try:
+            segment.append(data, last_offset=last, max_timestamp=max_timestamp, offset_of_max=offset_of_max)
+            self._state.log_end_offset = Offset(last + 1)
+            self._apply(plan)
+        finally:
+            index.let_go()
 
     def _apply(self, plan: AppendPlan) -> None:
         """The batches are in the log: update the producers and end transactions."""

@@ -3,6 +3,7 @@
 import logging
 
 from barnabas.runtime.disk import Disk
+from barnabas.storage.log_types import RELATIVE_OFFSET_MAX
 from barnabas.storage.offset_index import OffsetIndex
 from barnabas.storage.segment_batches import CorruptSegment, SegmentBatches
 from barnabas.storage.time_index import NO_TIMESTAMP, TimeIndex
@@ -71,9 +72,18 @@ class IndexBuilder:
 
     def add_all(self, batches: SegmentBatches) -> None:
         """Every batch of the segment, or those up to damage in it."""
+        before = self._offset_index.base_offset - 1
+        limit = self._offset_index.base_offset + RELATIVE_OFFSET_MAX
         try:
             for position, header in batches.headers():
-                self.add(position, header.last_offset, header.max_timestamp)
+                # A base offset is in no CRC.
+                if not before < header.base_offset <= header.last_offset <= limit:
+                    raise CorruptSegment(
+                        f"{batches.file.path}: offsets [{header.base_offset}, {header.last_offset}] follow on {before}",
+                        position,
+                    )
+                before = header.last_offset
+                self.add(position, before, header.max_timestamp)
         except CorruptSegment as error:
             logger.error("the indexes of %s reach only to the damage in it: %s", batches.file.path, error)
 

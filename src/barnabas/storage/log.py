@@ -167,6 +167,11 @@ class Log:
         return self._state.log_end_offset
 
     @property
+    def cuts(self) -> int:
+        """How often its end has moved back. Of a read that was begun before a cut, the bytes may be of before and after it."""
+        return self._state.cuts
+
+    @property
     def high_watermark(self) -> Offset:
         return self._state.high_watermark
 

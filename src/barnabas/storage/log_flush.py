@@ -75,10 +75,9 @@ class FlushJob:
         generation: int,
     ) -> None:
         self._disk: Final = disk
-        for opened in files:
-            opened.pin()
+        #: Pinned by whoever made the job.
         self.files = files
-        #: Indexes, snapshots, epochs: small, and gone without harm if they were deleted meanwhile.
+        #: Indexes, snapshots, epochs, and logs of inactive segments: gone without harm if they were deleted meanwhile.
         self._paths = paths
         #: Synced too where files in it are new.
         self.directory = directory
@@ -147,15 +146,25 @@ class LogFlusher:
             return None
         try:
             log.epochs.flush()
-            segments = log.segments.overlapping(self.recovery_point, offset + 1 if force else offset)
-            files = [segment.file for segment in segments]
         except OSError as error:
             log.fault(error)
         generation, unsynced = self.unsynced.pending()
+        files: list[OpenFile] = []
+        paths: list[str] = []
+        for segment in log.segments.overlapping(self.recovery_point, offset + 1 if force else offset):
+            log_path, *index_paths = segment.paths()
+            # What is not open is opened on the thread, one after the other. There may be more of them than the pool lets be
+            # open: opening one more here would close another one, which this job counts on.
+            opened = segment.pin_if_open()
+            if opened is None:
+                paths.append(log_path)
+            else:
+                files.append(opened)
+            paths += index_paths
         job = FlushJob(
             self._log.env.disk,
             files=files,
-            paths=[path for segment in segments for path in segment.paths()[1:]] + unsynced,
+            paths=paths + unsynced,
             directory=log.directory if unsynced else None,
             up_to=offset,
             generation=generation,
@@ -218,12 +227,17 @@ class LogFlusher:
             fault: Exception | None = None
             try:
                 self.finish(job, error)
+                if error is not None:
+                    fault = self._log.storage_error()  # another failure has closed the log before
             except LogDirFault as failed:
                 fault = failed
-            late, self._waiters = self._waiters or [], None
-            self._tell(waiters, fault)
-            if late:
-                self._start(late)
+            try:
+                # Who is told may append again at once, and waits with those who came late.
+                self._tell(waiters, fault)
+            finally:
+                late, self._waiters = self._waiters or [], None
+                if late:
+                    self._start(late)
 
         self._log.env.threads.run(job.run, done)
 

@@ -5,8 +5,10 @@ Owner: the event loop. Files are deleted on threads, which touch nothing but the
 
 import logging
 from collections.abc import Callable
+from typing import Final
 
 from barnabas.core.errors import BrokenInvariant, LogDirFault
+from barnabas.runtime import descriptors
 from barnabas.storage import names, replacement
 from barnabas.storage.log_flush import LogFlusher
 from barnabas.storage.log_read import LogReader
@@ -14,6 +16,9 @@ from barnabas.storage.log_state import LogState
 from barnabas.storage.segment import Segment
 
 logger = logging.getLogger(__name__)
+
+#: The pause before a directory is synced again for which no descriptor was free.
+RETRY_S: Final = 1.0
 
 
 class LogSegments:
@@ -117,6 +122,12 @@ class LogSegments:
                 if state.is_closed or state.directory != directory:
                     then(None)  # what is left of it is settled, or deleted, with the log
                     return
+                if isinstance(error, OSError) and descriptors.are_exhausted(error):
+                    # The disk is well. What is half done would wait for the next start under names that the cleaner does not
+                    # look for, or in the way of its next work.
+                    state.report(error)
+                    state.env.timers.call_later(RETRY_S, lambda: sync_then(step))
+                    return
                 try:
                     if error is not None:
                         raise error
@@ -182,9 +193,14 @@ class LogSegments:
         paths = [path for segment in leaving for path in segment.paths()]
         paths += [path for offset in snapshots if (path := state.snapshots.mark_deleted(offset))]
 
-        def work() -> None:
+        def delete() -> None:
+            # It may have been renamed: the log has taken the place of the one that it copied.
+            directory = state.directory
+            env.threads.run(lambda: unlink_in(directory), done)
+
+        def unlink_in(directory: str) -> None:
             for path in paths:
-                env.disk.unlink(path)
+                env.disk.unlink(f"{directory}/{path.rpartition('/')[2]}")
 
         def done(error: BaseException | None) -> None:
             if isinstance(error, OSError):
@@ -193,4 +209,4 @@ class LogSegments:
             elif error is not None:
                 raise error
 
-        env.timers.call_later(state.config.file_delete_delay_ms / 1000, lambda: env.threads.run(work, done))
+        env.timers.call_later(state.config.file_delete_delay_ms / 1000, delete)

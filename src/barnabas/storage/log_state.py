@@ -32,6 +32,7 @@ class LogState:
 
     __slots__ = (
         "config",
+        "cuts",
         "directory",
         "env",
         "epochs",
@@ -87,6 +88,8 @@ class LogState:
         #: Every in-sync replica has the records below. Starts at the local start, until the checkpoint or the leader says
         #: more: only what is replicated leaves the disk.
         self.high_watermark = self.local_start_offset
+        #: How often its end has moved back. What was read of it in between may be of before and after.
+        self.cuts = 0
         self.is_closed = False
 
     # -- the tier

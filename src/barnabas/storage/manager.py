@@ -85,6 +85,8 @@ class LogManager:
         #: Where AlterReplicaLogDirs wants a partition that does not exist yet.
         self._preferred: dict[TopicPartition, str] = {}
         self._doomed: list[str] = []
+        #: Directories of logs that were deleted, whose checkpoints may still name them.
+        self._to_forget_in: set[str] = set()
         self._old = OldLogs(
             env,
             is_online=lambda path: any(log_dir.path == path for log_dir in self.live_dirs),
@@ -323,6 +325,7 @@ class LogManager:
         leaving = [log for logs in (self._logs, self._future) if (log := self._release(logs, partition)) is not None]
         self.on_removed(partition)
         fault: LogDirFault | None = None
+        self._to_forget_in.update(log.log_dir for log in leaving)
         for log in leaving:
             try:
                 self._delete(log)
@@ -335,6 +338,24 @@ class LogManager:
                 ErrorCode.KAFKA_STORAGE_ERROR,
                 f"cannot delete the log of {partition}: it may be in an offline directory",
             )
+
+    def when_forgotten(self, then: Callable[[], None]) -> None:
+        """Call `then` when no checkpoint on disk names a log any more that `delete` was called for. Before that no topic may
+        get its name again: a start would take the former log start for that of the new log, and drop all records below it."""
+        directories, self._to_forget_in = self._to_forget_in, set()
+        left = len(directories)
+        if not left:
+            then()
+
+        def forgotten(error: BaseException | None) -> None:
+            # A directory that has failed, which has been reported, takes no log before the next start, which looks again.
+            nonlocal left
+            left -= 1
+            if not left:
+                then()
+
+        for path in directories:
+            self._save(path, CHECKPOINTS, forgotten)
 
     def delete_future(self, partition: TopicPartition) -> None:
         """Give up a move between directories."""
@@ -504,15 +525,20 @@ class LogManager:
             self.checkpoints.request(log_dir, name)
 
     def _save_bounds(self, path: str, done: Done) -> None:
+        self._save(path, (names.RECOVERY_POINT_CHECKPOINT, names.LOG_START_OFFSET_CHECKPOINT), done)
+
+    def _save(self, path: str, files: Sequence[str], done: Done) -> None:
+        """Write these checkpoints of a directory, one after the other, then call `done`."""
         log_dir = next(log_dir for log_dir in self._dirs if log_dir.path == path)
+        name, *rest = files
 
         def then(error: BaseException | None) -> None:
-            if error is not None:
+            if error is not None or not rest:
                 done(error)
             else:
-                self.checkpoints.request(log_dir, names.LOG_START_OFFSET_CHECKPOINT, done)
+                self._save(path, rest, done)
 
-        self.checkpoints.request(log_dir, names.RECOVERY_POINT_CHECKPOINT, then)
+        self.checkpoints.request(log_dir, name, then)
 
     def _on_recovery_point(self, path: str) -> None:
         for log_dir in self.live_dirs:

@@ -89,7 +89,7 @@ class _DirLoader:
                     return self._failed(error)
                 self._found.logs.append(log)
             try:
-                self._save_recovery_points()
+                self._save_checkpoints()
             except OSError as error:
                 return self._failed(error)
             self._dir.is_loaded = True
@@ -97,12 +97,19 @@ class _DirLoader:
 
         return finish
 
-    def _save_recovery_points(self) -> None:
+    def _save_checkpoints(self) -> None:
         """Before any log grows. What was read back is in doubt again, until it is flushed; and a log that the file does not
-        name is one that was made since, none of which may be trusted."""
-        if not self._dir.had_clean_shutdown or self._recovery_points is None:
-            name = names.RECOVERY_POINT_CHECKPOINT
-            self._dir.write_checkpoint(name, checkpoint_offsets(name, self._found.logs))
+        name is one that was made since, none of which may be trusted. A file that names one that is not here any more would be
+        taken at its word for the next log of that name."""
+        here = {log.partition for log in self._found.logs}
+        for name, offsets in (
+            (names.RECOVERY_POINT_CHECKPOINT, self._recovery_points or {}),
+            (names.LOG_START_OFFSET_CHECKPOINT, self._start_offsets),
+            (names.REPLICATION_OFFSET_CHECKPOINT, self._found.high_watermarks),
+        ):
+            in_doubt = not self._dir.had_clean_shutdown or self._recovery_points is None
+            if (in_doubt and name == names.RECOVERY_POINT_CHECKPOINT) or not offsets.keys() <= here:
+                self._dir.write_checkpoint(name, checkpoint_offsets(name, self._found.logs))
 
     def _failed(self, error: OSError) -> LoadedDir:
         logger.error("loading %s failed: %s", self._dir.path, error)

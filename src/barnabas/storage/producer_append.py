@@ -88,11 +88,14 @@ class ProducerAppend:
             self._check_sequence(header, first_offset)
         entry = self.updated
         if entry.txn_first_offset is not None and not header.is_transactional:
-            raise Refused(
-                ErrorCode.INVALID_TXN_STATE,
+            message = (
                 f"Expected transactional write from producer {self.producer_id} at offset {first_offset} "
-                f"in partition {self._partition}",
+                f"in partition {self._partition}"
             )
+            if self.origin is not AppendOrigin.REPLICATION:
+                raise Refused(ErrorCode.INVALID_TXN_STATE, message)
+            # Its leader did not know of the transaction any more, and has it in its log.
+            self.warnings.append(message)
         entry.add_batch(
             header.producer_epoch,
             BatchMetadata(header.last_sequence, last_offset, last_offset - first_offset, header.max_timestamp),

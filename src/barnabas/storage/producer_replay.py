@@ -1,17 +1,21 @@
 """The producer state of a log as of an offset: the newest snapshot below it, then every batch between."""
 
 import logging
+from collections.abc import Callable
 from typing import NamedTuple
 
+from barnabas.core.errors import Malformed
 from barnabas.storage.log_types import Origin
 from barnabas.storage.producer_snapshot import CorruptSnapshot
 from barnabas.storage.producer_state import ProducerStateManager
 from barnabas.storage.record_check import read_marker
-from barnabas.storage.segment_batches import SegmentBatches
+from barnabas.storage.segment_batches import CorruptSegment, SegmentBatches
 from barnabas.storage.segments import SegmentList
 from barnabas.storage.snapshots import ProducerSnapshots, Snapshot
 
 logger = logging.getLogger(__name__)
+
+OnDamage = Callable[[Malformed], None]
 
 
 class UnreadableSnapshot(Exception):
@@ -23,16 +27,17 @@ class UnreadableSnapshot(Exception):
 
 
 class Replay(NamedTuple):
-    """What to read for the state as of `end_offset`. Made by the log's owner; `into` may run on any thread then, as long as
-    the files are pinned, or the thread's own."""
+    """What to read for the state as of `end_offset`. Made by the log's owner, who releases it; in between `into` may run on any
+    thread."""
 
     snapshot: Snapshot | None
     segments: list[SegmentBatches]
     log_start_offset: int
     end_offset: int
 
-    def into(self, producers: ProducerStateManager, *, now_ms: int) -> None:
-        """Fill `producers`, whatever it was before."""
+    def into(self, producers: ProducerStateManager, *, now_ms: int, on_damage: OnDamage | None = None) -> None:
+        """Fill `producers`, whatever it was before. `on_damage`: told of a segment that cannot be read to its end, and the rest
+        is read; None: it is raised."""
         if self.snapshot is None:
             producers.truncate_fully(self.log_start_offset)
             producers.snap_offset = producers.map_end_offset
@@ -43,14 +48,30 @@ class Replay(NamedTuple):
                 raise UnreadableSnapshot(self.snapshot, error) from error
             producers.load(entries, self.snapshot.offset, now_ms)
         for segment in self.segments:
-            _replay(producers, segment, self.end_offset)
+            try:
+                _replay(producers, segment, self.end_offset)
+            except Malformed as error:
+                if on_damage is None:
+                    raise
+                on_damage(error)
         producers.update_map_end_offset(self.end_offset)
+
+    def release(self) -> None:
+        """Once, by whoever owns the log."""
+        for segment in self.segments:
+            segment.file.unpin()
 
 
 def plan_replay(
-    snapshots: ProducerSnapshots, segments: SegmentList, *, log_start_offset: int, end_offset: int
+    snapshots: ProducerSnapshots,
+    segments: SegmentList,
+    *,
+    log_start_offset: int,
+    end_offset: int,
+    on_damage: OnDamage | None = None,
 ) -> Replay:
-    """From the newest snapshot that is not above `end_offset`, or from the log start. Opens the files, pins none.
+    """From the newest snapshot that is not above `end_offset`, or from the log start. Opens the files, and pins each at once:
+    there may be more of them than the pool lets be open, and it would close the first for the last.
 
     From the snapshot also where that is below the log start: markers of transactions that it knows as open may lie between the
     two, and the last batches of producers that go on. If those are gone from the disk, it does not count.
@@ -59,12 +80,24 @@ def plan_replay(
     if snapshot is not None and snapshot.offset < segments.first.base_offset:
         snapshot = None
     start = log_start_offset if snapshot is None else snapshot.offset
-    parts = []
-    for segment in segments.overlapping(start, end_offset):
-        found = segment.find(max(start, segment.base_offset)) if segment.size_bytes else None
-        if found is not None:
-            parts.append(segment.part_from(found.position))
-    return Replay(snapshot, parts, log_start_offset, end_offset)
+    replay = Replay(snapshot, [], log_start_offset, end_offset)
+    try:
+        for segment in segments.overlapping(start, end_offset):
+            try:
+                found = segment.find(max(start, segment.base_offset)) if segment.size_bytes else None
+            except CorruptSegment as error:
+                if on_damage is None:
+                    raise
+                on_damage(error)
+                continue
+            if found is not None:
+                part = segment.part_from(found.position)
+                part.file.pin()
+                replay.segments.append(part)
+    except BaseException:
+        replay.release()
+        raise
+    return replay
 
 
 def rebuild_producers(
@@ -76,14 +109,23 @@ def rebuild_producers(
     end_offset: int,
     now_ms: int,
 ) -> None:
-    """The state as of `end_offset`, read at once: for a thread that owns the log."""
+    """The state as of `end_offset`, read at once: for a thread that loads the log. Damage is in what was flushed long ago: it
+    must not keep the broker's other logs from being loaded."""
+
+    def on_damage(error: Malformed) -> None:
+        logger.error("producers of %s are not all known: %s", producers.partition, error)
+
     while True:
-        plan = plan_replay(snapshots, segments, log_start_offset=log_start_offset, end_offset=end_offset)
+        plan = plan_replay(
+            snapshots, segments, log_start_offset=log_start_offset, end_offset=end_offset, on_damage=on_damage
+        )
         try:
-            plan.into(producers, now_ms=now_ms)
+            plan.into(producers, now_ms=now_ms, on_damage=on_damage)
             return
         except UnreadableSnapshot as error:
             snapshots.drop(error.snapshot, str(error))
+        finally:
+            plan.release()
 
 
 def _replay(producers: ProducerStateManager, segment: SegmentBatches, end_offset: int) -> None:

@@ -13,6 +13,7 @@ What was found damaged, and what was done about it, is one line in the log.
 
 import logging
 from collections.abc import Callable
+from functools import partial
 
 from barnabas.core.config.log_config import LONG_MAX, LogConfig
 from barnabas.core.ids import LeaderEpoch, TopicId, TopicPartition
@@ -252,7 +253,8 @@ class _Loader:
         next_offset = first
         for place, segment in enumerate(doubtful):
             size = segment.size_bytes
-            after = doubtful[place + 1].base_offset if place + 1 < len(doubtful) else None
+            later = doubtful[place + 1 :]
+            after = later[0].base_offset if later else None
             producers.update_map_end_offset(max(producers.map_end_offset, segment.base_offset))
             self._snapshots.take(producers, sync=False)
             recovered = recover_segment(
@@ -262,19 +264,26 @@ class _Loader:
                 start_offset=next_offset,
                 end_offset=after,
                 disk=self._disk,
+                before_cut=partial(self._drop_damaged, later, segment),
             )
             segment.release_files()
             progress(size, recovered.cut_bytes)
             next_offset = recovered.next_offset
-            if after is None:
+            if recovered.cut_bytes or after is None:
                 break
-            is_holed = next_offset < after and self._may_not_have_holes(recovered)
-            if recovered.cut_bytes or is_holed:
-                self._drop(doubtful[place + 1 :], f"{segment.log_path} ends before offset {next_offset}, not {after}")
+            if next_offset < after and self._may_not_have_holes(recovered):
+                self._drop(later, f"{segment.log_path} ends before offset {next_offset}, not {after}")
                 break
         # No snapshot is taken at the end: it would hold one batch of each producer, and one that retries what it sent
         # before the crash needs the last five. They are read again, from the start of the last segment.
         self._snapshots.remove_outside(-1, next_offset)
+
+    def _drop_damaged(self, later: list[Segment], segment: Segment) -> None:
+        """`segment` is about to be cut: what follows it goes for good before. If the power went again and brought it back, it
+        would follow on a segment in which nothing shows damage any more, and a compacted log may have a hole there."""
+        if later:
+            self._drop(later, f"{segment.log_path} is damaged")
+            self._disk.fsync_dir(self._directory)
 
     def _may_not_have_holes(self, recovered: RecoveredSegment) -> bool:
         """Whether a hole between this segment and the next one means that its tail was lost.

@@ -158,6 +158,12 @@ class Segment:
             self.pool.touch(self)
         return opened
 
+    def pin_if_open(self) -> OpenFile | None:
+        """The log file, pinned, if it is open: then what was written through this descriptor is synced through it."""
+        if self._file is not None:
+            self._file.pin()
+        return self._file
+
     @property
     def is_pinned(self) -> bool:
         return self._file is not None and self._file.pins > 0

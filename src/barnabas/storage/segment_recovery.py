@@ -7,7 +7,7 @@ inside a batch but for transaction markers.
 import logging
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
 from crc32c import crc32c
@@ -67,11 +67,12 @@ def recover_segment(
     start_offset: int,
     end_offset: int | None,
     disk: Disk,
+    before_cut: Callable[[], None],
 ) -> RecoveredSegment:
     """Rebuild everything that is known of the segment's batches, and cut the file after the last good one.
 
     Batches lie in [start_offset, end_offset): behind the segment before, and before the next one. `producers` reflects all
-    that comes before the segment, and afterwards all of it.
+    that comes before the segment, and afterwards all of it. `before_cut` is called if there is something to cut.
     """
     next_offset = max(start_offset, segment.base_offset)
     builder = segment.index_builder(segment.size_bytes)
@@ -113,6 +114,7 @@ def recover_segment(
         )
     cut = segment.size_bytes - valid
     if cut:
+        before_cut()
         disk.truncate(segment.file.fd, valid)
         segment.size_bytes = valid
     segment.take_indexes(builder)
@@ -138,12 +140,16 @@ def _apply(producers: ProducerStateManager, segment: Segment, header: BatchHeade
 
 
 def rebuild_txn_index(segment: Segment, producers: ProducerStateManager) -> None:
-    """Rebuild the index of aborted transactions; `producers` reflects all that comes before it."""
+    """Rebuild the index of aborted transactions, as far as there is no damage; `producers` reflects all that comes before."""
     segment.txn_index.reset()
-    for position, header in segment.headers(0):
-        if header.producer_id >= 0:
-            with memoryview(segment.batch_bytes(position, header.size_bytes)) as batch:
-                _apply(producers, segment, header, batch)
+    try:
+        for position, header in segment.headers(0):
+            if header.producer_id >= 0:
+                with memoryview(segment.batch_bytes(position, header.size_bytes)) as batch:
+                    _apply(producers, segment, header, batch)
+    except (CorruptSegment, _Damage) as error:
+        # It was flushed long ago: its readers are told.
+        logger.error("aborted transactions of %s are known only up to the damage in it: %s", segment.log_path, error)
 
 
 def _checked_batches(segment: Segment, disk: Disk) -> Iterator[tuple[int, tuple[int, ...], memoryview, int]]:

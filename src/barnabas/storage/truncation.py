@@ -49,9 +49,9 @@ class Truncation:
         self.replay = replay
         self.largest, self._timestamps = segment.unindexed_below(offset)
         self._now_ms = now_ms
+        self._timestamps.file.pin()
+        #: Those of the replay have been.
         self._pinned: list[SegmentBatches] = [*replay.segments, self._timestamps]
-        for each in self._pinned:
-            each.file.pin()
 
     def run(self) -> None:
         self.replay.into(self.producers, now_ms=self._now_ms)
@@ -193,15 +193,20 @@ class LogTruncator:
         replay = plan_replay(state.snapshots, state.segments, log_start_offset=start, end_offset=offset)
         if state.producers.is_empty:
             # A log that knows no producer does not get one by being cut: no need to read it.
+            replay.release()
             replay = replay._replace(segments=[])
-        return Truncation(
-            offset,
-            log_end=state.log_end_offset,
-            segment=state.segments.at(state.segments.floor(offset)),
-            producers=state.producers.new(),
-            replay=replay,
-            now_ms=state.env.clock.now_ms(),
-        )
+        try:
+            return Truncation(
+                offset,
+                log_end=state.log_end_offset,
+                segment=state.segments.at(state.segments.floor(offset)),
+                producers=state.producers.new(),
+                replay=replay,
+                now_ms=state.env.clock.now_ms(),
+            )
+        except BaseException:
+            replay.release()
+            raise
 
     def _finish_truncation(self, truncation: Truncation) -> None:
         state = self._state
@@ -219,6 +224,9 @@ class LogTruncator:
             # From the end, so that a crash in between leaves no hole.
             self._segments.remove(leaving[::-1], f"truncation to {offset}")
             active = state.segments.active
+            # Have the next flush sync the directory: a power cut that brings back what has left would put it in the middle of
+            # records that have been written, and counted as durable, since.
+            self._flusher.unsynced.add(active.log_path)
             active.become_active()
             active.truncate_to(offset, truncation.largest)
             self._moved_end(offset)
@@ -342,6 +350,7 @@ class LogTruncator:
     def _moved_end(self, offset: int) -> None:
         state = self._state
         state.log_end_offset = Offset(offset)
+        state.cuts += 1
         # What comes in place of what was cut is not in the tier, whatever has been copied.
         state.highest_copied_offset = min(state.highest_copied_offset, offset - 1)
         self._flusher.cut_to(offset)

@@ -55,6 +55,7 @@ class TransactionIndex:
         self.base_offset = base_offset
         self._last_offset: int | None = None
         self._last_known = False
+        self._fd: int | None = None
 
     def __repr__(self) -> str:
         return f"TransactionIndex({self.path!r}, base_offset={self.base_offset})"
@@ -63,6 +64,16 @@ class TransactionIndex:
     def exists(self) -> bool:
         return self._disk.exists(self.path)
 
+    def hold(self) -> None:
+        """Have all that `append` needs for which a descriptor may be missing. `let_go` afterwards."""
+        self._last()
+        self._fd = self._disk.open(self.path, create=True)
+
+    def let_go(self) -> None:
+        if self._fd is not None:
+            self._disk.close(self._fd)
+            self._fd = None
+
     def append(self, txn: AbortedTxn) -> None:
         last = self._last()
         if last is not None and txn.last_offset <= last:
@@ -70,12 +81,13 @@ class TransactionIndex:
                 f"{self.path}: aborted transaction at {txn.last_offset} is not above the last, {last}"
             )
         disk = self._disk
-        fd = disk.open(self.path, create=True)
+        fd = self._fd if self._fd is not None else disk.open(self.path, create=True)
         try:
             # At a whole number of entries, so that a write that a full disk tore is written over.
             write_fully(disk, fd, encode(txn), disk.length(fd) // ENTRY_SIZE * ENTRY_SIZE)
         finally:
-            disk.close(fd)
+            if fd != self._fd:
+                disk.close(fd)
         self._last_offset = txn.last_offset
 
     def entries(self) -> list[AbortedTxn]:

@@ -1,6 +1,7 @@
 """Control requests that are overtaken: what was carried out is told to those who must know."""
 
 import asyncio
+from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
@@ -68,6 +69,9 @@ class Logs:
 
     def delete(self, partition: TopicPartition) -> None:
         self.logs.pop(partition).abandon()
+
+    def when_forgotten(self, then: Callable[[], None]) -> None:
+        then()
 
 
 def make(folder: Path, *, create_ms: int = 0) -> ControlRequests:
@@ -314,7 +318,12 @@ def test_partition_on_a_dead_disk_is_not_said_to_be_deleted(tmp_path: Path) -> N
         after = with_dead_disk(healthy, dead)
         control = make_with(after.manager, after.clock)
         orders = [StopOrder(each, EPOCH_DURING_DELETE, delete=True) for each in (lost, kept)]
-        error, errors = await control.stop_replicas(orders, controller_epoch=1, broker_epoch=1)
+        stopping = asyncio.ensure_future(control.stop_replicas(orders, controller_epoch=1, broker_epoch=1))
+        await asyncio.sleep(0.01)
+        # Checkpoints name it yet: a topic of its name must not be made before they do not.
+        assert not stopping.done()
+        after.run()
+        error, errors = await stopping
         assert error is ErrorCode.NONE
         assert errors == {lost: ErrorCode.KAFKA_STORAGE_ERROR, kept: ErrorCode.NONE}
         assert after.manager.get(kept) is None

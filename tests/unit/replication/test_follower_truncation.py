@@ -67,6 +67,21 @@ def run(tmp_path: Path, story: Callable[[Follower, FetcherManager], object]) -> 
     asyncio.run(bounded())
 
 
+def test_follower_takes_nothing_of_a_later_epoch_than_its_leader(tmp_path: Path) -> None:
+    """Its former leader has been cut, and written over, while the answer was on its way out of the file: below 50 it has other
+    records now, and the next leader, who compares the last epoch alone, would never find out (KAFKA-18723)."""
+    partition = Follower(tmp_path).partition
+    good = bytes(log_support.batch([b"good"], base_offset=50, leader_epoch=1))
+    later = bytes(log_support.batch([b"later"], base_offset=51, leader_epoch=2))
+    partition.append_follower(memoryview(good + later), 52, 0)
+    assert (partition.log_end, partition.latest_epoch) == (51, 1)
+    partition.append_follower(memoryview(later), 52, 0)
+    assert (partition.log_end, partition.latest_epoch) == (51, 1)
+    partition.become_follower(state(LEADER, 2))
+    partition.append_follower(memoryview(later), 52, 0)
+    assert (partition.log_end, partition.latest_epoch) == (52, 2)
+
+
 def test_follower_fetches_on_from_where_it_was_cut(tmp_path: Path) -> None:
     async def story(follower: Follower, manager: FetcherManager) -> None:
         assert follower.partition.log_end == 50

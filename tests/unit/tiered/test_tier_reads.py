@@ -182,6 +182,35 @@ async def test_client_that_goes_away_leaves_nothing_pinned(tmp_path: Path) -> No
     assert not copy.is_in_use
 
 
+async def test_client_that_goes_away_leaves_nothing_pinned_of_what_was_read_for_it_meanwhile(tmp_path: Path) -> None:
+    """Here and in the tier: each such client kept descriptors open, also of segments that were deleted, until none was left."""
+    world = await made(tmp_path)
+    local = world.tier.log.local_log_start_offset
+    wanted: list[tuple[CachedPartition, TopicPartition | ErrorCode]] = [
+        (CachedPartition(FetchKey("topic", 0), offset, 700, -1, -1, -1), TP) for offset in (local, 0, 20)
+    ]
+    first = world.reads.reader.read
+    gate = asyncio.Event()
+
+    async def read(view: Any, offset: int, **how: Any) -> Any:
+        if offset == 20:
+            await gate.wait()
+        return await first(view, offset, **how)
+
+    world.reads.reader.read = read  # type: ignore[method-assign]
+    waiting = world.manager.fetch(CONSUMER, wanted, world.answers.append)
+    assert waiting is not None
+    while len(waiting.operation.waits_for()["partitions"]) > 1:
+        await asyncio.sleep(0.001)
+    assert any(segment.is_pinned for segment in world.tier.log.segments)
+    waiting.cancel()
+    gate.set()
+    await world.tier.settled()
+    assert not world.answers
+    assert not any(segment.is_pinned for segment in world.tier.log.segments)
+    assert not any(copy.segment.is_pinned for copy in world.tier.copies._copies.values())
+
+
 async def test_answer_with_more_partitions_than_bytes_is_bounded(tmp_path: Path) -> None:
     world = await made(tmp_path)
     world.fetch(0, CONSUMER._replace(max_bytes=1000), count=5)

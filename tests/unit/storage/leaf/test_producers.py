@@ -151,6 +151,16 @@ def test_follower_takes_what_the_leader_took_and_says_what_is_odd(log: Log):
     log.append(log.data(100, epoch=4), origin=AppendOrigin.REPLICATION)
 
 
+def test_follower_takes_a_plain_batch_inside_a_transaction_that_its_leader_had_forgotten(log: Log):
+    """It would never have got past it, and recovery would have cut the leader's own log there."""
+    log.produce(0, txn=True)
+    plan = log.append(log.data(1), origin=AppendOrigin.REPLICATION)
+    assert "Expected transactional write" in plan.appends[0].warnings[0]
+    assert log.state.first_unstable_offset == 0
+    [completed] = log.end_txn(commit=False)
+    assert completed.first_offset == 0
+
+
 def test_coordinators_batches_need_an_epoch_but_no_sequence(log: Log):
     log.append(log.data(-1, epoch=3), origin=AppendOrigin.COORDINATOR)
     log.append(log.data(-1, epoch=3), origin=AppendOrigin.COORDINATOR)

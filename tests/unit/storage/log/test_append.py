@@ -519,3 +519,22 @@ def test_densest_batch_that_can_be_is_accepted_and_one_that_claims_more_is_not(t
     struct.pack_into(">i", lie := bytearray(dense), LAST_OFFSET_DELTA_AT, most)
     with pytest.raises(Refused, match="cannot hold"):
         lead(partition, patched(lie, RECORD_COUNT_AT, ">i", most + 1))
+
+
+def test_follower_that_gets_a_damaged_batch_with_its_log_start_inside_stays_where_it_is(tmp_path: Path) -> None:
+    """Its log began with the batch before anybody had looked at it, and ended below its start. The next answer, without a
+    record, stopped the broker: no high watermark fits into such a log."""
+    partition = Partition(tmp_path)
+    log = partition.log
+    log.truncate_fully_and_start_at(150)
+    sent = batch([b"x"] * 100, base_offset=100, leader_epoch=3)
+    damaged = bytearray(sent)
+    damaged[-1] ^= 1
+    with pytest.raises(Refused):
+        log.append_as_follower(damaged, now_ms=NOW_MS)
+    assert (log.log_start_offset, log.high_watermark, log.log_end_offset) == (150, 150, 150)
+    log.append_as_follower(sent[:-5], now_ms=NOW_MS)
+    assert (log.log_start_offset, log.high_watermark, log.log_end_offset) == (150, 150, 150)
+    log.append_as_follower(sent, now_ms=NOW_MS)
+    assert (log.log_start_offset, log.log_end_offset) == (150, 200)
+    assert [entry.offset for entry in contents(log)] == list(range(150, 200))

@@ -5,12 +5,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.manual_time import ManualThreads
 from tests.unit.storage.log.log_support import NOW_MS, Partition, QuickDisk, batch, contents
 
-from barnabas.core.config.log_config import LogConfig
+from barnabas.core.config.log_config import CLEANUP_COMPACT, LogConfig
 from barnabas.core.errors import LogDirFault
+from barnabas.protocol.records import end_txn_marker
 from barnabas.runtime import descriptors
 from barnabas.runtime.disk import FileMap
+from barnabas.storage.log_types import Origin
+from barnabas.storage.replacement import create_cleaned, finish_cleaned, open_cleaned
 
 
 class FullProcess(QuickDisk):
@@ -98,6 +102,103 @@ def test_change_without_a_free_descriptor_is_done_or_left_undone_or_the_fault_of
         if is_done:
             return
     pytest.fail("no number of descriptors was enough")
+
+
+def test_marker_of_an_aborted_transaction_is_written_or_not_and_never_the_fault_of_the_directory(
+    tmp_path: Path,
+) -> None:
+    """The index of aborted transactions needs a descriptor: after the marker was written, all logs beside it had to close."""
+    for given in range(10):
+        disk = FullProcess()
+        root = tmp_path / str(given)
+        root.mkdir()
+        partition = Partition(root, disk=disk)
+        partition.fill(3)
+        begin = batch([b"aborted"], producer_id=7, producer_epoch=0, sequence=0, transactional=True)
+        partition.log.append_as_leader(begin, leader_epoch=0, now_ms=NOW_MS)
+        marker = end_txn_marker(commit=False, coordinator_epoch=0, producer_id=7, producer_epoch=0, timestamp=NOW_MS)
+        disk.left = given
+        is_done = False
+        try:
+            partition.log.append_as_leader(bytearray(marker), leader_epoch=0, now_ms=NOW_MS, origin=Origin.COORDINATOR)
+            is_done = True
+        except LogDirFault:
+            assert partition.log.log_end_offset == 7
+        disk.left = None
+        assert all(descriptors.are_exhausted(fault.cause) for fault in partition.faults)
+        if not is_done:
+            partition.log.append_as_leader(bytearray(marker), leader_epoch=0, now_ms=NOW_MS, origin=Origin.COORDINATOR)
+        partition.commit()
+        assert [txn.producer_id for txn in partition.log.aborted_transactions(0, 8)] == [7]
+        assert partition.log.last_stable_offset == 8
+        partition.log.abandon()
+        assert not disk.given
+        if is_done:
+            return
+    pytest.fail("no number of descriptors was enough")
+
+
+class NoDescriptorForDirectories(QuickDisk):
+    """None for the next `times` directories that are to be synced."""
+
+    __slots__ = ("times",)
+
+    def __init__(self) -> None:
+        self.times = 0
+
+    def fsync_dir(self, path: str) -> None:
+        if self.times:
+            self.times -= 1
+            raise OSError(24, "Too many open files")
+        super().fsync_dir(path)
+
+
+@pytest.mark.parametrize("synced_before", [0, 1, 2])
+def test_cleaned_segments_take_their_places_when_a_descriptor_is_free_again(tmp_path: Path, synced_before: int) -> None:
+    """Left half-way, they would have names under which the next cleaning does not find them, and takes the disk for broken."""
+    disk = NoDescriptorForDirectories()
+    compacted = LogConfig(
+        segment_bytes=2000,
+        index_interval_bytes=100,
+        segment_index_bytes=1200,
+        cleanup_policy=frozenset({CLEANUP_COMPACT}),
+    )
+    partition = Partition(tmp_path, compacted, disk=disk, manual_threads=True)
+    assert isinstance(partition.threads, ManualThreads)
+    partition.fill(40)
+    partition.commit()
+    partition.threads.run_pending()
+    log, directory = partition.log, str(partition.directory)
+    old = list(log.segments)[:2]
+    new = create_cleaned(directory, 0, disk=disk, config=compacted, now_ms=NOW_MS)
+    [first] = [(position, header) for position, header in old[0].headers(0) if header.base_offset == 0]
+    new.append(
+        old[0].batch_bytes(first[0], first[1].size_bytes),
+        last_offset=first[1].last_offset,
+        max_timestamp=first[1].max_timestamp,
+        offset_of_max=first[1].last_offset,
+    )
+    finish_cleaned(new, disk)
+    answers: list[Exception | None] = []
+    log.replace_segments_then(
+        [open_cleaned(directory, 0, disk=disk, config=compacted)],
+        old,
+        is_wanted=lambda: True,
+        then=answers.append,
+    )
+    for _ in range(synced_before):
+        partition.threads.run_one()
+    disk.times = 1
+    partition.threads.run_pending()
+    assert not answers
+    partition.timers.advance_ms(2000)
+    partition.threads.run_pending()
+    assert answers == [None]
+    assert all(descriptors.are_exhausted(fault.cause) for fault in partition.faults)
+    assert f"{0:020d}.log" in partition.files()
+    assert not [name for name in partition.files() if name.endswith((".swap", ".cleaned"))]
+    after = log.segments.at(1).base_offset
+    assert [entry.offset for entry in contents(log)] == [0, 1, *range(after, 80)]
 
 
 def test_leader_epochs_of_what_could_not_be_appended_are_not_known_before_it_comes_again(tmp_path: Path) -> None:

@@ -57,6 +57,22 @@ def test_read_is_refused_until_the_thread_has_rebuilt_the_indexes(damaged: Parti
     assert not [name for name in damaged.files() if name.endswith(TMP_SUFFIX)]
 
 
+@pytest.mark.parametrize("offset", [1 << 62, 0])
+def test_repair_ends_at_a_batch_whose_offset_is_damaged(damaged: Partition, offset: int) -> None:
+    """No CRC covers it. No index can hold it, either, which was taken for a bug, and stopped the broker."""
+    positions = [position for position, _ in damaged.log.segments.first.headers(0)]
+    path = damaged.directory / f"{FIRST}.log"
+    data = bytearray(path.read_bytes())
+    data[positions[-2] : positions[-2] + 8] = offset.to_bytes(8, "big")
+    path.write_bytes(data)
+    with pytest.raises(Refused):
+        damaged.log.read(0, max_bytes=100, max_offset=10)
+    run_threads(damaged)
+    found = damaged.log.read(0, max_bytes=100, max_offset=10)
+    assert found.size_bytes
+    found.release()
+
+
 def test_timestamps_are_found_after_the_repair(damaged: Partition) -> None:
     with pytest.raises(Refused):
         damaged.log.offset_for_timestamp(NOW_MS)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from tests.unit.storage.log.log_support import NOW_MS, Partition, batch, contents
 
 from barnabas.core.config.log_config import CLEANUP_COMPACT, LogConfig
+from barnabas.protocol.record_batch import MAGIC_AT
 from barnabas.protocol.records import end_txn_marker
 from barnabas.runtime.disk import Disk
 from barnabas.storage.environment import LogEnvironment
@@ -619,6 +620,74 @@ def test_indexes_that_are_built_again_are_on_disk_before_they_get_their_names(tm
     for suffix in (".index.tmp", ".timeindex.tmp"):
         name = first + suffix
         assert disk.done.index(("sync", name)) < disk.done.index(("rename", name))
+
+
+@pytest.mark.parametrize("lost", [".snapshot", ".txnindex"])
+@pytest.mark.parametrize("batch_number", [0, 1, 2])
+def test_damage_where_producers_or_transactions_are_read_again_keeps_the_log_from_nothing_else(
+    partition: Partition, lost: str, batch_number: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The segment was flushed long ago. No log of the broker could be loaded: it did not start."""
+    for round_number in range(20):
+        transactional(partition, 1, b"x" * 50, sequence=round_number)
+        end(partition, 1, commit=False)
+    segments = partition.log.segments
+    assert len(segments) > 1
+    [position, *_] = [at for number, (at, _) in enumerate(segments.first.headers(0)) if number == batch_number]
+    partition.log.flusher.flush()
+    active = segments.active.base_offset
+    partition.log.abandon()
+    data = bytearray(first_log(partition).read_bytes())
+    data[position + MAGIC_AT] = 7
+    first_log(partition).write_bytes(data)
+    for path in partition.directory.glob(f"*{lost}"):
+        if lost == ".snapshot":
+            path.unlink()
+        else:
+            path.write_bytes(b"\x07" * 34)
+    log = partition.open(clean=False, recovery_point=active)
+    assert log.log_end_offset == 40
+    assert "not all known" in caplog.text or "only up to the damage" in caplog.text
+    transactional(partition, 2, b"y", sequence=0)
+    end(partition, 2, commit=False)
+    assert [txn.producer_id for txn in log.aborted_transactions(40, 42)] == [2]
+
+
+class NotesCuts(NotesOrder):
+    """And which were deleted, and when the directory was synced and a file cut."""
+
+    __slots__ = ()
+
+    def unlink(self, path: str) -> bool:
+        self.done.append(("unlink", Path(path).name))
+        return super().unlink(path)
+
+    def fsync_dir(self, path: str) -> None:
+        self.done.append(("sync", "directory"))
+
+    def truncate(self, fd: int, size_bytes: int) -> None:
+        super().truncate(fd, size_bytes)
+        self.done.append(("cut", ""))
+
+
+def test_what_follows_a_damaged_segment_is_gone_for_good_before_that_is_cut(tmp_path: Path) -> None:
+    """A second power cut could bring it back, and leave the cut: of a compacted log the hole between them would be taken for
+    the work of a compaction, and nobody would ever fetch what was in it."""
+    disk = NotesCuts()
+    partition = Partition(tmp_path, replace(CONFIG, cleanup_policy=frozenset({CLEANUP_COMPACT})), disk=disk)
+    partition.fill(20)
+    first, second, *_ = partition.log.segments
+    partition.log.abandon()
+    path = Path(first.log_path)
+    path.write_bytes(path.read_bytes()[:-10])
+    disk.done.clear()
+    log = partition.open(clean=False, recovery_point=0)
+    assert len(log.segments) == 1
+    gone = disk.done.index(("unlink", Path(second.log_path).name))
+    synced = disk.done.index(("sync", "directory"))
+    assert gone < synced < max(place for place, what in enumerate(disk.done) if what == ("cut", ""))
+    # Opening the indexes cuts files, too: the log is the one that is cut between the sync and its indexes.
+    assert ("cut", "") in disk.done[synced:]
 
 
 def test_truncation_into_a_transaction_opens_it_again(partition: Partition) -> None:

@@ -105,6 +105,27 @@ def test_snapshot_that_cannot_be_read_is_dropped_for_the_one_before(partition: P
     assert last_sequence(partition) == 38
 
 
+def test_cut_reads_more_segments_than_may_be_open(tmp_path: Path) -> None:
+    """Those of which no snapshot of the producers is left."""
+    partition = Partition(tmp_path, manual_threads=True, max_open_segments=2)
+    idempotent(partition, 80)
+    threads(partition).run_pending()
+    segments = len(partition.log.segments)
+    assert segments > 4
+    snapshots = partition.log._state.snapshots
+    for offset in list(snapshots.offsets):
+        snapshots.remove(offset)
+    cut = Cut(partition, 75)
+    threads(partition).run_pending()
+    assert cut.ended == [None]
+    assert not partition.faults
+    assert last_sequence(partition) == 74
+    entry = partition.log.producers.entry(PRODUCER)
+    assert entry is not None
+    assert [each.last_sequence for each in entry.batches] == [70, 71, 72, 73, 74]
+    assert len(contents(partition.log)) == 75
+
+
 def test_disk_that_fails_while_it_is_read_is_a_fault(tmp_path: Path) -> None:
     class BrokenDisk(QuickDisk):
         __slots__ = ("broken",)

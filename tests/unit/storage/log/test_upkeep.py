@@ -3,6 +3,7 @@
 import struct
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 from tests.manual_time import ManualThreads
@@ -443,6 +444,92 @@ def test_a_flush_that_fails_is_a_fault_and_moves_nothing(tmp_path: Path) -> None
     told: list[Exception | None] = []
     partition.log.flusher.flush_then(1, told.append)
     assert isinstance(told[0], LogDirFault)
+
+
+def test_those_who_append_again_when_a_flush_ends_are_told_of_the_next(tmp_path: Path) -> None:
+    """As a producer does that has its next request under way. Others have come while the flush was under way."""
+    partition = Partition(tmp_path, manual_threads=True)
+    assert isinstance(partition.threads, ManualThreads)
+    told: list[str] = []
+
+    def write(name: str, *, again: bool = True) -> None:
+        def then(error: Exception | None) -> None:
+            assert error is None
+            told.append(name)
+            if again:
+                write(f"{name} again", again=False)
+
+        partition.append(b"x")
+        partition.log.flusher.flush_then(partition.log.log_end_offset, then)
+
+    write("first")
+    write("second")
+    write("third")
+    partition.threads.run_one()
+    write("fourth")
+    partition.threads.run_pending()
+    assert sorted(told) == sorted(
+        f"{name}{end}" for name in ("first", "second", "third", "fourth") for end in ("", " again")
+    )
+    assert told[:3] == ["first", "second", "third"]
+
+
+def test_a_flush_that_fails_when_the_log_has_been_closed_is_not_said_to_have_succeeded(tmp_path: Path) -> None:
+    """Another write has found the broken disk first, and has taken the log away."""
+    disk = CountingDisk()
+    partition = Partition(tmp_path, disk=disk, manual_threads=True)
+    assert isinstance(partition.threads, ManualThreads)
+    partition.append(b"x")
+    told: list[Exception | None] = []
+    partition.log.flusher.flush_then(1, told.append)
+    disk.fail = True
+    partition.log.abandon()
+    partition.threads.run_pending()
+    [error] = told
+    assert isinstance(error, Refused)
+    assert error.code is ErrorCode.KAFKA_STORAGE_ERROR
+
+
+class NotesSynced(Disk):
+    """Which files were synced, by their names."""
+
+    __slots__ = ("given", "synced")
+
+    def __init__(self) -> None:
+        self.given: dict[int, str] = {}
+        self.synced: set[str] = set()
+
+    def open(self, path: str, **how: Any) -> int:
+        fd = super().open(path, **how)
+        assert fd not in self.given
+        self.given[fd] = Path(path).name
+        return fd
+
+    def close(self, fd: int) -> None:
+        del self.given[fd]
+        super().close(fd)
+
+    def fsync(self, fd: int) -> None:
+        super().fsync(fd)
+        self.synced.add(self.given.get(fd, "a directory"))
+
+
+def test_a_flush_of_more_segments_than_may_be_open_syncs_all_of_them(tmp_path: Path) -> None:
+    """Of a disk that is slow, or after a start that did not know what was on disk."""
+    disk = NotesSynced()
+    partition = Partition(tmp_path, disk=disk, manual_threads=True, max_open_segments=2)
+    assert isinstance(partition.threads, ManualThreads)
+    partition.fill(80)
+    names = [Path(segment.log_path).name for segment in partition.log.segments]
+    assert len(names) > 5
+    partition.log.flusher.flush_in_background()
+    partition.threads.run_pending()
+    assert not partition.faults
+    assert partition.log.recovery_point == partition.log.log_end_offset
+    assert disk.synced >= set(names)
+    assert [entry.offset for entry in contents(partition.log)] == list(range(160))
+    partition.log.abandon()
+    assert not disk.given
 
 
 def test_a_truncation_during_a_flush_keeps_the_recovery_point_inside_the_log(tmp_path: Path) -> None:

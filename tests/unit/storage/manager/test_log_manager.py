@@ -19,6 +19,7 @@ from barnabas.storage import names
 from barnabas.storage.checkpoints import read_offsets, read_partition_metadata
 from barnabas.storage.log import Log
 from barnabas.storage.log_dir import LogDirLocked
+from barnabas.storage.manager import CHECKPOINTS
 from barnabas.storage.manager_moves import DuplicateLog
 from barnabas.storage.manager_settings import ManagerSettings
 from barnabas.storage.manager_upkeep import Periodic
@@ -593,6 +594,44 @@ def test_a_deleted_log_is_renamed_then_removed(tmp_path: Path) -> None:
     broker.manager.shutdown()
 
 
+@pytest.mark.parametrize("is_killed_first", [False, True])
+def test_topic_that_is_made_again_does_not_inherit_the_checkpoints_of_the_former_one(
+    tmp_path: Path, is_killed_first: bool
+) -> None:
+    """Its log ended below the log start of the former one: the next start took its files for removed, and dropped the rest."""
+    broker = Broker(tmp_path)
+    log = broker.manager.get_or_create(tp("t"), topic_id=TOPIC_ID)
+    append(log, *[b"former"] * 20)
+    log.update_high_watermark(20)
+    log.maybe_increment_log_start_offset(10)
+    log.flusher.flush()
+    for name in CHECKPOINTS:
+        broker.manager.checkpoint(name)
+    broker.run()
+    broker.manager.delete(tp("t"))
+    forgotten: list[bool] = []
+    if is_killed_first:
+        broker.kill()
+        broker = Broker(tmp_path)
+    else:
+        broker.manager.when_forgotten(lambda: forgotten.append(True))
+        while not forgotten:
+            assert len(broker.threads)
+            broker.threads.run_one()
+    for name in CHECKPOINTS:
+        assert "t-0" not in checkpoint(tmp_path, name)
+    append(broker.manager.get_or_create(tp("t"), topic_id=TopicId(random_uuid()), is_new=True), b"a", b"b")
+    broker.kill()
+    again = Broker(tmp_path)
+    found = again.manager.get(tp("t"))
+    assert found is not None
+    assert values(found) == [b"a", b"b"]
+    assert (found.log_start_offset, found.high_watermark) == (0, 0)
+    again.manager.when_forgotten(lambda: forgotten.append(False))
+    assert forgotten[-1] is False  # nothing was deleted: at once
+    again.manager.shutdown()
+
+
 def test_a_deletion_that_a_restart_interrupted_is_finished(tmp_path: Path) -> None:
     broker = Broker(tmp_path)
     append(broker.manager.get_or_create(tp("t"), topic_id=None), b"x")
@@ -640,6 +679,30 @@ def test_a_log_moves_to_another_directory(tmp_path: Path) -> None:
     assert values(found) == [b"x", b"y", b"z"]
     assert found.topic_id == TOPIC_ID
     again.manager.shutdown()
+
+
+def test_segments_that_left_a_copy_before_it_took_the_place_of_its_log_are_deleted(tmp_path: Path) -> None:
+    """They were looked for where the copy had been, and stayed on the disk until the next start."""
+    broker = Broker(tmp_path / "a", tmp_path / "b")
+    manager = broker.manager
+    manager.prefer_dir(tp("t"), str(tmp_path / "a"))
+    log = manager.get_or_create(tp("t"), topic_id=TOPIC_ID)
+    append(log, b"x", b"y")
+    log.update_high_watermark(2)
+    manager.prefer_dir(tp("t"), str(tmp_path / "b"))
+    future = manager.get_or_create_future(tp("t"))
+    data = log.read(0, max_bytes=1000, max_offset=2).read()
+    future.append_as_follower(data, now_ms=0)
+    future.truncate_fully_and_start_at(0)
+    future.append_as_follower(data, now_ms=0)
+    manager.swap_future(tp("t"))
+    assert [path.name for path in (tmp_path / "b" / "t-0").iterdir() if path.name.endswith(".deleted")]
+    broker.run()
+    broker.run(60_000)
+    broker.run()
+    assert not [path.name for path in (tmp_path / "b" / "t-0").iterdir() if path.name.endswith(".deleted")]
+    assert values(future) == [b"x", b"y"]
+    manager.shutdown()
 
 
 def test_a_future_log_survives_a_restart_and_can_be_given_up(tmp_path: Path) -> None:

@@ -101,6 +101,37 @@ def test_records_that_were_deleted_during_a_move_do_not_come_back(tmp_path: Path
     asyncio.run(run())
 
 
+def test_log_that_is_cut_and_written_over_while_it_is_read_for_its_copy_is_copied_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Batches are all of one size. What came in place of those that were to be read fitted on the copy, which had other records
+    before: it took the place of the log with records that no other replica had."""
+    monkeypatch.setattr("barnabas.replication.log_dir_moves.CHUNK_BYTES", 500)
+
+    async def run() -> None:
+        mover = Mover(tmp_path)
+        log = mover.partition.local_log
+        append(log, *[b"old"] * 40)
+        chunks = [0]
+
+        def cut() -> None:
+            chunks[0] += 1
+            if chunks[0] == 3:
+                log.truncate_to(2)
+                append(log, *[b"new"] * 38, epoch=1)
+
+        mover.before_chunk = cut
+        assert mover.moves.begin(tp("t"), mover.b) is ErrorCode.NONE
+        await mover.done()
+        moved = mover.partition.local_log
+        assert moved.log_dir == mover.b
+        assert values(moved) == [b"old"] * 2 + [b"new"] * 38
+        assert [tuple(entry) for entry in moved.epochs.entries] == [(0, 0), (1, 2)]
+        mover.broker.manager.shutdown()
+
+    asyncio.run(run())
+
+
 def test_log_that_starts_inside_a_batch_moves_and_hides_what_was_deleted(tmp_path: Path) -> None:
     """DeleteRecords cuts between any two records; a copy begins with the whole batch."""
 
