@@ -9,7 +9,7 @@ from typing import Any
 
 from barnabas.client.admin.topics import NewTopic, create_topics
 from barnabas.client.errors import BrokerRefused, ClientError
-from barnabas.coordination.paths import TOPICS, broker_id, config_entity, partition_state, topic
+from barnabas.coordination.paths import TOPICS, broker_id, config_entity, delete_topic, partition_state, topic
 from barnabas.coordination.registration import DuplicateBrokerId
 from barnabas.coordination.zk_errors import ZkError
 from barnabas.coordination.znodes import LeaderAndIsr, ReplicaAssignment, TopicAssignment, decode_config
@@ -381,6 +381,11 @@ class SimCluster:
                 with suppress(Malformed):  # a stranger has been there
                     states[tp] = LeaderAndIsr.decode(tp, node.data, node.version)
         return states
+
+    def is_being_deleted(self, name: str) -> bool:
+        """Of a topic: its replicas go one by one, and it waits for brokers that are away."""
+        server = self.zookeeper.server
+        return server is not None and delete_topic(name) in server.service.machine.tree.nodes
 
     def settled_replicas(self, tp: TopicPartition) -> tuple[int, ...]:
         """The replicas of a partition that is not being moved, as ZooKeeper has them."""

@@ -262,7 +262,7 @@ class Watch:
         ignorant: dict[tuple[TopicPartition, int], tuple[object, float]] = {}
         if controller is not None and controller.is_serving and cluster.network.is_calm:
             for tp, state in self._states.items():
-                if tp.topic in IGNORED:
+                if tp.topic in IGNORED or cluster.is_being_deleted(tp.topic):
                     continue
                 for broker in sorted({state.leader, *state.isr, *cluster.settled_replicas(tp)}):
                     process = cluster.brokers.get(broker)
