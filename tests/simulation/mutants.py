@@ -474,6 +474,23 @@ _ALL = [
         "        if False:",
         profile="administrator",
     ),
+    Mutant(
+        "a follower takes records of a later epoch than its leader's",
+        "replication/partition.py",
+        "now_ms=self._clock.now_ms(), leader_epoch=self.machine.leader_epoch)\n",
+        "now_ms=self._clock.now_ms())\n",
+        finding="KAFKA-18723",
+        test="unit/replication/test_follower_truncation.py::test_follower_takes_nothing_of_a_later_epoch_than_its_leader",
+        why="answers are sent at once in a simulated network",
+    ),
+    Mutant(
+        "a deletion is answered while checkpoints name the log",
+        "replication/control_requests.py",
+        "        await forgotten.wait()\n",
+        "",
+        finding="storage reading 5",
+        test="unit/replication/test_control_requests.py::test_partition_on_a_dead_disk_is_not_said_to_be_deleted",
+    ),
     # -- storage
     Mutant(
         "a compaction goes on before the names of what it has replaced are durable",
@@ -812,6 +829,124 @@ _ALL = [
         "storage",
         "        _patch_epoch(data, LEADER_EPOCH_AT, leader_epoch)\n",
         "        _patch_epoch(data, LEADER_EPOCH_AT, leader_epoch - 1)\n",
+    ),
+    Mutant(
+        "who appends again when a flush ends is forgotten where others came meanwhile",
+        "storage/log_flush.py",
+        "            try:\n"
+        "                # Who is told may append again at once, and waits with those who came late.\n"
+        "                self._tell(waiters, fault)\n"
+        "            finally:\n"
+        "                late, self._waiters = self._waiters or [], None\n"
+        "                if late:\n"
+        "                    self._start(late)\n",
+        "            late, self._waiters = self._waiters or [], None\n"
+        "            self._tell(waiters, fault)\n"
+        "            if late:\n"
+        "                self._start(late)\n",
+        finding="storage reading 1",
+        world="storage",
+        test="unit/storage/log/test_upkeep.py::test_those_who_append_again_when_a_flush_ends_are_told_of_the_next",
+    ),
+    Mutant(
+        "a sync that fails after the log was closed is told as a success",
+        "storage/log_flush.py",
+        "                if error is not None:\n                    fault = self._log.storage_error()",
+        "                if False:\n                    fault = self._log.storage_error()",
+        finding="storage reading 1",
+        world="storage",
+        test="unit/storage/log/test_upkeep.py"
+        "::test_a_flush_that_fails_when_the_log_has_been_closed_is_not_said_to_have_succeeded",
+        why="a broker whose disk fails answers nobody any more",
+    ),
+    Mutant(
+        "a segment that was cut off comes back among records of the same epoch",
+        "storage/truncation.py",
+        "            self._flusher.unsynced.add(active.log_path)\n",
+        "",
+        finding="storage reading 2",
+        world="storage",
+        test="unit/storage/log/test_power_cuts.py"
+        "::test_segment_that_was_cut_off_does_not_come_back_among_later_records",
+        why="what follows a cut is of a later epoch in every world, and its file is synced with the directory",
+    ),
+    Mutant(
+        "what follows a damaged segment goes after that was cut",
+        "storage/segment_recovery.py",
+        "        before_cut()\n        disk.truncate(segment.file.fd, valid)\n",
+        "        disk.truncate(segment.file.fd, valid)\n        before_cut()\n",
+        finding="storage reading 2",
+        world="storage",
+        test="unit/storage/log/test_recovery.py"
+        "::test_what_follows_a_damaged_segment_is_gone_for_good_before_that_is_cut",
+        why="a lost end of a compacted log looks as what compaction leaves",
+    ),
+    Mutant(
+        "a cut reads files that the pool may have closed",
+        "storage/producer_replay.py",
+        "                part.file.pin()\n",
+        "",
+        also=(
+            (
+                "storage/truncation.py",
+                "        self._timestamps.file.pin()\n",
+                "        for each in (*replay.segments, self._timestamps):\n            each.file.pin()\n",
+            ),
+            (
+                "storage/producer_replay.py",
+                "        for segment in self.segments:\n            segment.file.unpin()\n",
+                "        pass\n",
+            ),
+        ),
+        finding="storage reading 2",
+        world="storage",
+        test="unit/storage/log/test_truncation.py::test_cut_reads_more_segments_than_may_be_open",
+        why="snapshots of the producers are there, and few segments",
+    ),
+    Mutant(
+        "what was cut is sent with what came in its place",
+        "storage/segment.py",
+        "                opened.cut_at = found.position\n",
+        "",
+        finding="KAFKA-18723",
+        world="storage",
+        test="unit/storage/log/test_truncation.py"
+        "::test_part_of_an_answer_that_was_cut_is_not_sent_with_what_came_in_its_place",
+        why="answers are sent at once in a simulated network",
+    ),
+    Mutant(
+        "the index of aborted transactions is opened after the marker was written",
+        "storage/appender.py",
+        "            index.hold()\n",
+        "            pass\n",
+        finding="storage reading 3",
+        world="storage",
+        test="unit/storage/log/test_descriptors.py"
+        "::test_marker_of_an_aborted_transaction_is_written_or_not_and_never_the_fault_of_the_directory",
+        why="no simulated process runs out of descriptors",
+    ),
+    Mutant(
+        "a follower's log begins with a batch that nobody has looked at",
+        "storage/appender.py",
+        "        end = self._begins_at(records)\n",
+        "        end = self._begins_at(records)\n"
+        "        if end < state.log_end_offset:\n"
+        "            self._truncator.restart_at(end, log_start_offset=state.log_start_offset)\n",
+        finding="storage reading 4",
+        world="storage",
+        test="unit/storage/log/test_append.py"
+        "::test_follower_that_gets_a_damaged_batch_with_its_log_start_inside_stays_where_it_is",
+        why="no answer is damaged on its way",
+    ),
+    Mutant(
+        "a start believes checkpoints that name a log which is gone",
+        "storage/manager_load.py",
+        " or not offsets.keys() <= here:\n",
+        ":\n",
+        finding="storage reading 5",
+        world="storage",
+        test="unit/storage/manager/test_log_manager.py"
+        "::test_topic_that_is_made_again_does_not_inherit_the_checkpoints_of_the_former_one",
     ),
     # -- transactions
     Mutant(
@@ -1343,6 +1478,15 @@ _ALL = [
         profile="starts",
         test="unit/coordination/test_internal_topic.py"
         "::test_group_lives_in_one_partition_whatever_the_controller_has_told_so_far",
+    ),
+    Mutant(
+        "what is read for a copy counts though the log was cut meanwhile",
+        "replication/log_dir_moves.py",
+        "        if not future.is_closed and current.cuts == cuts:\n",
+        "        if not future.is_closed:\n",
+        finding="KAFKA-18723",
+        test="unit/storage/manager/test_moves.py"
+        "::test_log_that_is_cut_and_written_over_while_it_is_read_for_its_copy_is_copied_as_it_is",
     ),
     # -- settings that change, and a process without a free descriptor
     Mutant(
