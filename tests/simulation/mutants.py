@@ -676,8 +676,8 @@ _ALL = [
     Mutant(
         "a copy cannot begin inside a batch",
         "storage",
-        "            self._begin_with(records)\n        batches",
-        "            pass\n        batches",
+        "        end = self._begins_at(records)\n",
+        "        end = state.log_end_offset\n",
         finding="R7",
         profile="administrator",
     ),
@@ -710,16 +710,23 @@ _ALL = [
     Mutant(
         "a new log that lost a segment keeps the hole",
         "storage",
-        "            if recovered.cut_bytes or is_holed:",
-        "            if recovered.cut_bytes:",
+        "            if next_offset < after and self._may_not_have_holes(recovered):\n",
+        "            if False:\n",
         finding="power cut 3",
         world="storage",
     ),
     Mutant(
         "segments behind a torn one stay",
         "storage",
-        "            if recovered.cut_bytes or is_holed:",
-        "            if False:",
+        "        if later:\n            self._drop(later",
+        "        if False:\n            self._drop(later",
+        also=(
+            (
+                "storage",
+                "            if next_offset < after and self._may_not_have_holes(recovered):\n",
+                "            if False:\n",
+            ),
+        ),
         world="storage",
     ),
     Mutant(
@@ -748,8 +755,8 @@ _ALL = [
     Mutant(
         "a flush leaves out the segments before the active one",
         "storage",
-        "segments = log.segments.overlapping(self.recovery_point, offset + 1 if force else offset)",
-        "segments = log.segments.overlapping(self.recovery_point, offset + 1 if force else offset)[-1:]",
+        "for segment in log.segments.overlapping(self.recovery_point, offset + 1 if force else offset):",
+        "for segment in log.segments.overlapping(self.recovery_point, offset + 1 if force else offset)[-1:]:",
         world="storage",
     ),
     Mutant(
