@@ -27,13 +27,25 @@ logger = logging.getLogger(__name__)
 class Truncation:
     """Owner: whoever began it. `run` may be called on any thread, once."""
 
-    __slots__ = ("_now_ms", "_pinned", "_timestamps", "largest", "log_end", "offset", "producers", "replay", "segment")
+    __slots__ = (
+        "_now_ms",
+        "_pinned",
+        "_timestamps",
+        "cuts",
+        "largest",
+        "log_end",
+        "offset",
+        "producers",
+        "replay",
+        "segment",
+    )
 
     def __init__(
         self,
         offset: int,
         *,
         log_end: int,
+        cuts: int,
         segment: Segment,
         producers: ProducerStateManager,
         replay: Replay,
@@ -42,6 +54,8 @@ class Truncation:
         self.offset = offset
         #: Where the log ended when this began.
         self.log_end = log_end
+        #: How often it had been cut: it may end there again, with other records.
+        self.cuts = cuts
         #: Will be the active one.
         self.segment = segment
         #: As they will be, once `run` has returned.
@@ -199,6 +213,7 @@ class LogTruncator:
             return Truncation(
                 offset,
                 log_end=state.log_end_offset,
+                cuts=state.cuts,
                 segment=state.segments.at(state.segments.floor(offset)),
                 producers=state.producers.new(),
                 replay=replay,
@@ -214,6 +229,7 @@ class LogTruncator:
         state.check_open()
         if (
             state.log_end_offset != truncation.log_end
+            or state.cuts != truncation.cuts
             or truncation.segment not in state.segments
             or truncation.segment.is_under_repair
         ):

@@ -85,6 +85,21 @@ def test_log_that_grew_meanwhile_is_not_cut(partition: Partition) -> None:
     assert partition.log.log_end_offset == 11
 
 
+def test_log_that_was_cut_meanwhile_and_has_grown_as_far_again_is_not_cut_by_what_was_read_before(
+    partition: Partition,
+) -> None:
+    """Producers would have been as they were in other records."""
+    idempotent(partition, 10)
+    cut = Cut(partition, 8)
+    partition.log.truncate_to(5)
+    for _ in range(5):
+        partition.append(b"x" * 100, epoch=1)
+    threads(partition).run_pending()
+    [error] = cut.ended
+    assert isinstance(error, Refused)
+    assert (partition.log.log_end_offset, last_sequence(partition)) == (10, 4)
+
+
 def test_log_that_was_closed_meanwhile_is_left_alone(partition: Partition) -> None:
     idempotent(partition, 10)
     cut = Cut(partition, 5)
