@@ -1429,8 +1429,8 @@ _ALL = [
     Mutant(
         "a leader whose replica was moved away while it was away leads on",
         "replication/control_requests.py",
-        "            if leader_epoch > partition.machine.leader_epoch:\n                log.warning(",
-        "            if False:\n                log.warning(",
+        "            if is_former or leader_epoch > partition.machine.leader_epoch:\n",
+        "            if is_former:\n",
         finding="control 3",
         test="unit/replication/test_control_requests.py"
         "::test_leader_whose_replica_has_moved_while_it_was_away_leads_no_more",
