@@ -234,6 +234,7 @@ class LogTruncator:
             or truncation.segment.is_under_repair
         ):
             raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"{state.partition} has changed while its cut was prepared")
+        state.check_descriptors()
         logger.info("truncating %s from %d to %d", state.partition, state.log_end_offset, offset)
         try:
             leaving = [segment for segment in state.segments if segment.base_offset > offset]
@@ -321,6 +322,7 @@ class LogTruncator:
         """The log is empty at its log start: what it must know of the tier comes first, then the segment that says so."""
         state = self._state
         state.check_open()
+        state.check_descriptors()
         logger.info("%s begins at %d, where the tier ends", state.partition, start.offset)
         try:
             for epoch, first in start.epochs:
@@ -340,6 +342,7 @@ class LogTruncator:
         """Drop everything; the next record gets `offset`. `epochs`: those that stay known."""
         state = self._state
         state.check_open()
+        state.check_descriptors()
         logger.info("dropping all of %s, starting at %d", state.partition, offset)
         try:
             # Before the new segment: after a crash, what is known of the old records must not be taken for its beginning.
