@@ -483,7 +483,11 @@ class Segment:
             return
         self._release_indexes()
         self.is_under_repair = True
-        self.pool.repair(self, why)
+        try:
+            self.pool.repair(self, why)
+        except BaseException:
+            self.is_under_repair = False  # no descriptor was free, say: the next who needs them begins it again
+            raise
         if self._offset_index is None:
             raise IndexUnderRepair(self)
 
