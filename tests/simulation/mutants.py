@@ -1487,10 +1487,10 @@ _ALL = [
         "::test_group_lives_in_one_partition_whatever_the_controller_has_told_so_far",
     ),
     Mutant(
-        "what is read for a copy counts though the log was cut meanwhile",
+        "a copy keeps what its log was cut of",
         "replication/log_dir_moves.py",
-        "        if not future.is_closed and current.cuts == cuts:\n",
-        "        if not future.is_closed:\n",
+        "        cut_at = current.take_cut()\n",
+        "        cut_at = None\n",
         finding="KAFKA-18723",
         test="unit/storage/manager/test_moves.py"
         "::test_log_that_is_cut_and_written_over_while_it_is_read_for_its_copy_is_copied_as_it_is",

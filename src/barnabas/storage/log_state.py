@@ -47,6 +47,7 @@ class LogState:
         "log_dir",
         "log_end_offset",
         "log_start_offset",
+        "lowest_cut",
         "partition",
         "producers",
         "segments",
@@ -91,8 +92,10 @@ class LogState:
         #: Every in-sync replica has the records below. Starts at the local start, until the checkpoint or the leader says
         #: more: only what is replicated leaves the disk.
         self.high_watermark = self.local_start_offset
-        #: How often its end has moved back. What was read of it in between may be of before and after.
+        #: How often its end has moved back: it may end again where it did, with other records.
         self.cuts = 0
+        #: The lowest end that it was given by a cut since somebody asked; None: it was not cut.
+        self.lowest_cut: int | None = None
         self.is_closed = False
 
     # -- the tier

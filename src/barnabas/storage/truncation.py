@@ -370,6 +370,7 @@ class LogTruncator:
         state = self._state
         state.log_end_offset = Offset(offset)
         state.cuts += 1
+        state.lowest_cut = offset if state.lowest_cut is None else min(state.lowest_cut, offset)
         # What comes in place of what was cut is not in the tier, whatever has been copied.
         state.highest_copied_offset = min(state.highest_copied_offset, offset - 1)
         self._flusher.cut_to(offset)
