@@ -1662,6 +1662,58 @@ _ALL = [
         world="storage",
         test="simulation/test_storage_power.py::test_what_was_deleted_is_whole_where_a_power_cut_brings_it_back",
     ),
+    Mutant(
+        "a log that starts anew without a descriptor takes its directory with it",
+        "storage/truncation.py",
+        '        state.check_descriptors()\n        logger.info("dropping all of',
+        '        logger.info("dropping all of',
+        finding="storage reading 3",
+        world="storage",
+        test="unit/storage/log/test_descriptors.py::test_cut_for_which_there_are_too_few_descriptors_is_left_undone",
+        why="no simulated process runs out of descriptors",
+    ),
+    Mutant(
+        "a repair of indexes that could not begin never ends",
+        "storage/segment.py",
+        "            self.is_under_repair = False  # no descriptor",
+        "            pass  # no descriptor",
+        finding="storage reading 3",
+        world="storage",
+        test="unit/storage/log/test_index_repair.py::test_repair_that_could_not_begin_is_begun_by_the_next_who_reads",
+        why="no simulated process runs out of descriptors",
+    ),
+    Mutant(
+        "a swap of compacted segments without a descriptor is left half done",
+        "storage/log_segments.py",
+        "                if isinstance(error, OSError) and descriptors.are_exhausted(error):\n",
+        "                if False:\n",
+        finding="storage reading 3",
+        world="storage",
+        test="unit/storage/log/test_descriptors.py"
+        "::test_cleaned_segments_take_their_places_when_a_descriptor_is_free_again",
+        why="no simulated process runs out of descriptors",
+    ),
+    Mutant(
+        "a replica of a former topic of that name leads on",
+        "replication/control_requests.py",
+        "            if is_former or leader_epoch > partition.machine.leader_epoch:\n",
+        "            if leader_epoch > partition.machine.leader_epoch:\n",
+        finding="storage reading 5",
+        test="unit/replication/test_control_requests.py"
+        "::test_leader_of_a_former_topic_of_that_name_leads_no_more_whatever_its_epoch",
+        why="no broker of the worlds is away while a topic that it had is moved, deleted and made again",
+    ),
+    Mutant(
+        "a client that goes while the tier is asked leaves files open",
+        "replication/fetches.py",
+        "            for read in self.reads:\n                read.release()\n",
+        "",
+        finding="storage reading 6",
+        world="tier",
+        test="unit/tiered/test_tier_reads.py"
+        "::test_client_that_goes_away_leaves_nothing_pinned_of_what_was_read_for_it_meanwhile",
+        why="no simulated process runs out of descriptors",
+    ),
     # -- with flush.messages, what is acknowledged is on disk
     Mutant(
         "with flush.messages a follower acknowledges what is not on its disk",
