@@ -474,6 +474,23 @@ _ALL = [
         "        if False:",
         profile="administrator",
     ),
+    Mutant(
+        "a follower takes records of a later epoch than its leader's",
+        "replication/partition.py",
+        "now_ms=self._clock.now_ms(), leader_epoch=self.machine.leader_epoch)\n",
+        "now_ms=self._clock.now_ms())\n",
+        finding="KAFKA-18723",
+        test="unit/replication/test_follower_truncation.py::test_follower_takes_nothing_of_a_later_epoch_than_its_leader",
+        why="answers are sent at once in a simulated network",
+    ),
+    Mutant(
+        "a deletion is answered while checkpoints name the log",
+        "replication/control_requests.py",
+        "        await forgotten.wait()\n",
+        "",
+        finding="storage reading 5",
+        test="unit/replication/test_control_requests.py::test_partition_on_a_dead_disk_is_not_said_to_be_deleted",
+    ),
     # -- storage
     Mutant(
         "a compaction goes on before the names of what it has replaced are durable",
@@ -659,8 +676,8 @@ _ALL = [
     Mutant(
         "a copy cannot begin inside a batch",
         "storage",
-        "            self._begin_with(records)\n        batches",
-        "            pass\n        batches",
+        "        end = self._begins_at(records)\n",
+        "        end = state.log_end_offset\n",
         finding="R7",
         profile="administrator",
     ),
@@ -693,16 +710,23 @@ _ALL = [
     Mutant(
         "a new log that lost a segment keeps the hole",
         "storage",
-        "            if recovered.cut_bytes or is_holed:",
-        "            if recovered.cut_bytes:",
+        "            if next_offset < after and self._may_not_have_holes(recovered):\n",
+        "            if False:\n",
         finding="power cut 3",
         world="storage",
     ),
     Mutant(
         "segments behind a torn one stay",
         "storage",
-        "            if recovered.cut_bytes or is_holed:",
-        "            if False:",
+        "        if later:\n            self._drop(later",
+        "        if False:\n            self._drop(later",
+        also=(
+            (
+                "storage",
+                "            if next_offset < after and self._may_not_have_holes(recovered):\n",
+                "            if False:\n",
+            ),
+        ),
         world="storage",
     ),
     Mutant(
@@ -731,8 +755,8 @@ _ALL = [
     Mutant(
         "a flush leaves out the segments before the active one",
         "storage",
-        "segments = log.segments.overlapping(self.recovery_point, offset + 1 if force else offset)",
-        "segments = log.segments.overlapping(self.recovery_point, offset + 1 if force else offset)[-1:]",
+        "for segment in log.segments.overlapping(self.recovery_point, offset + 1 if force else offset):",
+        "for segment in log.segments.overlapping(self.recovery_point, offset + 1 if force else offset)[-1:]:",
         world="storage",
     ),
     Mutant(
@@ -812,6 +836,124 @@ _ALL = [
         "storage",
         "        _patch_epoch(data, LEADER_EPOCH_AT, leader_epoch)\n",
         "        _patch_epoch(data, LEADER_EPOCH_AT, leader_epoch - 1)\n",
+    ),
+    Mutant(
+        "who appends again when a flush ends is forgotten where others came meanwhile",
+        "storage/log_flush.py",
+        "            try:\n"
+        "                # Who is told may append again at once, and waits with those who came late.\n"
+        "                self._tell(waiters, fault)\n"
+        "            finally:\n"
+        "                late, self._waiters = self._waiters or [], None\n"
+        "                if late:\n"
+        "                    self._start(late)\n",
+        "            late, self._waiters = self._waiters or [], None\n"
+        "            self._tell(waiters, fault)\n"
+        "            if late:\n"
+        "                self._start(late)\n",
+        finding="storage reading 1",
+        world="storage",
+        test="unit/storage/log/test_upkeep.py::test_those_who_append_again_when_a_flush_ends_are_told_of_the_next",
+    ),
+    Mutant(
+        "a sync that fails after the log was closed is told as a success",
+        "storage/log_flush.py",
+        "                if error is not None:\n                    fault = self._log.storage_error()",
+        "                if False:\n                    fault = self._log.storage_error()",
+        finding="storage reading 1",
+        world="storage",
+        test="unit/storage/log/test_upkeep.py"
+        "::test_a_flush_that_fails_when_the_log_has_been_closed_is_not_said_to_have_succeeded",
+        why="a broker whose disk fails answers nobody any more",
+    ),
+    Mutant(
+        "a segment that was cut off comes back among records of the same epoch",
+        "storage/truncation.py",
+        "            self._flusher.unsynced.add(active.log_path)\n",
+        "",
+        finding="storage reading 2",
+        world="storage",
+        test="unit/storage/log/test_power_cuts.py"
+        "::test_segment_that_was_cut_off_does_not_come_back_among_later_records",
+        why="what follows a cut is of a later epoch in every world, and its file is synced with the directory",
+    ),
+    Mutant(
+        "what follows a damaged segment goes after that was cut",
+        "storage/segment_recovery.py",
+        "        before_cut()\n        disk.truncate(segment.file.fd, valid)\n",
+        "        disk.truncate(segment.file.fd, valid)\n        before_cut()\n",
+        finding="storage reading 2",
+        world="storage",
+        test="unit/storage/log/test_recovery.py"
+        "::test_what_follows_a_damaged_segment_is_gone_for_good_before_that_is_cut",
+        why="a lost end of a compacted log looks as what compaction leaves",
+    ),
+    Mutant(
+        "a cut reads files that the pool may have closed",
+        "storage/producer_replay.py",
+        "                part.file.pin()\n",
+        "",
+        also=(
+            (
+                "storage/truncation.py",
+                "        self._timestamps.file.pin()\n",
+                "        for each in (*replay.segments, self._timestamps):\n            each.file.pin()\n",
+            ),
+            (
+                "storage/producer_replay.py",
+                "        for segment in self.segments:\n            segment.file.unpin()\n",
+                "        pass\n",
+            ),
+        ),
+        finding="storage reading 2",
+        world="storage",
+        test="unit/storage/log/test_truncation.py::test_cut_reads_more_segments_than_may_be_open",
+        why="snapshots of the producers are there, and few segments",
+    ),
+    Mutant(
+        "what was cut is sent with what came in its place",
+        "storage/segment.py",
+        "                opened.cut_at = found.position\n",
+        "",
+        finding="KAFKA-18723",
+        world="storage",
+        test="unit/storage/log/test_truncation.py"
+        "::test_part_of_an_answer_that_was_cut_is_not_sent_with_what_came_in_its_place",
+        why="answers are sent at once in a simulated network",
+    ),
+    Mutant(
+        "the index of aborted transactions is opened after the marker was written",
+        "storage/appender.py",
+        "            index.hold()\n",
+        "            pass\n",
+        finding="storage reading 3",
+        world="storage",
+        test="unit/storage/log/test_descriptors.py"
+        "::test_marker_of_an_aborted_transaction_is_written_or_not_and_never_the_fault_of_the_directory",
+        why="no simulated process runs out of descriptors",
+    ),
+    Mutant(
+        "a follower's log begins with a batch that nobody has looked at",
+        "storage/appender.py",
+        "        end = self._begins_at(records)\n",
+        "        end = self._begins_at(records)\n"
+        "        if end < state.log_end_offset:\n"
+        "            self._truncator.restart_at(end, log_start_offset=state.log_start_offset)\n",
+        finding="storage reading 4",
+        world="storage",
+        test="unit/storage/log/test_append.py"
+        "::test_follower_that_gets_a_damaged_batch_with_its_log_start_inside_stays_where_it_is",
+        why="no answer is damaged on its way",
+    ),
+    Mutant(
+        "a start believes checkpoints that name a log which is gone",
+        "storage/manager_load.py",
+        " or not offsets.keys() <= here:\n",
+        ":\n",
+        finding="storage reading 5",
+        world="storage",
+        test="unit/storage/manager/test_log_manager.py"
+        "::test_topic_that_is_made_again_does_not_inherit_the_checkpoints_of_the_former_one",
     ),
     # -- transactions
     Mutant(
@@ -1287,8 +1429,8 @@ _ALL = [
     Mutant(
         "a leader whose replica was moved away while it was away leads on",
         "replication/control_requests.py",
-        "            if leader_epoch > partition.machine.leader_epoch:\n                log.warning(",
-        "            if False:\n                log.warning(",
+        "            if is_former or leader_epoch > partition.machine.leader_epoch:\n",
+        "            if is_former:\n",
         finding="control 3",
         test="unit/replication/test_control_requests.py"
         "::test_leader_whose_replica_has_moved_while_it_was_away_leads_no_more",
@@ -1343,6 +1485,15 @@ _ALL = [
         profile="starts",
         test="unit/coordination/test_internal_topic.py"
         "::test_group_lives_in_one_partition_whatever_the_controller_has_told_so_far",
+    ),
+    Mutant(
+        "a copy keeps what its log was cut of",
+        "replication/log_dir_moves.py",
+        "        cut_at = current.take_cut()\n",
+        "        cut_at = None\n",
+        finding="KAFKA-18723",
+        test="unit/storage/manager/test_moves.py"
+        "::test_log_that_is_cut_and_written_over_while_it_is_read_for_its_copy_is_copied_as_it_is",
     ),
     # -- settings that change, and a process without a free descriptor
     Mutant(
@@ -1510,6 +1661,58 @@ _ALL = [
         finding="power cut 6",
         world="storage",
         test="simulation/test_storage_power.py::test_what_was_deleted_is_whole_where_a_power_cut_brings_it_back",
+    ),
+    Mutant(
+        "a log that starts anew without a descriptor takes its directory with it",
+        "storage/truncation.py",
+        '        state.check_descriptors()\n        logger.info("dropping all of',
+        '        logger.info("dropping all of',
+        finding="storage reading 3",
+        world="storage",
+        test="unit/storage/log/test_descriptors.py::test_cut_for_which_there_are_too_few_descriptors_is_left_undone",
+        why="no simulated process runs out of descriptors",
+    ),
+    Mutant(
+        "a repair of indexes that could not begin never ends",
+        "storage/segment.py",
+        "            self.is_under_repair = False  # no descriptor",
+        "            pass  # no descriptor",
+        finding="storage reading 3",
+        world="storage",
+        test="unit/storage/log/test_index_repair.py::test_repair_that_could_not_begin_is_begun_by_the_next_who_reads",
+        why="no simulated process runs out of descriptors",
+    ),
+    Mutant(
+        "a swap of compacted segments without a descriptor is left half done",
+        "storage/log_segments.py",
+        "                if isinstance(error, OSError) and descriptors.are_exhausted(error):\n",
+        "                if False:\n",
+        finding="storage reading 3",
+        world="storage",
+        test="unit/storage/log/test_descriptors.py"
+        "::test_cleaned_segments_take_their_places_when_a_descriptor_is_free_again",
+        why="no simulated process runs out of descriptors",
+    ),
+    Mutant(
+        "a replica of a former topic of that name leads on",
+        "replication/control_requests.py",
+        "            if is_former or leader_epoch > partition.machine.leader_epoch:\n",
+        "            if leader_epoch > partition.machine.leader_epoch:\n",
+        finding="storage reading 5",
+        test="unit/replication/test_control_requests.py"
+        "::test_leader_of_a_former_topic_of_that_name_leads_no_more_whatever_its_epoch",
+        why="no broker of the worlds is away while a topic that it had is moved, deleted and made again",
+    ),
+    Mutant(
+        "a client that goes while the tier is asked leaves files open",
+        "replication/fetches.py",
+        "            for read in self.reads:\n                read.release()\n",
+        "",
+        finding="storage reading 6",
+        world="tier",
+        test="unit/tiered/test_tier_reads.py"
+        "::test_client_that_goes_away_leaves_nothing_pinned_of_what_was_read_for_it_meanwhile",
+        why="no simulated process runs out of descriptors",
     ),
     # -- with flush.messages, what is acknowledged is on disk
     Mutant(

@@ -85,12 +85,13 @@ class ControlApi:
 
 def _elsewhere(
     request: UpdateMetadataRequest, broker_id: BrokerId
-) -> Iterator[tuple[TopicPartition, int, Sequence[int]]]:
+) -> Iterator[tuple[TopicPartition, bytes, int, Sequence[int]]]:
     """Partitions that a broker has no replica of."""
     for topic in request.topic_states:
         for state in topic.partition_states:
             if broker_id not in state.replicas:
-                yield TopicPartition(topic.topic_name, state.partition_index), state.leader_epoch, state.replicas
+                tp = TopicPartition(topic.topic_name, state.partition_index)
+                yield tp, topic.topic_id, state.leader_epoch, state.replicas
 
 
 def _orders(request: LeaderAndIsrRequest) -> Iterator[PartitionOrder]:

@@ -291,16 +291,18 @@ class ControlRequests:
 
     # -- UpdateMetadata -----------------------------------------------------------------------------------------------
 
-    def stop_strays(self, elsewhere: Iterable[tuple[TopicPartition, int, Sequence[int]]]) -> None:
-        """Partitions that this broker has no replica of, with their leader epochs and replicas: stop those that it leads or
-        follows in an earlier epoch. It was away, without a restart, as they were moved to other brokers, and a controller tells
-        who returns only of what it has. As a leader it would go on taking records that nobody will ever read."""
+    def stop_strays(self, elsewhere: Iterable[tuple[TopicPartition, bytes, int, Sequence[int]]]) -> None:
+        """Partitions that this broker has no replica of, with their topic ids, leader epochs and replicas: stop those that it
+        leads or follows in an earlier epoch, or of a former topic of that name. It was away, without a restart, as they were
+        moved to other brokers, and a controller tells who returns only of what it has. As a leader it would go on taking
+        records that nobody will ever read."""
         stopped: list[Partition] = []
-        for tp, leader_epoch, replicas in elsewhere:
+        for tp, topic_id, leader_epoch, replicas in elsewhere:
             partition = self._replicas.get(tp)
             if partition is None or partition.machine.role not in (Role.LEADER, Role.FOLLOWER):
                 continue
-            if leader_epoch > partition.machine.leader_epoch:
+            is_former = topic_id != ZERO_TOPIC_ID and partition.topic_id not in (None, topic_id)
+            if is_former or leader_epoch > partition.machine.leader_epoch:
                 log.warning("%s has moved to the brokers %s: it is not served here any more", tp, list(replicas))
                 self._fetchers.remove([tp])
                 partition.machine.stop()

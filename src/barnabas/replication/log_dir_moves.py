@@ -123,6 +123,16 @@ class LogDirMoves:
 
     async def _step(self, partition: Partition, current: Log, future: Log, *, is_ready: bool) -> bool:
         """Whether `future` is ready to take the place of `current`, but for records that have come since."""
+        cut_at = current.take_cut()
+        if cut_at is not None and cut_at < future.log_end_offset:
+            # Epochs alone do not tell. What was being read for the copy may be of what came in its place, and fit on what is to
+            # go; and both may be of one epoch.
+            try:
+                await cut(future.truncate_then, cut_at)
+            except BaseException:
+                current.put_back_cut(cut_at)
+                raise
+            return is_ready
         if future.log_end_offset < current.local_log_start_offset:
             await self._begin_at_local_start(current, future)
             return False
@@ -226,7 +236,6 @@ class LogDirMoves:
         if future.is_closed or future.log_end_offset != start:
             found.release()
             return
-        cuts = current.cuts
         try:
             data = await self._on_thread(lambda: b"".join([file_range.read() for file_range in found.ranges]))
         except OSError as error:
@@ -236,7 +245,6 @@ class LogDirMoves:
             found.release()
         if self._throttle is not None:
             self._throttle.record_any(len(data))
-        # Cut meanwhile, and written over, it may fit on the copy, which has other records before it.
-        if not future.is_closed and current.cuts == cuts:
+        if not future.is_closed:
             future.append_as_follower(data, now_ms=self._clock.now_ms())
             future.update_high_watermark(min(current.high_watermark, future.log_end_offset))

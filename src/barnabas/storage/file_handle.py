@@ -7,7 +7,7 @@ keep files open, so that thousands of partitions fit in the process's descriptor
 
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from barnabas.core.errors import BrokenInvariant
 from barnabas.runtime.disk import Disk, WritableBuffer
@@ -18,10 +18,14 @@ if TYPE_CHECKING:
     from barnabas.storage.segment import Segment
 
 
+#: Further than any file goes.
+NEVER_CUT: Final = 1 << 63
+
+
 class OpenFile:
     """A descriptor and how many still need it. Closed when the segment has released it and no pin is left."""
 
-    __slots__ = ("_let_go", "disk", "fd", "path", "pins")
+    __slots__ = ("_let_go", "cut_at", "disk", "fd", "path", "pins")
 
     def __init__(self, disk: Disk, fd: int, path: str) -> None:
         self.disk = disk
@@ -29,6 +33,8 @@ class OpenFile:
         #: Where it was when it was opened, for messages.
         self.path = path
         self.pins = 0
+        #: What is at or above is not what it was: the segment was cut there, and may have been written over.
+        self.cut_at = NEVER_CUT
         self._let_go = False
 
     def pin(self) -> None:
@@ -88,7 +94,13 @@ class FileRange:
     def read_now(self, buffer: WritableBuffer) -> int:
         """Its beginning, as far as that is in memory; `OSError` where that cannot be told."""
         handle = self.handle
+        if self.position + len(buffer) > handle.cut_at:
+            raise self._cut()
         return handle.disk.read_now(handle.fd, buffer, self.position)
+
+    def _cut(self) -> OSError:
+        """The answer promises bytes that are gone. What is in their place could fit on a follower's log, which it is not of."""
+        return OSError(f"{self.handle.path} was cut at {self.handle.cut_at} while a part of it was being sent")
 
     def is_resident(self, position: int, size_bytes: int) -> bool:
         """Whether sending this will not wait for the disk."""
@@ -100,12 +112,18 @@ class FileRange:
         self.handle.disk.load(self.handle.fd, position, size_bytes)
 
     def read_at(self, position: int, size_bytes: int) -> bytes:
-        """Fewer bytes at the end of the file, and where a signal came. Any thread."""
-        return self.handle.disk.pread(self.handle.fd, size_bytes, position)
+        """Fewer bytes at the end of the file, and where a signal came. Any thread. `OSError` where the file was cut."""
+        handle = self.handle
+        data = handle.disk.pread(handle.fd, size_bytes, position)
+        if position + size_bytes > handle.cut_at:  # after the read: the loop may cut while a thread reads
+            raise self._cut()
+        return data
 
     def send_to(self, sock: "socket.socket", position: int, size_bytes: int) -> int:
-        """The number of bytes that the socket took."""
+        """The number of bytes that the socket took. `OSError` where the file was cut."""
         handle = self.handle
+        if position + size_bytes > handle.cut_at:
+            raise self._cut()
         return handle.disk.sendfile(sock, handle.fd, position, size_bytes)
 
     def __repr__(self) -> str:

@@ -206,9 +206,20 @@ class IndexFile(ABC):
         The file is cut to its entries before it gets its length, so that what follows them is a hole that
         reads as zero: no stale entry can come back, and none is overwritten through the map.
         """
-        valid = entries * self.ENTRY_SIZE
         disk = self._disk
         fd = disk.open(self.path, create=create)  # before the map goes: without a descriptor the index stays as it is
+        try:
+            if self._map is None and length:
+                # A map keeps a descriptor, and no other one becomes free for it: look before anything is changed.
+                disk.close(disk.open(self.path))
+            self._cut_file(fd, entries, length)
+        finally:
+            disk.close(fd)
+        self._on_entries_changed()
+
+    def _cut_file(self, fd: int, entries: int, length: int) -> None:
+        valid = entries * self.ENTRY_SIZE
+        disk = self._disk
         try:
             self._unmap()
             disk.truncate(fd, valid)
@@ -218,9 +229,6 @@ class IndexFile(ABC):
             self._remap(fd)
         except OSError as error:
             raise descriptors.half_way(error, self.path) from error
-        finally:
-            disk.close(fd)
-        self._on_entries_changed()
 
     def reserve_entry(self) -> None:
         """Have blocks for one more entry, for which there is room: writing it cannot fail then."""

@@ -166,10 +166,15 @@ class Log:
         """Offset of the next record."""
         return self._state.log_end_offset
 
-    @property
-    def cuts(self) -> int:
-        """How often its end has moved back. Of a read that was begun before a cut, the bytes may be of before and after it."""
-        return self._state.cuts
+    def take_cut(self) -> int | None:
+        """Whoever copies it must drop what is at or above: the lowest end that a cut gave it since this was asked last."""
+        lowest, self._state.lowest_cut = self._state.lowest_cut, None
+        return lowest
+
+    def put_back_cut(self, offset: int) -> None:
+        """What `take_cut` said could not be obeyed."""
+        lowest = self._state.lowest_cut
+        self._state.lowest_cut = offset if lowest is None else min(lowest, offset)
 
     @property
     def high_watermark(self) -> Offset:

@@ -6,7 +6,7 @@ Owner: the event loop. An `OSError` becomes a `LogDirFault`: the environment get
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import NoReturn
+from typing import Final, NoReturn
 
 from barnabas.core.config.log_config import LogConfig
 from barnabas.core.errors import BrokenInvariant, ErrorCode, LogDirFault, Malformed, Refused
@@ -19,6 +19,9 @@ from barnabas.storage.segments import SegmentList
 from barnabas.storage.snapshots import ProducerSnapshots
 
 logger = logging.getLogger(__name__)
+
+#: The log, the maps of its indexes, and a file that is written.
+DESCRIPTORS_OF_A_CUT: Final = 6
 
 
 class LogState:
@@ -44,6 +47,7 @@ class LogState:
         "log_dir",
         "log_end_offset",
         "log_start_offset",
+        "lowest_cut",
         "partition",
         "producers",
         "segments",
@@ -88,8 +92,10 @@ class LogState:
         #: Every in-sync replica has the records below. Starts at the local start, until the checkpoint or the leader says
         #: more: only what is replicated leaves the disk.
         self.high_watermark = self.local_start_offset
-        #: How often its end has moved back. What was read of it in between may be of before and after.
+        #: How often its end has moved back: it may end again where it did, with other records.
         self.cuts = 0
+        #: The lowest end that it was given by a cut since somebody asked; None: it was not cut.
+        self.lowest_cut: int | None = None
         self.is_closed = False
 
     # -- the tier
@@ -150,6 +156,20 @@ class LogState:
     def fault_half_way(self, error: OSError) -> NoReturn:
         """Of a change that was carried out in part: the log must close, also where only a descriptor was missing."""
         self.fault(descriptors.half_way(error, f"the log of {self.partition}"))
+
+    def check_descriptors(self) -> None:
+        """Before a change that cannot be left half-way: see that there are descriptors for it. If not, raise the fault: nothing
+        has changed, and it can be tried again. Half-way it would take all logs of the directory with it."""
+        disk, path = self.env.disk, self.segments.active.log_path
+        taken: list[int] = []
+        try:
+            for _ in range(DESCRIPTORS_OF_A_CUT):
+                taken.append(disk.open(path, read_only=True))
+        except OSError as error:
+            self.fault(error)
+        finally:
+            for fd in taken:
+                disk.close(fd)
 
     def report(self, error: OSError) -> LogDirFault:
         """Report the failure of the log directory to the environment. Returns the exception for the caller."""

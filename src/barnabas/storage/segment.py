@@ -446,9 +446,15 @@ class Segment:
         dropped = 0
         if found is not None:
             dropped = self.size_bytes - found.position
-            self._disk.truncate(self.file.fd, found.position)
+            opened = self.file
+            self._disk.truncate(opened.fd, found.position)
             self.size_bytes = found.position
             self.preallocated = False
+            if opened.pins:
+                # Whoever sends from it must not send what is written from now on; who reads that opens the file again.
+                opened.cut_at = found.position
+                opened.let_go()
+                self._file = None
         if self.size_bytes == 0:
             self._first_timestamp = None
             self._max_timestamp = NO_TIMESTAMP
@@ -477,7 +483,11 @@ class Segment:
             return
         self._release_indexes()
         self.is_under_repair = True
-        self.pool.repair(self, why)
+        try:
+            self.pool.repair(self, why)
+        except BaseException:
+            self.is_under_repair = False  # no descriptor was free, say: the next who needs them begins it again
+            raise
         if self._offset_index is None:
             raise IndexUnderRepair(self)
 

@@ -27,13 +27,25 @@ logger = logging.getLogger(__name__)
 class Truncation:
     """Owner: whoever began it. `run` may be called on any thread, once."""
 
-    __slots__ = ("_now_ms", "_pinned", "_timestamps", "largest", "log_end", "offset", "producers", "replay", "segment")
+    __slots__ = (
+        "_now_ms",
+        "_pinned",
+        "_timestamps",
+        "cuts",
+        "largest",
+        "log_end",
+        "offset",
+        "producers",
+        "replay",
+        "segment",
+    )
 
     def __init__(
         self,
         offset: int,
         *,
         log_end: int,
+        cuts: int,
         segment: Segment,
         producers: ProducerStateManager,
         replay: Replay,
@@ -42,6 +54,8 @@ class Truncation:
         self.offset = offset
         #: Where the log ended when this began.
         self.log_end = log_end
+        #: How often it had been cut: it may end there again, with other records.
+        self.cuts = cuts
         #: Will be the active one.
         self.segment = segment
         #: As they will be, once `run` has returned.
@@ -199,6 +213,7 @@ class LogTruncator:
             return Truncation(
                 offset,
                 log_end=state.log_end_offset,
+                cuts=state.cuts,
                 segment=state.segments.at(state.segments.floor(offset)),
                 producers=state.producers.new(),
                 replay=replay,
@@ -214,10 +229,12 @@ class LogTruncator:
         state.check_open()
         if (
             state.log_end_offset != truncation.log_end
+            or state.cuts != truncation.cuts
             or truncation.segment not in state.segments
             or truncation.segment.is_under_repair
         ):
             raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"{state.partition} has changed while its cut was prepared")
+        state.check_descriptors()
         logger.info("truncating %s from %d to %d", state.partition, state.log_end_offset, offset)
         try:
             leaving = [segment for segment in state.segments if segment.base_offset > offset]
@@ -305,6 +322,7 @@ class LogTruncator:
         """The log is empty at its log start: what it must know of the tier comes first, then the segment that says so."""
         state = self._state
         state.check_open()
+        state.check_descriptors()
         logger.info("%s begins at %d, where the tier ends", state.partition, start.offset)
         try:
             for epoch, first in start.epochs:
@@ -324,6 +342,7 @@ class LogTruncator:
         """Drop everything; the next record gets `offset`. `epochs`: those that stay known."""
         state = self._state
         state.check_open()
+        state.check_descriptors()
         logger.info("dropping all of %s, starting at %d", state.partition, offset)
         try:
             # Before the new segment: after a crash, what is known of the old records must not be taken for its beginning.
@@ -351,6 +370,7 @@ class LogTruncator:
         state = self._state
         state.log_end_offset = Offset(offset)
         state.cuts += 1
+        state.lowest_cut = offset if state.lowest_cut is None else min(state.lowest_cut, offset)
         # What comes in place of what was cut is not in the tier, whatever has been copied.
         state.highest_copied_offset = min(state.highest_copied_offset, offset - 1)
         self._flusher.cut_to(offset)

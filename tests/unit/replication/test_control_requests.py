@@ -346,6 +346,21 @@ def test_log_of_another_topic_of_that_name_is_refused_and_the_rest_is_carried_ou
     asyncio.run(run())
 
 
+def test_leader_of_a_former_topic_of_that_name_leads_no_more_whatever_its_epoch(tmp_path: Path) -> None:
+    """Its replica was moved away, and the topic deleted and made again, while it was away: epochs began anew."""
+
+    async def run() -> None:
+        control = make(tmp_path)
+        old, new = TopicId(random_uuid()), TopicId(random_uuid())
+        orders = [lead(number)._replace(topic_id=old) for number in range(3)]
+        await control.leader_and_isr(orders, controller_epoch=1, broker_epoch=1)
+        told = [(TopicPartition("t", number), id_, 0, [2, 3]) for number, id_ in enumerate((old, new, ZERO_TOPIC_ID))]
+        control.stop_strays(told)
+        assert [each.machine.role for each in control._replicas] == [Role.LEADER, Role.IDLE, Role.LEADER]
+
+    asyncio.run(run())
+
+
 def test_leader_whose_replica_has_moved_while_it_was_away_leads_no_more(tmp_path: Path) -> None:
     """Only the metadata tells it: no LeaderAndIsr, and no StopReplica, comes for what it has no replica of."""
 

@@ -104,6 +104,80 @@ def test_change_without_a_free_descriptor_is_done_or_left_undone_or_the_fault_of
     pytest.fail("no number of descriptors was enough")
 
 
+class BusyProcess(QuickDisk):
+    """Has `free` descriptors; what is closed is free again. None: as many as are asked for."""
+
+    __slots__ = ("free",)
+
+    def __init__(self) -> None:
+        self.free: int | None = None
+
+    def _take(self) -> None:
+        if self.free is not None:
+            if self.free == 0:
+                raise OSError(24, "Too many open files")
+            self.free -= 1
+
+    def _give_back(self) -> None:
+        if self.free is not None:
+            self.free += 1
+
+    def open(self, path: str, **how: Any) -> int:
+        self._take()
+        try:
+            return super().open(path, **how)
+        except OSError:
+            self._give_back()
+            raise
+
+    def close(self, fd: int) -> None:
+        super().close(fd)
+        self._give_back()
+
+    def map(self, fd: int, length: int, *, read_only: bool) -> FileMap:
+        self._take()
+        return super().map(fd, length, read_only=read_only)
+
+    def unmap(self, mapped: FileMap) -> None:
+        super().unmap(mapped)
+        self._give_back()
+
+
+@pytest.mark.parametrize("change", [cut, restart])
+@pytest.mark.parametrize("is_read", [False, True])
+def test_cut_for_which_there_are_too_few_descriptors_is_left_undone(
+    tmp_path: Path, change: Callable[[Partition], None], is_read: bool
+) -> None:
+    """Half-way it is the fault of the directory: all its logs closed because one was cut in a bad moment."""
+    undone = 0
+    for free in range(20):
+        disk = BusyProcess()
+        root = tmp_path / str(free)
+        root.mkdir()
+        partition = Partition(root, disk=disk)
+        partition.fill(40)
+        partition.transact(7, commit=False)
+        partition.commit()
+        log = partition.reopen()
+        if is_read:
+            contents(log)
+        end = log.log_end_offset
+        disk.free = free
+        try:
+            change(partition)
+        except LogDirFault:
+            undone += 1
+            assert (log.log_start_offset, log.log_end_offset) == (0, end)
+        disk.free = None
+        assert all(descriptors.are_exhausted(fault.cause) for fault in partition.faults), free
+        start, end = log.log_start_offset, log.log_end_offset
+        assert [entry.offset for entry in contents(log)] == list(range(start, end))
+        lead(partition)
+        assert log.log_end_offset == end + 20
+        log.abandon()
+    assert 0 < undone < 15
+
+
 def test_marker_of_an_aborted_transaction_is_written_or_not_and_never_the_fault_of_the_directory(
     tmp_path: Path,
 ) -> None:

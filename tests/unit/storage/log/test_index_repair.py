@@ -7,11 +7,12 @@ import pytest
 from log_support import NOW_MS, Partition, contents
 from tests.manual_time import ManualThreads
 
-from barnabas.core.errors import ErrorCode, Refused
+from barnabas.core.errors import ErrorCode, LogDirFault, Refused
 from barnabas.replication.log_waits import read_log
 from barnabas.runtime.disk import TMP_SUFFIX
 from barnabas.storage.index_build import IndexBuilder
 from barnabas.storage.index_repair import IndexRepairs
+from barnabas.storage.segment import IndexUnderRepair, Segment
 
 FIRST = f"{0:020d}"
 
@@ -71,6 +72,25 @@ def test_repair_ends_at_a_batch_whose_offset_is_damaged(damaged: Partition, offs
     found = damaged.log.read(0, max_bytes=100, max_offset=10)
     assert found.size_bytes
     found.release()
+
+
+def test_repair_that_could_not_begin_is_begun_by_the_next_who_reads(damaged: Partition) -> None:
+    """There was no descriptor free for the log. The segment counted as under repair for ever: nobody could read it, and whoever
+    waited for the end, a coordinator that loads or a move, never went on."""
+    repair = damaged.env.pool.repair
+    assert repair is not None
+
+    def fail(segment: Segment, why: str) -> None:
+        raise OSError(24, "Too many open files")
+
+    damaged.env.pool.repair = fail
+    with pytest.raises(LogDirFault):
+        damaged.log.read(0, max_bytes=100, max_offset=10)
+    damaged.env.pool.repair = repair
+    with pytest.raises(IndexUnderRepair):
+        damaged.log.read(0, max_bytes=100, max_offset=10)
+    run_threads(damaged)
+    assert len(contents(damaged.log)) == damaged.log.log_end_offset
 
 
 def test_timestamps_are_found_after_the_repair(damaged: Partition) -> None:

@@ -1,6 +1,7 @@
 """A log is cut in one step; what must be read for it is read on a thread, and by nobody else."""
 
 import asyncio
+import socket
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -84,6 +85,21 @@ def test_log_that_grew_meanwhile_is_not_cut(partition: Partition) -> None:
     assert partition.log.log_end_offset == 11
 
 
+def test_log_that_was_cut_meanwhile_and_has_grown_as_far_again_is_not_cut_by_what_was_read_before(
+    partition: Partition,
+) -> None:
+    """Producers would have been as they were in other records."""
+    idempotent(partition, 10)
+    cut = Cut(partition, 8)
+    partition.log.truncate_to(5)
+    for _ in range(5):
+        partition.append(b"x" * 100, epoch=1)
+    threads(partition).run_pending()
+    [error] = cut.ended
+    assert isinstance(error, Refused)
+    assert (partition.log.log_end_offset, last_sequence(partition)) == (10, 4)
+
+
 def test_log_that_was_closed_meanwhile_is_left_alone(partition: Partition) -> None:
     idempotent(partition, 10)
     cut = Cut(partition, 5)
@@ -124,6 +140,37 @@ def test_cut_reads_more_segments_than_may_be_open(tmp_path: Path) -> None:
     assert entry is not None
     assert [each.last_sequence for each in entry.batches] == [70, 71, 72, 73, 74]
     assert len(contents(partition.log)) == 75
+
+
+def test_part_of_an_answer_that_was_cut_is_not_sent_with_what_came_in_its_place(tmp_path: Path) -> None:
+    """It could fit on the log of a follower that asked for what was there before."""
+    partition = Partition(tmp_path)
+    for _ in range(10):
+        partition.append(b"old")
+    log = partition.log
+    [stays] = log.read(0, max_bytes=100, max_offset=1).ranges
+    [cut] = log.read(5, max_bytes=10_000, max_offset=10).ranges
+    log.truncate_to(3)
+    for _ in range(7):
+        partition.append(b"new", epoch=1)
+    [new] = log.read(5, max_bytes=10_000, max_offset=10).ranges
+    here, there = socket.socketpair()
+    with here, there:
+        assert (cut.position, cut.size_bytes) == (new.position, new.size_bytes)
+        with pytest.raises(OSError, match="was cut"):
+            cut.send_to(here, cut.position, cut.size_bytes)
+        with pytest.raises(OSError, match="was cut"):
+            cut.read_at(cut.position, cut.size_bytes)
+        with pytest.raises(OSError, match="was cut"):
+            cut.read_now(bytearray(cut.size_bytes))
+        for each in (stays, new):
+            data = each.read_at(each.position, each.size_bytes)
+            assert each.send_to(here, each.position, each.size_bytes) == each.size_bytes
+            assert there.recv(10_000) == data
+    assert b"new" in new.read()
+    for each in (stays, cut, new):
+        each.release()
+    assert [entry.value for entry in contents(log)] == [b"old"] * 3 + [b"new"] * 7
 
 
 def test_disk_that_fails_while_it_is_read_is_a_fault(tmp_path: Path) -> None:
