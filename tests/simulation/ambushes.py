@@ -308,7 +308,7 @@ class Ambusher(Guest):
         answers = _answers_to(led.process, coordinator, "transaction-verification")
         if not isinstance(first, int) or answers is None or answers.held is not None or not led.is_same_life:
             return
-        sum_ = self._begin("twice")
+        sum_, producers = self._begin("twice"), led.partition.log.producers
         record, verifier = self._record(tp, sum_), led.process.broker.transactions.verifier  # type: ignore[union-attr]
         await cluster.retrying("AddPartitionsToTxn", lambda: transactions.add_partitions(name, identity, [tp]))
         async with self._patient() as one, self._patient() as two:
@@ -321,10 +321,13 @@ class Ambusher(Guest):
                 tasks.append(self._begin_task(self._send_in(one, record, identity, name, led)))
                 if not await self._until(lambda: answers.held):
                     return
-                end = led.end
+                entry = producers.verification(identity.producer_id)
                 await self._settle(cluster, name, identity, sum_, commit=False)
                 self.note(f"has ended {name} while {led.process.name} waits for the word of {coordinator.name}")
-                if not await self._until(lambda: led.end > end):
+                # A marker ends the verification.
+                if entry is None or not await self._until(
+                    lambda: producers.verification(identity.producer_id) is not entry
+                ):
                     return
                 asked = len(verifier._under_way)
                 tasks.append(self._begin_task(self._send_in(two, record, identity, name, led)))
@@ -346,8 +349,9 @@ class Ambusher(Guest):
             self.cluster.brokers[await cluster.coordinator(name, TRANSACTION)],
             self.cluster.controller(),
         )
-        if led is None or controller is None or process in (led.process, controller) or process.broker is None:
+        if led is None or controller is None or process in (led.process, controller) or not process.is_serving:
             return
+        assert process.broker is not None
         place = TopicPartition(TRANSACTION_STATE_TOPIC, process.broker.transactions.coordinator.partition_for(name))
         replicas = self.cluster.settled_replicas(place)
         others = [each for each in replicas if each not in (process.id, controller.id)]
@@ -417,8 +421,11 @@ class Ambusher(Guest):
         self._count += 1
         group = f"{self.name}-statics-{self._count}"
         process, controller = self.cluster.brokers[await cluster.coordinator(group)], self.cluster.controller()
-        index = None if process.broker is None else process.broker.groups.coordinator.topic.place_of(group)
-        if index is None or process.broker is None or not self.cluster.network.is_calm:
+        if not process.is_serving or not self.cluster.network.is_calm:
+            return
+        assert process.broker is not None
+        index = process.broker.groups.coordinator.topic.place_of(group)
+        if index is None:
             return
         place = TopicPartition(GROUP_METADATA_TOPIC, index)
         partition = process.broker.replicas.get(place)
