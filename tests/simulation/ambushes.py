@@ -218,7 +218,11 @@ class Ambusher(Guest):
             led.process.slow_next_sync(_SYNC_S)
             waiting = self._begin_task(self._produce(other, record, identity, 0, to=led.process.id))
             if await self._until(lambda: led.end > end):
-                again = await self._begin_task(self._produce(cluster, record, identity, 0, to=led.process.id))
+                # With acks=1 no follower is waited for, but the disk is.
+                acks = self.chance.choice([-1, 1])
+                again = await self._begin_task(
+                    self._produce(cluster, record, identity, 0, to=led.process.id, acks=acks)
+                )
                 is_same = led.is_same_life and led.partition.log is log and led.partition.is_leader
                 if isinstance(again, int) and is_same and log.recovery_point <= again:
                     self._broken(

@@ -67,8 +67,8 @@ _ALL = [
         "            if current.state is ShardState.ACTIVE and epoch == current.epoch + 1:\n",
         "            if current.state is ShardState.ACTIVE:\n",
         finding="missed epoch",
+        profile="ambushes",
         test="unit/runtime/test_coordinator.py::test_coordinator_that_missed_an_epoch_loads_again",
-        why="who leads again without a word of the election between stayed in sync, and nothing was committed without it",
     ),
     Mutant(
         "a coordinator that missed its successor delivers markers of what that one has ended",
