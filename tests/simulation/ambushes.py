@@ -166,6 +166,22 @@ class Ambusher(Guest):
             return None
         return _Led(tp, process, process.lives, partition)
 
+    async def _find_apart(
+        self, cluster: AsyncClient, what: str, *, but: BrokerProcess | None = None
+    ) -> tuple[str, BrokerProcess, _Led] | None:
+        """A transactional id with its coordinator, which is not `but`, and a partition that another broker leads."""
+        for _ in range(6):
+            self._count += 1
+            name = f"{self.name}-{what}-{self._count}"
+            process = self.cluster.brokers[await cluster.coordinator(name, TRANSACTION)]
+            if process is but or not process.is_serving:
+                continue
+            for tp in self.chance.sample(self._partitions, len(self._partitions)):
+                led = await self._find_led(cluster, tp)
+                if led is not None and led.process is not process:
+                    return name, process, led
+        return None
+
     # -- with flush.messages ----------------------------------------------------------------------------------------------
 
     async def _leads_again_before_it_has_flushed(self, cluster: AsyncClient) -> None:
@@ -294,11 +310,12 @@ class Ambusher(Guest):
     async def _comes_late_twice(self, cluster: AsyncClient) -> None:
         """A batch and its repetition, the first before the marker of their transaction and the second behind it. The
         coordinator's word for the first, which is long on its way, says nothing of the second."""
-        self._count += 1
-        name, tp = f"{self.name}-twice-{self._count}", self.chance.choice(self._partitions)
-        led = await self._find_led(cluster, tp)
-        coordinator = self.cluster.brokers[await cluster.coordinator(name, TRANSACTION)]
-        if led is None or led.process is coordinator or not led.partition.log.producers.transaction_verification:
+        found = await self._find_apart(cluster, "twice")
+        if found is None:
+            return
+        name, coordinator, led = found
+        tp = led.tp
+        if not led.partition.log.producers.transaction_verification:
             return
         transactions = Transactions(cluster)
         identity = await transactions.initialise(name, timeout_ms=_TIMEOUT_MS)
@@ -346,15 +363,12 @@ class Ambusher(Guest):
     async def _misses_an_election(self, cluster: AsyncClient) -> None:
         """A coordinator hears nothing of the one that took its place for a moment: the controller that elected first that one
         and then it again did not reach it, and is gone. A marker of its own waits meanwhile."""
-        self._count += 1
-        name, tp = f"{self.name}-missed-{self._count}", self.chance.choice(self._partitions)
-        led = await self._find_led(cluster, tp)
-        process, controller = (
-            self.cluster.brokers[await cluster.coordinator(name, TRANSACTION)],
-            self.cluster.controller(),
-        )
-        if led is None or controller is None or process in (led.process, controller) or not process.is_serving:
+        controller = self.cluster.controller()
+        found = None if controller is None else await self._find_apart(cluster, "missed", but=controller)
+        if controller is None or found is None:
             return
+        name, process, led = found
+        tp = led.tp
         assert process.broker is not None
         place = TopicPartition(TRANSACTION_STATE_TOPIC, process.broker.transactions.coordinator.partition_for(name))
         replicas = self.cluster.settled_replicas(place)
