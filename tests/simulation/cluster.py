@@ -16,9 +16,11 @@ from barnabas.coordination.znodes import LeaderAndIsr, ReplicaAssignment, TopicA
 from barnabas.core.errors import ErrorCode, Malformed
 from barnabas.core.ids import TopicPartition
 from barnabas.core.topics import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
+from barnabas.server import coordinator_log
 from barnabas.transactions import ending, initializing, machine, state
 from tests.simulation import memory
 from tests.simulation.admin import Administrator
+from tests.simulation.ambushes import AMBUSHED, AMBUSHED_PARTITIONS, AMBUSHED_SETTINGS, Ambusher
 from tests.simulation.chains import OUTPUT, Pledger, Transformer
 from tests.simulation.coming import PersistentProducer, RecklessProducer
 from tests.simulation.faults import Faults
@@ -118,6 +120,8 @@ class SimCluster:
         self.network.usual_s = scenario.network_s
         self.network.calm()
         _set_last_epoch(scenario.last_epoch)
+        if scenario.load_step_bytes:
+            vars(coordinator_log)["LOAD_STEP_BYTES"] = scenario.load_step_bytes
         self.oracle = Oracle(self.world)
         self.pace_s = scenario.pace_s
         self.has_coming = scenario.has_admin and scenario.has_coming
@@ -130,6 +134,8 @@ class SimCluster:
             self.topics["table"] = (1, 3, {"min.insync.replicas": "2", "cleanup.policy": "compact", **EAGER_COMPACTION})
         if scenario.transformers:
             self.topics[OUTPUT.topic] = (1, 3, {"min.insync.replicas": "2"})
+        if scenario.ambushers:
+            self.topics[AMBUSHED] = (AMBUSHED_PARTITIONS, 3, dict(AMBUSHED_SETTINGS))
         #: Of the topic that may lose records.
         self.reckless_settings: dict[str, str] = {}
         self.zookeeper = ZooKeeperProcess(self.world, self.network, self.prefix)
@@ -247,7 +253,9 @@ class SimCluster:
         self._heal()
 
     def _start_clients(self) -> None:
-        partitions, scenario = self.partitions, self.scenario
+        scenario = self.scenario
+        ambushed = [tp for tp in self.partitions if tp.topic == AMBUSHED]
+        partitions = [tp for tp in self.partitions if tp.topic != AMBUSHED]
         topics = [name for name in self.topics if name != "table"]
         inputs = ["orders"]
         self.clients = [
@@ -262,6 +270,7 @@ class SimCluster:
             *(Guest(self, f"guest{number}", partitions) for number in range(scenario.guests)),
             *(StaticMember(self, f"s{number}", topics) for number in range(scenario.static_members)),
             *(Visitor(self, f"visitor{number}") for number in range(scenario.visitors)),
+            *(Ambusher(self, f"ambusher{number}", ambushed) for number in range(scenario.ambushers)),
             *(ModernReader(self, f"m{number}", "modern", inputs) for number in range(scenario.modern_members)),
             *([ModernReader(self, "mixed", "group", topics, is_alone=False)] if scenario.has_mixed_group else []),
             *(

@@ -270,6 +270,11 @@ class Faults:
             broker.kill()
             self._start_later(broker)
 
+    def kill(self, broker: BrokerProcess) -> None:
+        """For who lies in wait."""
+        if not self._has_ended:
+            self._kill(broker)
+
     def _kill_leader(self) -> None:
         states = self.damage.states
         if states:

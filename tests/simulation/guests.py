@@ -102,6 +102,7 @@ class Guest(Client):
         transactional_id: str | None = None,
         version_max: int | None = PRODUCE_V1,
         to: int | None = None,
+        acks: int = -1,
     ) -> int | ClientError:
         """One record in a batch of its own, once. Its offset, or why there is none."""
         builder = BatchBuilder(
@@ -114,12 +115,16 @@ class Guest(Client):
         if to is None:
             (to,) = await cluster.leaders([record.tp])
         request = produce_request(
-            [(record.tp, builder.build())], cluster.image, acks=-1, timeout_ms=2_000, transactional_id=transactional_id
+            [(record.tp, builder.build())],
+            cluster.image,
+            acks=acks,
+            timeout_ms=2_000,
+            transactional_id=transactional_id,
         )
         record.fate = Fate.UNKNOWN
         response = await cluster.ask(to, request, ProduceResponse, version_max=version_max)
         outcome = produce_outcome(request, response)[record.tp]
-        if isinstance(outcome, int):
+        if isinstance(outcome, int) and acks == -1:
             self.oracle.acknowledges(record, outcome)
         return outcome
 

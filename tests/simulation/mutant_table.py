@@ -56,35 +56,6 @@ NOT_SIMULATED: Final = (
         "test_members_of_an_isr_that_go_at_once_all_stay_in_it_and_who_returns_first_leads",
     ),
     NotSimulated(
-        "seed 7015",
-        "batches that wait for a connection overtake each other",
-        "of three attempts to connect two have to fail and the third to succeed, and the leader must not know the producer",
-        "unit/client/test_client_producer.py",
-        "test_batches_that_wait_for_one_connection_do_not_overtake_each_other",
-    ),
-    NotSimulated(
-        "T5",
-        "an answer from before a marker confirms a batch that comes after it",
-        "two late batches, a marker and an answer have to meet within one round trip of the network",
-        "unit/transactions/test_verification.py",
-        "test_an_answer_from_before_a_marker_confirms_no_batch_that_came_after_it",
-    ),
-    NotSimulated(
-        "missed epoch",
-        "a coordinator that missed its successor delivers markers of what that one has ended",
-        "a marker has to wait for a leader through two elections of which the coordinator hears the second alone; "
-        "a hunt of two minutes found no seed",
-        "unit/transactions/test_transaction_coordinator.py",
-        "test_a_coordinator_that_missed_its_successor_sends_nothing_for_what_that_one_ended",
-    ),
-    NotSimulated(
-        "T9",
-        "our client sends Produce v12 and ends its transactions with EndTxn v4",
-        "our client has no batch under way when it ends a transaction",
-        "unit/client/test_client_transactions.py",
-        "test_late_batch_of_a_finished_transaction_is_refused",
-    ),
-    NotSimulated(
         "T10",
         "the blocking client never signs in again after acks=0",
         "the load is asynchronous, and signs in nowhere",

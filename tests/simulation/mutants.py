@@ -67,8 +67,18 @@ _ALL = [
         "            if current.state is ShardState.ACTIVE and epoch == current.epoch + 1:\n",
         "            if current.state is ShardState.ACTIVE:\n",
         finding="missed epoch",
+        profile="ambushes",
         test="unit/runtime/test_coordinator.py::test_coordinator_that_missed_an_epoch_loads_again",
-        why="who leads again without a word of the election between stayed in sync, and nothing was committed without it",
+    ),
+    Mutant(
+        "a coordinator that missed its successor delivers markers of what that one has ended",
+        "transactions/coordinator.py",
+        "        if self._runtime.elected(partition, epoch):\n",
+        "        if self._runtime.elected(partition, epoch) and False:\n",
+        finding="missed epoch",
+        profile="ambushes",
+        test="unit/transactions/test_transaction_coordinator.py"
+        "::test_a_coordinator_that_missed_its_successor_sends_nothing_for_what_that_one_ended",
     ),
     Mutant(
         "a leader that missed an epoch counts with where its followers were",
@@ -997,6 +1007,16 @@ _ALL = [
         profile="transactions",
     ),
     Mutant(
+        "an answer from before a marker confirms a batch that comes after it",
+        "transactions/verification.py",
+        "        key = (question, tuple(guards.items()))\n",
+        "        key = (question, tuple(guards))\n",
+        finding="T5",
+        profile="ambushes",
+        test="unit/transactions/test_verification.py"
+        "::test_an_answer_from_before_a_marker_confirms_no_batch_that_came_after_it",
+    ),
+    Mutant(
         "late batches are not verified",
         "storage",
         "        if guard is None or entry is None or entry.guard is not guard:",
@@ -1190,9 +1210,31 @@ _ALL = [
         "                del self.unfinished[batch]  # at once: another one of this request may end the transaction\n",
         "",
         finding="seed 40",
-        profile="transactions",
+        profile="ambushes",
         test="unit/client/test_client_sending.py"
         "::test_batch_that_was_taken_is_not_finished_again_when_another_of_its_request_ends_the_transaction",
+    ),
+    Mutant(
+        "batches that wait for a connection overtake each other",
+        "client/producer.py",
+        "await self._lines.setdefault(leader, _Line()).take(self.cluster, leader)",
+        "await self.cluster.connection(leader, purpose=PRODUCE)",
+        finding="seed 7015",
+        profile="ambushes",
+        test="unit/client/test_client_producer.py"
+        "::test_batches_that_wait_for_one_connection_do_not_overtake_each_other",
+    ),
+    Mutant(
+        "our client sends Produce v12 and ends its transactions with EndTxn v4",
+        "client/transactions.py",
+        "            version_max=None if raises_epochs else _END_TXN_V1,\n",
+        "            version_max=_END_TXN_V1,\n",
+        also=(
+            ("client/producer.py", "        if self.raises_epochs and self._has_ended_one:\n", "        if False:\n"),
+        ),
+        finding="T9",
+        profile="transactions",
+        test="unit/client/test_client_transactions.py::test_late_batch_of_a_finished_transaction_is_refused",
     ),
     # -- the embedded ZooKeeper and the session
     Mutant(
@@ -1617,10 +1659,17 @@ _ALL = [
     Mutant(
         "a coordinator does not load a partition whose log moves to another directory meanwhile",
         "server/coordinator_log.py",
-        "                if replica.log in (None, log):\n                    raise\n                continue\n",
-        "                raise\n",
+        "        while offset < (end := (log := replica.local_log).log_end_offset):\n",
+        "        log = replica.local_log\n        while offset < (end := log.log_end_offset):\n",
+        also=(
+            (
+                "server/coordinator_log.py",
+                "                if replica.log in (None, log):\n                    raise\n                continue\n",
+                "                raise\n",
+            ),
+        ),
         finding="core 9",
-        profile="moves",
+        profile="ambushes",
         test="unit/replication/test_coordinator_log.py::test_load_goes_on_in_the_directory_that_the_log_has_moved_to",
     ),
     Mutant(
@@ -1629,7 +1678,7 @@ _ALL = [
         "            if error is not None and partition.log not in (None, flushed_log):\n",
         "            if False:\n",
         finding="core 10",
-        profile="moves",
+        profile="ambushes",
         test="unit/replication/test_replica_manager.py"
         "::test_records_that_wait_for_the_disk_while_their_log_moves_are_acknowledged",
     ),
@@ -1750,7 +1799,7 @@ _ALL = [
         "            flush_due=before.last_offset >= self._flusher.recovery_point and self._flusher.is_due(),\n",
         "            flush_due=False,\n",
         finding="core 3",
-        profile="flushed",
+        profile="ambushes",
         test="unit/replication/test_replica_manager.py"
         "::test_retry_of_a_batch_that_is_being_flushed_waits_for_the_disk_too",
     ),
@@ -1760,7 +1809,7 @@ _ALL = [
         "        if self.role is not Role.LEADER or self.leaderships != leadership:\n",
         "        if self.role is not Role.LEADER:\n",
         finding="R5",
-        profile="flushed",
+        profile="ambushes",
         test="unit/replication/test_replica_manager.py"
         "::test_record_that_was_cut_while_the_disk_was_slow_is_not_acknowledged",
     ),
@@ -1851,10 +1900,10 @@ _ALL = [
     Mutant(
         "a static member whose return could not be written owns its partitions for ever",
         "groups/classic.py",
-        "                self.heard_from(group, group.members[old_id], undone)\n",
+        "            out.if_refused = take_back\n",
         "",
         finding="T7",
-        profile="members",
+        profile="ambushes",
         test="unit/groups/test_groups_classic.py"
         "::test_static_member_whose_return_could_not_be_written_is_as_before_and_expires",
     ),

@@ -33,6 +33,8 @@ class Network:
         self.loss = 0.0
         #: How long a packet takes at most, where no fault makes it slower.
         self.usual_s = 0.001
+        #: How many connections are held back, one way.
+        self.lines_held = 0
 
     def calm(self) -> None:
         """No fault makes it slow."""
@@ -63,7 +65,7 @@ class Network:
     @property
     def is_calm(self) -> bool:
         """Nothing is cut, and nothing is slower than usual."""
-        return not self._cuts and not self.loss and self.delay_s[1] <= self.usual_s
+        return not self._cuts and not self.lines_held and not self.loss and self.delay_s[1] <= self.usual_s
 
     def is_cut(self, source: str, target: str) -> bool:
         return (source, target) in self._cuts
@@ -96,6 +98,8 @@ class Host:
         self.is_up = True
         #: Takes no new connections, as a host does whose process is dead: one that lives looks so.
         self.refuses = False
+        #: Whose next connections it refuses, and how many of them: its queue is full just then.
+        self.turns_away: dict[str, int] = {}
         self.listening: dict[int, SimSocket] = {}
         self.connections: set[_Line] = set()
         #: Those who sent something to a connection that this host has forgotten: told so when it is back.
@@ -158,7 +162,7 @@ class Host:
             if loop.is_dead or not target.is_up:
                 return
             listener = target.listening.get(port)
-            if listener is None or target.refuses:
+            if listener is None or target.refuses or target.is_turning_away(self.name):
                 reply(ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused"))
                 return
             if len(listener.pending) >= listener.backlog:
@@ -181,6 +185,12 @@ class Host:
                 answered.result().close()  # it came in the same turn
             raise
         return self.adopt(loop, protocol_factory, sock)
+
+    def is_turning_away(self, name: str) -> bool:
+        left = self.turns_away.get(name, 0)
+        if left:
+            self.turns_away[name] = left - 1
+        return left > 0
 
     # -- what happens to it ---------------------------------------------------------------------------------------------
 
@@ -229,6 +239,8 @@ class _Line:
         self.is_gone = False
         self.descriptors = 0
         self.watchers: list[SimSocket] = []
+        #: What this side has sent since `hold`; None: nothing is held back.
+        self.held: list[bytes | None] | None = None
         self._last_s = 0.0
         self._number = host.network.world.number()
         self.other: _Line = other or _Line(peer, host, peer_port, port, self)
@@ -252,9 +264,25 @@ class _Line:
             self._transmit(data if at == 0 and size >= len(data) else data[at : at + size])
             at += size
 
+    def hold(self) -> None:
+        """What this side sends does not arrive until `release`: packets of one connection are lost, and sent again later."""
+        assert self.held is None
+        self.held = []
+        self.network.lines_held += 1
+
+    def release(self) -> None:
+        assert self.held is not None
+        held, self.held = self.held, None
+        self.network.lines_held -= 1
+        for piece in held:
+            self._transmit(piece)
+
     def _transmit(self, piece: bytes | None) -> None:
         """None: the end."""
         network = self.network
+        if self.held is not None:
+            self.held.append(piece)
+            return
         if network.is_cut(self.host.name, self.peer.name):
             network.carry(self.host.name, self.peer.name, partial(self._arrive, piece))
         else:

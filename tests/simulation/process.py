@@ -73,6 +73,8 @@ class Process:
         self._operations_left = 0
         #: Ends in the middle of a sync of so many bytes; 0: does not.
         self._fatal_sync_bytes = 0
+        #: The next sync takes so much longer.
+        self._slow_sync_s = 0.0
         self._how: Callable[[], None] = self.kill
         self.loop: SimLoop | None = None
         self.lives = 0
@@ -148,9 +150,14 @@ class Process:
         self._fatal_sync_bytes = size_bytes
         self._how = how
 
+    def slow_next_sync(self, seconds: float) -> None:
+        """The disk is busy with something else just then. What is synced meanwhile, by others, is not held up."""
+        self._slow_sync_s = seconds
+
     def spare(self) -> None:
-        """It does not die at a disk operation after all."""
+        """It does not die at a disk operation after all, and none takes longer."""
         self._operations_left = self._fatal_sync_bytes = 0
+        self._slow_sync_s = 0.0
 
     def _disk_asked(self, kind: str, size_bytes: int) -> None:
         loop = self.loop
@@ -159,6 +166,9 @@ class Process:
         cost_s = DISK_S[kind] + size_bytes * BYTE_S
         loop.disk_s += cost_s
         loop.cost_s += cost_s * self.disk_slowness
+        if kind is SYNC and self._slow_sync_s:
+            loop.cost_s += self._slow_sync_s
+            self._slow_sync_s = 0.0
         if kind is SYNC and loop.is_serving and asyncio._get_running_loop() is loop:
             where = "".join(traceback.format_stack(limit=8)[:-2])
             self.world.violate("no callback holds the loop", f"{self.name} waits for its disk to sync:\n{where}")

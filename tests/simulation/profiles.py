@@ -122,11 +122,21 @@ RARE_PROFILES: dict[str, Profile] = {
          "fixed": {"log.flush.interval.messages": "1"}},
         {"kill_then_cut_all_power": 4, "slow_disk": 4, "kill": 1},
     ),
+    #: Somebody lies in wait, and has something happen at the very moment at which it would hurt. Little else does.
+    "ambushes": Profile(
+        {**_FAST, "seconds": 25.0, "fault_every_s": (1.5, 5.0), "network_s": 0.002, "replica_lag_ms": 5_000,
+         "session_timeout_ms": 6_000, "producers": 1, "transactional": 1, "readers": 1, "group_members": 0, "guests": 0,
+         "has_keeper": True, "has_admin": False, "has_table": False, "has_acks_one": False, "ambushers": 2,
+         "load_step_bytes": 1,
+         "fixed": {"log.flush.interval.messages": "9223372036854775807", "log.flush.interval.ms": "9223372036854775807",
+                   "transaction.partition.verification.enable": "true"}},
+        {"kill": 2, "kill_leader": 1, "pause": 1, "reset_connections": 1},
+    ),
 }  # fmt: skip
 _NAMES = list(PROFILES)
 #: By turns; the others have seeds of their own, which were a mix before: so no other seed has changed.
 _RARE_NAMES = ["moves", "starts", "strangers", "members", "refusals", "flushed"]
-_OWN = {12: "twice"}
+_OWN = {12: "twice", 18: "ambushes", 42: "ambushes"}
 
 
 def name_of(seed: int) -> str:

@@ -71,6 +71,11 @@ class Scenario:
     static_members: int = 0
     #: Members of groups of other makes.
     visitors: int = 0
+    #: Clients that have something happen at the very moment at which it hurts, and what they do, by name; empty: everything.
+    ambushers: int = 0
+    ambushes: tuple[str, ...] = ()
+    #: How much of its partition a coordinator reads in one step; 0: as much as it does where nobody says otherwise.
+    load_step_bytes: int = 0
     #: What the administrator does, by name; empty: the seed chooses.
     admin_kinds: tuple[str, ...] = ()
     #: Between two actions of the administrator.

@@ -10,6 +10,8 @@ from barnabas.coordination.znodes import LeaderAndIsr
 from barnabas.core.ids import TopicPartition
 from barnabas.core.java_hash import partition_of
 from barnabas.core.topics import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
+from barnabas.groups.classic import HEARTBEAT
+from barnabas.groups.classic_group import STABLE, ClassicGroup
 from barnabas.replication.state import NO_BROKER_EPOCH
 from barnabas.runtime.shard import ShardState
 from tests.simulation.load import RECKLESS
@@ -54,11 +56,18 @@ class ControlWatch:
         self._reckless: dict[TopicPartition, tuple[LeaderAndIsr, dict[int, tuple[int, float]]]] = {}
         #: Lives of brokers whose disk has been slow.
         self._slow: set[tuple[int, int]] = set()
+        #: (broker, life, coordinator's partition) -> the epoch at the last look, and what had been decided by then.
+        self._decided: dict[tuple[int, int, int], tuple[int, list[object]]] = {}
+        #: (coordinator's partition, leader epoch) -> who leads in it, as ZooKeeper has it.
+        self._elected: dict[tuple[TopicPartition, int], int] = {}
         #: Shards that were loaded in this epoch and no other.
         self._loaded_in: dict[int, tuple[object, int]] = {}
 
     def look(self, states: dict[TopicPartition, LeaderAndIsr]) -> None:
         self._still = {}
+        for tp, state in states.items():
+            if tp.topic in (GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC):
+                self._elected[tp, state.leader_epoch] = state.leader
         for process in self._cluster.brokers.values():
             if process.is_up:
                 self._look_at_coordinators(process)
@@ -95,6 +104,7 @@ class ControlWatch:
             for index in range(COORDINATORS):
                 self._look_at_shard(process, TopicPartition(topic, index), shards.get(index))
         markers = assembled.coordinator.markers
+        self._look_at_decided(process, assembled.coordinator)
         if markers._decided:
             self._look_for_forgotten(process, markers)
             if process.is_serving and self._cluster.network.is_calm:
@@ -112,6 +122,11 @@ class ControlWatch:
             self._broken("a coordinator that has moved has no timers", f"{tp} on {process.name} in epoch {known.epoch}")
         if shard is None:
             return
+        is_kept = shard is known and shard.state is ShardState.ACTIVE
+        if is_kept and self._missed(process, tp, epoch, shard.epoch):
+            self._broken(
+                "who missed an election loads again", f"{tp} on {process.name} goes on in {shard.epoch}, after {epoch}"
+            )
         if known is not shard and shard.epoch == machine.leader_epoch == epoch + 1:
             self._loaded_in[id(shard)] = (shard, shard.epoch)
         _, loaded_in = self._loaded_in.get(id(shard), (None, -2))
@@ -122,13 +137,58 @@ class ControlWatch:
                 f"committed up to {machine.high_watermark}",
             )
 
+        self._look_at_failed(process, partition, shard)
         if shard.state is ShardState.ACTIVE and tp.topic == GROUP_METADATA_TOPIC:
+            self._look_at_members(process, tp, shard)
             groups = shard.machine.groups
             lost = [group for group in shard.machine.store._committed.by_group if group not in groups]
             if lost:
                 self._broken(
                     "a group that has offsets is there", f"{tp} on {process.name} in epoch {shard.epoch}: {lost}"
                 )
+
+    def _missed(self, process: BrokerProcess, tp: TopicPartition, before: int, epoch: int) -> bool:
+        """Whether another one led in between."""
+        return any(self._elected.get((tp, each), process.id) != process.id for each in range(before + 1, epoch))
+
+    def _look_at_decided(self, process: BrokerProcess, coordinator: Any) -> None:
+        """What was decided before another one coordinated is looked up in the log: that one may have ended it."""
+        for place in range(COORDINATORS):
+            epoch = coordinator._epochs.get(place, -1)
+            key = (process.id, process.lives, place)
+            decided: list[object] = [each for (at, _), each in coordinator.markers._decided.items() if at == place]
+            before, known = self._decided.get(key, (-1, []))
+            self._decided[key] = (epoch, decided)
+            tp = TopicPartition(TRANSACTION_STATE_TOPIC, place)
+            is_kept = any(each is other for each in decided for other in known)
+            if is_kept and before >= 0 and self._missed(process, tp, before, epoch):
+                self._broken(
+                    "who missed an election looks up what was decided",
+                    f"{tp} on {process.name} in {epoch}, after {before}",
+                )
+
+    def _look_at_failed(self, process: BrokerProcess, partition: Any, shard: Any) -> None:
+        """Who leads a partition of a coordinator's topic serves what is in it, unless it cannot be read."""
+        log, machine = partition.log, partition.machine
+        if shard.state is not ShardState.FAILED or process.storage.faults or log is None or log.is_closed:
+            return
+        what = ("failed", process.id, partition.tp)
+        if machine.is_leader and machine.leader_epoch == shard.epoch and self._lasts(what, shard, GONE_S):
+            self._broken("who leads coordinates", f"{partition.tp} on {process.name} is not loaded in {shard.epoch}")
+
+    def _look_at_members(self, process: BrokerProcess, tp: TopicPartition, shard: Any) -> None:
+        """Somebody would notice if a member of a stable group went away without a word."""
+        for group in shard.machine.groups.values():
+            if not isinstance(group, ClassicGroup) or group.state is not STABLE:
+                continue
+            for member in group.members.values():
+                is_watched = (HEARTBEAT, group.group_id, member.member_id) in shard._alarms._alarms
+                what = ("member", process.id, tp, member.member_id)
+                if not (is_watched or member.satisfies_heartbeat()) and self._lasts(what, shard, FORGOTTEN_S):
+                    self._broken(
+                        "who stays away is no member for ever",
+                        f"{member.member_id} of {group.group_id} on {process.name}",
+                    )
 
     def _look_at_places(self, process: BrokerProcess) -> None:
         """Every broker looks for a group or a transaction in the same place, or says that it does not know yet."""
@@ -227,7 +287,7 @@ class ControlWatch:
 
     def _look_at_links(self, process: BrokerProcess) -> None:
         """Nobody waits for an answer of a broker that the controller has said is gone."""
-        links = getattr(process.broker, "links", None)
+        links = getattr(process.broker, "broker_connections", None)
         if links is None or not process.is_serving:
             return
         alive = process.broker.metadata.brokers  # type: ignore[union-attr]
