@@ -46,7 +46,7 @@ class ClusterFeatures:
         #: ZooKeeper's number of the last change among the brokers: one for the whole cluster. A client reads features from
         #: several brokers, and believes the one with the highest epoch.
         self.epoch = 0
-        #: Of each live broker.
+        #: Of each broker, also of one that is away: it may be back before the controller has said that it was gone.
         self._broker_epochs: Mapping[int, int] = {}
         #: Called with those that have registered anew since they were last looked at.
         self.on_returned: Callable[[Collection[int]], object] = lambda brokers: None
@@ -105,7 +105,7 @@ class ClusterFeatures:
             self._levels, self.epoch = levels, epoch
             before = self._broker_epochs
             now = {int(name): result.stat.czxid for name, result in zip(names, results, strict=True) if result.stat}
-            self._broker_epochs = now
+            self._broker_epochs = {**before, **now}
             if returned := {each for each in now if now[each] != before.get(each, now[each])}:
                 self.on_returned(returned)
         return True

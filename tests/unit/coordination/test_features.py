@@ -65,6 +65,27 @@ def test_broker_that_returns_at_once_with_other_features_is_noticed() -> None:
     run(story())
 
 
+def test_broker_that_was_seen_to_be_away_is_noticed_when_it_returns() -> None:
+    """A controller that is elected just then tells nobody that it was gone."""
+
+    async def story() -> None:
+        async with zookeeper() as ensemble, session(ensemble) as zk:
+            features = ClusterFeatures(zk)
+            returned: list[Collection[int]] = []
+            features.on_returned = returned.append
+            for broker_id in (1, 2):
+                await put(zk, broker_id, is_ours=True)
+            await features.refresh()
+            await zk.delete(paths.broker_id(2))
+            await features.refresh()
+            assert returned == []
+            await put(zk, 2, is_ours=True)
+            await features.refresh()
+            assert returned == [{2}]
+
+    run(story())
+
+
 def test_a_child_that_is_no_broker_of_ours_has_no_features_and_stops_nobody() -> None:
     async def story() -> None:
         async with zookeeper() as ensemble, session(ensemble) as zk:
