@@ -56,6 +56,14 @@ NOT_SIMULATED: Final = (
         "test_an_answer_from_before_a_marker_confirms_no_batch_that_came_after_it",
     ),
     NotSimulated(
+        "missed epoch",
+        "a coordinator that missed its successor delivers markers of what that one has ended",
+        "a marker has to wait for a leader through two elections of which the coordinator hears the second alone; "
+        "a hunt of two minutes found no seed",
+        "unit/transactions/test_transaction_coordinator.py",
+        "test_a_coordinator_that_missed_its_successor_sends_nothing_for_what_that_one_ended",
+    ),
+    NotSimulated(
         "T9",
         "our client sends Produce v12 and ends its transactions with EndTxn v4",
         "our client has no batch under way when it ends a transaction",

@@ -67,19 +67,9 @@ _ALL = [
         "            if current.state is ShardState.ACTIVE and epoch == current.epoch + 1:\n",
         "            if current.state is ShardState.ACTIVE:\n",
         finding="missed epoch",
-        profile="ambushes",
+        profile="coincidences",
         test="unit/runtime/test_coordinator.py::test_coordinator_that_missed_an_epoch_loads_again",
         why="who leads again without a word of the election between stayed in sync, and nothing was committed without it",
-    ),
-    Mutant(
-        "a coordinator that missed its successor delivers markers of what that one has ended",
-        "transactions/coordinator.py",
-        "        if self._runtime.elected(partition, epoch):\n",
-        "        if self._runtime.elected(partition, epoch) and False:\n",
-        finding="missed epoch",
-        profile="ambushes",
-        test="unit/transactions/test_transaction_coordinator.py"
-        "::test_a_coordinator_that_missed_its_successor_sends_nothing_for_what_that_one_ended",
     ),
     Mutant(
         "a leader that missed an epoch counts with where its followers were",
@@ -87,7 +77,7 @@ _ALL = [
         "        was_led_by_another = is_new_leader or state.leader_epoch > self.leader_epoch + 1\n",
         "        was_led_by_another = is_new_leader\n",
         finding="missed epoch",
-        profile="ambushes",
+        profile="coincidences",
         test="unit/replication/test_replication_machine.py"
         "::test_leader_that_missed_an_epoch_does_not_count_on_what_its_followers_had",
         why="no fault keeps one election from a leader that stays in sync, and lets it hear of the next",
@@ -431,7 +421,7 @@ _ALL = [
         "controller/replica_state_machine.py",
         "leadership is not None and not self._led_before(replica, leadership):",
         "leadership is not None:",
-        profile="ambushes",
+        profile="coincidences",
         finding="seed 51",
         test="scenarios/controller/test_leadership_scenarios.py"
         "::test_broker_that_returns_does_not_lead_on_in_an_epoch_of_its_former_life_while_the_state_cannot_be_read",
@@ -441,7 +431,7 @@ _ALL = [
         "coordination/features.py",
         "if returned := {each for each in now if now[each] != before.get(each, now[each])}:",
         "if returned := set():",
-        profile="ambushes",
+        profile="coincidences",
         finding="seed 100108",
         test="unit/coordination/test_features.py::test_broker_that_returns_at_once_with_other_features_is_noticed",
     ),
@@ -450,7 +440,7 @@ _ALL = [
         "coordination/features.py",
         "            self._broker_epochs = {**before, **now}\n",
         "            self._broker_epochs = now\n",
-        profile="ambushes",
+        profile="coincidences",
         finding="seed 6",
         test="unit/coordination/test_features.py::test_broker_that_was_seen_to_be_away_is_noticed_when_it_returns",
     ),
@@ -928,7 +918,7 @@ _ALL = [
         "                if not await self._exists(partition):",
         "                if True:",
         finding="1a80086",
-        profile="ambushes",
+        profile="coincidences",
         test="unit/transactions/test_marker_delivery.py"
         "::test_a_partition_that_this_broker_has_not_heard_of_yet_gets_its_marker",
         why="the controller's next request, which tells of all partitions, comes before a coordinator has loaded",
@@ -1109,7 +1099,7 @@ _ALL = [
         "        if not mark and len(head) == RECORD_HEADER.size:",
         "        if len(head) == RECORD_HEADER.size:",
         finding="R11",
-        profile="ambushes",
+        profile="coincidences",
         test="unit/zookeeper/test_store.py::test_power_cut_may_take_any_page_of_the_last_flush",
     ),
     Mutant(
@@ -1121,7 +1111,7 @@ _ALL = [
         "                for _ in range(source.i32())\n"
         "            )\n",
         finding="R11",
-        profile="ambushes",
+        profile="coincidences",
         test="unit/zookeeper/test_store.py::test_snapshot_damaged_anywhere_is_passed_over_for_an_older_one",
     ),
     Mutant(
@@ -1303,7 +1293,7 @@ _ALL = [
         "            if partition not in context.leadership:\n",
         "            if False:\n",
         finding="core 12",
-        profile="ambushes",
+        profile="coincidences",
         test="scenarios/controller/test_reassignment_scenarios.py"
         "::test_partition_whose_state_cannot_be_read_waits_and_the_cluster_keeps_its_controller",
     ),
@@ -1313,7 +1303,7 @@ _ALL = [
         "        if not (for_good and isr) and not any(self._state.context.is_online(each, partition) for each in isr):\n",
         "        if not isr:\n",
         finding="seed 50070",
-        profile="ambushes",
+        profile="coincidences",
         test="scenarios/controller/test_membership_scenarios.py"
         "::test_members_of_an_isr_that_go_at_once_all_stay_in_it_and_who_returns_first_leads",
     ),
@@ -1323,7 +1313,7 @@ _ALL = [
         "            if context.leadership[partition].leader in unneeded:\n",
         "            if False:\n",
         finding="control 1",
-        profile="ambushes",
+        profile="coincidences",
         test="scenarios/controller/test_reassignment_scenarios.py"
         "::test_plan_that_does_without_the_replica_that_leads_elects_another_first",
         why="two plans for one partition have to meet, and a replica that only the first has to lead",
@@ -1334,7 +1324,7 @@ _ALL = [
         "            if leader_epoch > partition.machine.leader_epoch:\n                log.warning(",
         "            if False:\n                log.warning(",
         finding="control 3",
-        profile="ambushes",
+        profile="coincidences",
         test="unit/replication/test_control_requests.py"
         "::test_leader_whose_replica_has_moved_while_it_was_away_leads_no_more",
         why="clients of the worlds look for another leader soon, and a partition's moves end while its leader is there",
@@ -1365,7 +1355,7 @@ _ALL = [
         "            self._requests.flush()\n",
         "            pass\n",
         finding="control 2",
-        profile="ambushes",
+        profile="coincidences",
         test="scenarios/controller/test_reassignment_scenarios.py"
         "::test_controller_dies_as_a_reassignment_ends_and_nobody_leads_on",
         why="the controller has to die between two requests to ZooKeeper, at the end of a reassignment",
@@ -1376,7 +1366,7 @@ _ALL = [
         '        while (found := self._connection.key) is None:\n            await self.exists("/")\n',
         '        if (found := self._connection.key) is None:\n            raise TypeError("no key")\n',
         finding="seed 10",
-        profile="ambushes",
+        profile="coincidences",
         test="unit/coordination/test_registration.py"
         "::test_broker_registers_when_the_connection_is_back_that_was_lost_just_before",
     ),
@@ -1386,7 +1376,7 @@ _ALL = [
         "        if epochs != self._told_in:\n",
         "        if False:\n",
         finding="core 7",
-        profile="ambushes",
+        profile="coincidences",
         test="unit/coordination/test_deleted_topics.py"
         "::test_broker_that_returns_forgets_topics_that_were_deleted_meanwhile",
     ),
@@ -1396,7 +1386,7 @@ _ALL = [
         "            self._is_reload_due = True\n",
         "            pass\n",
         finding="core 8",
-        profile="ambushes",
+        profile="coincidences",
         test="unit/coordination/test_config_store.py"
         "::test_broker_that_was_away_for_so_long_that_notifications_are_gone_reads_all_settings_again",
     ),
@@ -1406,7 +1396,7 @@ _ALL = [
         "        if self.partitions:\n            return partition_of(key, self.partitions)\n",
         "        if counted := self._metadata.partition_count(self.name):\n            return partition_of(key, counted)\n",
         finding="chaos 3309",
-        profile="ambushes",
+        profile="coincidences",
         test="unit/coordination/test_internal_topic.py"
         "::test_group_lives_in_one_partition_whatever_the_controller_has_told_so_far",
     ),
@@ -1641,7 +1631,7 @@ _ALL = [
         '            except Malformed as error:\n                _log.error("%s", error)  # what cannot be read sets nothing\n',
         '            except ZeroDivisionError as error:\n                _log.error("%s", error)  # what cannot be read sets nothing\n',
         finding="core 13",
-        profile="ambushes",
+        profile="coincidences",
         test="scenarios/controller/test_leadership_scenarios.py"
         "::test_settings_of_a_topic_that_cannot_be_read_take_the_controller_from_nobody",
     ),

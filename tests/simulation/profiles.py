@@ -130,8 +130,8 @@ RARE_PROFILES: dict[str, Profile] = {
          "fixed": {"log.flush.interval.messages": "1"}},
         {"cut_all_power": 4, "slow_disk": 5, "kill": 2, "kill_leader": 2, "reset_connections": 3, "isolate": 2},
     ),
-    #: Coincidences: each fault waits until something is half done, and strikes then (`ambushes.py`).
-    "ambushes": Profile(
+    #: Coincidences: each fault waits until something is half done, and strikes then (`coincidences.py`).
+    "coincidences": Profile(
         {**_FAST, "brokers": 5, "seconds": 30.0, "pace_s": (0.1, 0.5), "network_s": 0.01, "fault_every_s": (0.2, 1.0),
          "session_timeout_ms": 3_000, "replica_lag_ms": 4_000, "transactional": 1, "producers": 2, "readers": 1,
          "group_members": 0, "has_keeper": True, "has_admin": False, "has_table": False, "has_acks_one": False,
@@ -146,7 +146,7 @@ RARE_PROFILES: dict[str, Profile] = {
 }  # fmt: skip
 _NAMES = list(PROFILES)
 #: By `seed % EVERY`: these came later, so that the seeds of the others are what they were.
-_LATER = {6: "ambushes"}
+_LATER = {6: "coincidences"}
 _RARE_NAMES = [name for name in RARE_PROFILES if name not in _LATER.values()]
 
 

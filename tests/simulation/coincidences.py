@@ -36,7 +36,7 @@ LOGS = "/zookeeper/version-2/log."
 BAD_BYTE = 0xFF
 
 
-class Ambushes:
+class Coincidences:
     def __init__(self, faults: "Faults") -> None:
         self._faults = faults
         self._cluster = faults._cluster
@@ -413,13 +413,12 @@ class Ambushes:
 
         def part() -> None:
             # It does not reach those that have no replica: what it decides waits for them.
-            mends.append(self._part(leader, self._others(leader, controller, third), for_s=3.5))
+            for each in self._others(leader, controller, third):
+                mends[each] = self._part(leader, [each], for_s=3.5)
             self._when(has_decided, leave, within_s=2.0)
 
         def has_decided() -> bool:
-            if tp.topic != TRANSACTION_STATE_TOPIC or not leader.is_serving:
-                return True
-            return bool(leader.broker.transactions.coordinator.markers._decided)  # type: ignore[union-attr]
+            return tp.topic != TRANSACTION_STATE_TOPIC or not waited_for().isdisjoint(mends)
 
         def leave() -> None:
             # What the controller has told it arrives when that does not matter any more.
@@ -446,9 +445,21 @@ class Ambushes:
             # The next controller must not take it for alive, or it would tell the leader whom to follow.
             self._cluster.expire_session(controller)
             self._kill(controller, 2.0, 3.0)
-            mends[0]()
+            # One of those for whom a marker waits goes on missing it.
+            missing = self._choose(name for name in mends if name in waited_for())
+            for name, mend in mends.items():
+                if name != missing:
+                    mend()
 
-        mends: list[Callable[[], None]] = []
+        def waited_for() -> set[str]:
+            if tp.topic != TRANSACTION_STATE_TOPIC or not leader.is_serving:
+                return set()
+            decided = leader.broker.transactions.coordinator.markers._decided.values()  # type: ignore[union-attr]
+            states = self._cluster.partition_states()
+            leaders = {states[left].leader for each in decided for left in each.left if left in states}
+            return {self._cluster.brokers[each].name for each in leaders if each in self._cluster.brokers}
+
+        mends: dict[str, Callable[[], None]] = {}
 
         def is_in_order() -> bool:
             state = self._cluster.partition_states().get(tp)
@@ -467,6 +478,9 @@ class Ambushes:
         def is_time() -> bool:
             for asker in self._serving():
                 for lane in asker.broker.broker_connections._lanes:  # type: ignore[union-attr]
+                    # One request at a time: no other one, which would find out, goes the same way.
+                    if lane._purpose != "transaction-markers":
+                        continue
                     for number, (_, link) in lane._connections.items():
                         broker = self._cluster.brokers[number]
                         line = None if link._transport is None else link._transport._line
@@ -483,7 +497,7 @@ class Ambushes:
             broker.cut_power()
             self._world.after(self._world.between(0.02, 0.3), lambda: None if broker.is_up else broker.start())
 
-        self._when(is_time, cut)
+        self._when(is_time, cut, within_s=4.0)
 
     def lose_zookeeper_as_it_registers(self) -> None:
         """A broker that is killed, and whose connection to ZooKeeper is gone in the moment in which it registers."""
