@@ -139,6 +139,7 @@ class SimCluster:
         #: Of the topic that may lose records.
         self.reckless_settings: dict[str, str] = {}
         self.zookeeper = ZooKeeperProcess(self.world, self.network, self.prefix)
+        self.zookeeper.snap_count = scenario.snap_count
         self.brokers = {
             number: BrokerProcess(self.world, self.network, number, self._settings(number), self.prefix)
             for number in range(1, brokers + 1)
@@ -150,9 +151,11 @@ class SimCluster:
         self.clients: list[Client] = []
         self.faults: Faults | None = None
         self._states: dict[TopicPartition, LeaderAndIsr] = {}
-        self._states_zxid = -1
+        self._states_at = (0, -1)
+        #: Path of a state -> when it was written, of which partition, and what it says; None where that makes no sense.
+        self._decoded: dict[str, tuple[tuple[int, int], TopicPartition | None, LeaderAndIsr | None]] = {}
         #: Topic -> (when its znode was written, partition -> its replicas).
-        self._assignments: dict[str, tuple[int, Mapping[int, ReplicaAssignment]]] = {}
+        self._assignments: dict[str, tuple[tuple[int, int], Mapping[int, ReplicaAssignment]]] = {}
         self.watch = Watch(self)
         self.oracle.on_told = self.watch.told
         self.stranger = Stranger(self, "stranger")
@@ -377,18 +380,25 @@ class SimCluster:
         if self.zookeeper.server is None or not self.zookeeper.is_serving:
             return {}
         machine = self.zookeeper.server.service.machine
-        if machine.last_zxid == self._states_zxid:
+        # What a power cut took was written under numbers that are used again.
+        life = self.zookeeper.lives
+        if (life, machine.last_zxid) == self._states_at:
             return self._states
-        self._states_zxid = machine.last_zxid
+        self._states_at = (life, machine.last_zxid)
         nodes = machine.tree.nodes
         states: dict[TopicPartition, LeaderAndIsr] = {}
         self._states = states
         for path, node in nodes.items():
             if path.startswith("/brokers/topics/") and path.endswith("/state") and node.data:
-                _, _, _, name, _, index, _ = path.split("/")
-                tp = TopicPartition(name, int(index))
-                with suppress(Malformed):  # a stranger has been there
-                    states[tp] = LeaderAndIsr.decode(tp, node.data, node.version)
+                written, tp, state = self._decoded.get(path, ((0, -1), None, None))
+                if written != (life, node.mzxid):
+                    _, _, _, name, _, index, _ = path.split("/")
+                    tp, state = TopicPartition(name, int(index)), None
+                    with suppress(Malformed):  # a stranger has been there
+                        state = LeaderAndIsr.decode(tp, node.data, node.version)
+                    self._decoded[path] = ((life, node.mzxid), tp, state)
+                if tp is not None and state is not None:
+                    states[tp] = state
         return states
 
     def is_being_deleted(self, name: str) -> bool:
@@ -398,20 +408,24 @@ class SimCluster:
 
     def settled_replicas(self, tp: TopicPartition) -> tuple[int, ...]:
         """The replicas of a partition that is not being moved, as ZooKeeper has them."""
+        found = self.assignment_of(tp)
+        return () if found is None or found.is_being_reassigned else tuple(found.replicas)
+
+    def assignment_of(self, tp: TopicPartition) -> ReplicaAssignment | None:
+        """As ZooKeeper has it; None while it is away, or where there is none."""
         if self.zookeeper.server is None or not self.zookeeper.is_serving:
-            return ()
+            return None
         node = self.zookeeper.server.service.machine.tree.nodes.get(topic(tp.topic))
         if node is None:
-            return ()
-        written, assignments = self._assignments.get(tp.topic, (-1, {}))
-        if written != node.mzxid:
+            return None
+        written, assignments = self._assignments.get(tp.topic, ((0, -1), {}))
+        if written != (self.zookeeper.lives, node.mzxid):
             try:
                 assignments = TopicAssignment.decode(tp.topic, node.data).partitions
             except Malformed:
                 assignments = {}
-            self._assignments[tp.topic] = (node.mzxid, assignments)
-        found = assignments.get(tp.partition)
-        return () if found is None or found.is_being_reassigned else tuple(found.replicas)
+            self._assignments[tp.topic] = ((self.zookeeper.lives, node.mzxid), assignments)
+        return assignments.get(tp.partition)
 
     def settings_of(self, name: str) -> dict[str, str] | None:
         """Of a topic, as ZooKeeper has them; None while it is away, or where there are none."""
@@ -432,14 +446,30 @@ class SimCluster:
 
     def data_at(self, path: str) -> bytes | None:
         """What ZooKeeper has there; None if nothing, or while it is away."""
+        return self.data_and_version_at(path)[0]
+
+    def data_and_version_at(self, path: str) -> tuple[bytes | None, int]:
+        """Likewise, with the version of the data."""
         if self.zookeeper.server is None or not self.zookeeper.is_serving:
-            return None
+            return None, -1
         node = self.zookeeper.server.service.machine.tree.nodes.get(path)
-        return None if node is None else bytes(node.data or b"")
+        return (None, -1) if node is None else (bytes(node.data or b""), int(node.version))
+
+    def children_of(self, path: str) -> set[str]:
+        """Names of znodes below another; none while ZooKeeper is away."""
+        if self.zookeeper.server is None or not self.zookeeper.is_serving:
+            return set()
+        node = self.zookeeper.server.service.machine.tree.nodes.get(path)
+        return set() if node is None else set(node.children or ())
 
     def session_of(self, process: BrokerProcess) -> int:
         session = getattr(process.broker, "session", None)
         return 0 if session is None else int(session.session_id)
+
+    @property
+    def keeps_notifications(self) -> bool:
+        """Whether every notification of a change is there until all brokers that are connected have read it."""
+        return "miss_a_change" in self.scenario.faults
 
     def is_ignored(self, tp: TopicPartition) -> bool:
         """Deleted and made again at any moment, or without any promise."""

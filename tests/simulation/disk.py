@@ -136,11 +136,28 @@ class SimDisk:
             if isinstance(node, File):
                 node.sync()
 
+    def write_back_but_one(self, path: str, rng: Random) -> None:
+        """The kernel has written a file, but for one page: with luck neither the first nor the last of what is not synced."""
+        node = self.find(path)
+        assert isinstance(node, File)
+        left = sorted(node.dirty)
+        if left:
+            page = rng.choice(left[1:-2] or left)
+            node.write_back_but(page)
+
     def evict(self, prefix: str = "/") -> None:
         """The page cache forgets what is durable anyway: reads under `prefix` wait for the disk."""
         for path, node in self._walk(self._root, ""):
             if isinstance(node, File) and path.startswith(prefix):
                 node.cold = True
+
+    def damage(self, path: str, position: int, value: int) -> None:
+        """A byte of a file has gone bad, on the medium too."""
+        node = self.find(path)
+        assert isinstance(node, File)
+        for content in (node.data, node.durable):
+            if position < len(content):
+                content[position] = value
 
     # -- faults
 

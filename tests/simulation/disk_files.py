@@ -246,6 +246,14 @@ class File(Node):
         if not self.maps:
             self.mapped = False
 
+    def write_back_but(self, page: int) -> None:
+        """As `sync`, but for one page."""
+        start = page * PAGE_BYTES
+        before = self._page(self.durable, start)
+        self.sync()
+        self.durable[start : start + PAGE_BYTES] = before[: max(len(self.durable) - start, 0)]
+        self.dirty.add(page)
+
     def _forget_shrinking(self) -> None:
         self.low, self.high = NEVER, 0
         self.lengths.clear()

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from barnabas.coordination.paths import TOPICS, config_entity, partition_state, topic
 from barnabas.coordination.znodes import LeaderAndIsr
 from barnabas.core.ids import TopicPartition
+from tests.simulation.coincidences import Coincidences
 from tests.simulation.load import RECKLESS
 from tests.simulation.process import BrokerProcess, Process
 
@@ -217,6 +218,7 @@ class Faults:
                 self._kill_then_cut_all_power,
                 self._spoil_a_topic,
                 self._delete_a_root,
+                *Coincidences(self).kinds,
             )
             kinds += [(each, 0) for each in rare]
             chosen = [(each, weights.get(each.__name__.strip("_"), 0)) for each, _ in kinds]

@@ -42,20 +42,6 @@ NOT_SIMULATED: Final = (
         "test_producers_of_a_log_that_was_closed_cleanly_survive_a_repair",
     ),
     NotSimulated(
-        "R11",
-        "a bad byte in a snapshot of ZooKeeper hides the older good one",
-        "only the texts of ACLs were read carelessly, and znodes of the world are open to all: its snapshots have none",
-        "unit/zookeeper/test_store.py",
-        "test_snapshot_damaged_anywhere_is_passed_over_for_an_older_one",
-    ),
-    NotSimulated(
-        "seed 50070",
-        "of the members of an ISR that are gone at once one stays in it, whichever",
-        "to wait for the wrong one costs time; if it has lost its power, the world excuses the partition",
-        "scenarios/controller/test_membership_scenarios.py",
-        "test_members_of_an_isr_that_go_at_once_all_stay_in_it_and_who_returns_first_leads",
-    ),
-    NotSimulated(
         "T10",
         "the blocking client never signs in again after acks=0",
         "the load is asynchronous, and signs in nowhere",
@@ -138,20 +124,6 @@ NOT_SIMULATED: Final = (
         "no topic of the world leaves the tier",
         "unit/storage/manager/test_failing_dirs.py",
         "test_disk_that_fails_as_settings_change_leaves_the_settings_of_other_logs_changed",
-    ),
-    NotSimulated(
-        "core 7",
-        "a broker that returns without a restart knows topics for ever that were deleted meanwhile",
-        "nobody in the world asks each broker for a topic that was deleted",
-        "unit/coordination/test_deleted_topics.py",
-        "test_broker_that_returns_forgets_topics_that_were_deleted_meanwhile",
-    ),
-    NotSimulated(
-        "core 8",
-        "settings that changed while a broker was away for long are not read again",
-        "nobody in the world is away for a quarter of an hour",
-        "unit/coordination/test_config_store.py",
-        "test_broker_that_was_away_for_so_long_that_notifications_are_gone_reads_all_settings_again",
     ),
     NotSimulated(
         "link 1",

@@ -86,6 +86,7 @@ _ALL = [
         "        was_led_by_another = is_new_leader or state.leader_epoch > self.leader_epoch + 1\n",
         "        was_led_by_another = is_new_leader\n",
         finding="missed epoch",
+        profile="coincidences",
         test="unit/replication/test_replication_machine.py"
         "::test_leader_that_missed_an_epoch_does_not_count_on_what_its_followers_had",
         why="no fault keeps one election from a leader that stays in sync, and lets it hear of the next",
@@ -429,7 +430,7 @@ _ALL = [
         "controller/replica_state_machine.py",
         "leadership is not None and not self._led_before(replica, leadership):",
         "leadership is not None:",
-        profile="strangers",
+        profile="coincidences",
         finding="seed 51",
         test="scenarios/controller/test_leadership_scenarios.py"
         "::test_broker_that_returns_does_not_lead_on_in_an_epoch_of_its_former_life_while_the_state_cannot_be_read",
@@ -439,9 +440,18 @@ _ALL = [
         "coordination/features.py",
         "if returned := {each for each in now if now[each] != before.get(each, now[each])}:",
         "if returned := set():",
-        profile="power",
+        profile="coincidences",
         finding="seed 100108",
         test="unit/coordination/test_features.py::test_broker_that_returns_at_once_with_other_features_is_noticed",
+    ),
+    Mutant(
+        "what waits for the former life of a broker that was seen to be away goes on waiting",
+        "coordination/features.py",
+        "            self._broker_epochs = {**before, **now}\n",
+        "            self._broker_epochs = now\n",
+        profile="coincidences",
+        finding="seed 6",
+        test="unit/coordination/test_features.py::test_broker_that_was_seen_to_be_away_is_noticed_when_it_returns",
     ),
     Mutant(
         "a new controller keeps silent towards the replicas",
@@ -1069,7 +1079,7 @@ _ALL = [
         "                if not await self._exists(partition):",
         "                if True:",
         finding="1a80086",
-        profile="transactions",
+        profile="coincidences",
         test="unit/transactions/test_marker_delivery.py"
         "::test_a_partition_that_this_broker_has_not_heard_of_yet_gets_its_marker",
         why="the controller's next request, which tells of all partitions, comes before a coordinator has loaded",
@@ -1272,8 +1282,20 @@ _ALL = [
         "        if not mark and len(head) == RECORD_HEADER.size:",
         "        if len(head) == RECORD_HEADER.size:",
         finding="R11",
-        profile="zookeeper",
+        profile="coincidences",
         test="unit/zookeeper/test_store.py::test_power_cut_may_take_any_page_of_the_last_flush",
+    ),
+    Mutant(
+        "a bad byte in a snapshot of ZooKeeper hides the older good one",
+        "coordination/embedded/snapshot.py",
+        "            table[number] = tuple((source.i32(), source.text(), source.text()) for _ in range(source.i32()))\n",
+        "            table[number] = tuple(\n"
+        '                (source.i32(), (source.buffer() or b"").decode(), (source.buffer() or b"").decode())\n'
+        "                for _ in range(source.i32())\n"
+        "            )\n",
+        finding="R11",
+        profile="coincidences",
+        test="unit/zookeeper/test_store.py::test_snapshot_damaged_anywhere_is_passed_over_for_an_older_one",
     ),
     Mutant(
         "ZooKeeper takes a page of zeros among acknowledged writes for the end",
@@ -1454,9 +1476,19 @@ _ALL = [
         "            if partition not in context.leadership:\n",
         "            if False:\n",
         finding="core 12",
-        profile="strangers",
+        profile="coincidences",
         test="scenarios/controller/test_reassignment_scenarios.py"
         "::test_partition_whose_state_cannot_be_read_waits_and_the_cluster_keeps_its_controller",
+    ),
+    Mutant(
+        "of the members of an ISR that are gone at once one stays in it, whichever",
+        "controller/replica_state_machine.py",
+        "        if not (for_good and isr) and not any(self._state.context.is_online(each, partition) for each in isr):\n",
+        "        if not isr:\n",
+        finding="seed 50070",
+        profile="coincidences",
+        test="scenarios/controller/test_membership_scenarios.py"
+        "::test_members_of_an_isr_that_go_at_once_all_stay_in_it_and_who_returns_first_leads",
     ),
     Mutant(
         "a reassignment that replaces another removes the leader, and elects nobody",
@@ -1464,6 +1496,7 @@ _ALL = [
         "            if context.leadership[partition].leader in unneeded:\n",
         "            if False:\n",
         finding="control 1",
+        profile="coincidences",
         test="scenarios/controller/test_reassignment_scenarios.py"
         "::test_plan_that_does_without_the_replica_that_leads_elects_another_first",
         why="two plans for one partition have to meet, and a replica that only the first has to lead",
@@ -1474,6 +1507,7 @@ _ALL = [
         "            if is_former or leader_epoch > partition.machine.leader_epoch:\n",
         "            if is_former:\n",
         finding="control 3",
+        profile="coincidences",
         test="unit/replication/test_control_requests.py"
         "::test_leader_whose_replica_has_moved_while_it_was_away_leads_no_more",
         why="clients of the worlds look for another leader soon, and a partition's moves end while its leader is there",
@@ -1504,6 +1538,7 @@ _ALL = [
         "            self._requests.flush()\n",
         "            pass\n",
         finding="control 2",
+        profile="coincidences",
         test="scenarios/controller/test_reassignment_scenarios.py"
         "::test_controller_dies_as_a_reassignment_ends_and_nobody_leads_on",
         why="the controller has to die between two requests to ZooKeeper, at the end of a reassignment",
@@ -1514,9 +1549,29 @@ _ALL = [
         '        while (found := self._connection.key) is None:\n            await self.exists("/")\n',
         '        if (found := self._connection.key) is None:\n            raise TypeError("no key")\n',
         finding="seed 10",
-        profile="starts",
+        profile="coincidences",
         test="unit/coordination/test_registration.py"
         "::test_broker_registers_when_the_connection_is_back_that_was_lost_just_before",
+    ),
+    Mutant(
+        "a broker that returns without a restart knows topics for ever that were deleted meanwhile",
+        "coordination/deleted_topics.py",
+        "        if epochs != self._told_in:\n",
+        "        if False:\n",
+        finding="core 7",
+        profile="coincidences",
+        test="unit/coordination/test_deleted_topics.py"
+        "::test_broker_that_returns_forgets_topics_that_were_deleted_meanwhile",
+    ),
+    Mutant(
+        "settings that changed while a broker was away for long are not read again",
+        "coordination/notifications.py",
+        "            self._is_reload_due = True\n",
+        "            pass\n",
+        finding="core 8",
+        profile="coincidences",
+        test="unit/coordination/test_config_store.py"
+        "::test_broker_that_was_away_for_so_long_that_notifications_are_gone_reads_all_settings_again",
     ),
     Mutant(
         "where a group lives is counted by what the controller has told so far",
@@ -1524,7 +1579,7 @@ _ALL = [
         "        if self.partitions:\n            return partition_of(key, self.partitions)\n",
         "        if counted := self._metadata.partition_count(self.name):\n            return partition_of(key, counted)\n",
         finding="chaos 3309",
-        profile="starts",
+        profile="coincidences",
         test="unit/coordination/test_internal_topic.py"
         "::test_group_lives_in_one_partition_whatever_the_controller_has_told_so_far",
     ),
@@ -1872,7 +1927,7 @@ _ALL = [
         '            except Malformed as error:\n                _log.error("%s", error)  # what cannot be read sets nothing\n',
         '            except ZeroDivisionError as error:\n                _log.error("%s", error)  # what cannot be read sets nothing\n',
         finding="core 13",
-        profile="strangers",
+        profile="coincidences",
         test="scenarios/controller/test_leadership_scenarios.py"
         "::test_settings_of_a_topic_that_cannot_be_read_take_the_controller_from_nobody",
     ),

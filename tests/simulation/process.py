@@ -12,6 +12,7 @@ from typing import Any
 from barnabas.broker import Broker
 from barnabas.coordination.embedded.config import ZooKeeperConfig
 from barnabas.coordination.embedded.server import EmbeddedZooKeeper
+from barnabas.coordination.embedded.service import Service
 from barnabas.coordination.features import ANNOUNCED
 from barnabas.coordination.kazoo_client import KazooConnection
 from barnabas.runtime.disk import Disk
@@ -229,6 +230,10 @@ class ZooKeeperProcess(Process):
     def __init__(self, world: World, network: Network, prefix: str = "") -> None:
         super().__init__(world, network, f"{prefix}zk")
         self.server: EmbeddedZooKeeper | None = None
+        #: Told of every change, as soon as it is made.
+        self.on_change: Callable[[], None] = lambda: None
+        #: Transactions between two snapshots.
+        self.snap_count = 100_000
         self.is_ready = False
 
     @property
@@ -244,18 +249,28 @@ class ZooKeeperProcess(Process):
         self.loop.call_soon(service.expire, session_id)
         return True
 
+    def _listen_to(self, service: Service) -> None:
+        on_txn = service._on_txn
+
+        def changed() -> None:
+            on_txn()
+            self.on_change()
+
+        service._on_txn = changed
+
     async def main(self) -> None:
         self.is_ready = False
         self.server = EmbeddedZooKeeper(
             "/zookeeper",
             self.name,
             2181,
-            config=ZooKeeperConfig(tick_time_ms=500),
+            config=ZooKeeperConfig(tick_time_ms=500, snap_count=self.snap_count),
             clock=self.clock,
             disk=self._take_disk(),
             make_log_thread=SimLogThread,
         )
         await self.server.start()
+        self._listen_to(self.server.service)
         last_zxid = self.server.service.machine.last_zxid
         told = self.world.zxids_told.get(self.name, 0)
         if last_zxid < told:

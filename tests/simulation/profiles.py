@@ -7,6 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+#: Of the profiles that came last, each has one seed of so many.
+EVERY = 24
+
 
 @dataclass(frozen=True, slots=True)
 class Profile:
@@ -14,6 +17,17 @@ class Profile:
     fields: Mapping[str, Any] = field(default_factory=dict)
     #: Kind of fault -> how often, beside the others. Empty: a mix that the seed chooses.
     faults: Mapping[str, int] = field(default_factory=dict)
+    #: So many kinds of its faults has one seed, and the next seed of this profile others; 0: all.
+    kinds: int = 0
+
+    def faults_of(self, seed: int) -> Mapping[str, int]:
+        names, turn = list(self.faults), seed // EVERY
+        if not self.kinds:
+            return self.faults
+        # Not the same company each time.
+        first = turn * self.kinds + turn * self.kinds // len(names)
+        chosen = (names[(first + each) % len(names)] for each in range(self.kinds))
+        return {name: self.faults[name] for name in chosen}
 
 
 _FAST: Mapping[str, Any] = {"brokers": 3, "seconds": 15.0, "pace_s": (0.02, 0.3), "fault_every_s": (0.3, 1.5)}
@@ -132,11 +146,24 @@ RARE_PROFILES: dict[str, Profile] = {
                    "transaction.partition.verification.enable": "true"}},
         {"kill": 2, "kill_leader": 1, "pause": 1, "reset_connections": 1},
     ),
+    #: Coincidences: each fault waits until something is half done, and strikes then (`coincidences.py`).
+    "coincidences": Profile(
+        {**_FAST, "brokers": 5, "seconds": 30.0, "pace_s": (0.1, 0.5), "network_s": 0.01, "fault_every_s": (0.2, 1.0),
+         "session_timeout_ms": 3_000, "replica_lag_ms": 4_000, "transactional": 1, "producers": 2, "readers": 1,
+         "group_members": 0, "has_keeper": True, "has_admin": False, "has_table": False, "has_acks_one": False,
+         "snap_count": 60, "has_locked_znodes": True, "all_brokers": _PATIENT},
+        {"spoil_the_state_of_who_returns": 1, "cut_power_while_asked": 1, "tear_a_large_flush": 1, "damage_a_snapshot": 1,
+         "spoil_a_reassignment": 1, "spoil_the_settings_of_who_is_gone": 1, "lose_zookeeper_as_it_registers": 1,
+         "hide_a_partition": 1, "hide_what_waits_for_a_marker": 1, "miss_a_deletion": 1, "miss_a_change": 1,
+         "replace_a_plan": 1, "move_from_who_is_away": 1, "lose_a_whole_isr": 1, "miss_an_epoch": 2,
+         "miss_an_epoch_of_a_coordinator": 3},
+        kinds=3,
+    ),
 }  # fmt: skip
 _NAMES = list(PROFILES)
 #: By turns; the others have seeds of their own, which were a mix before: so no other seed has changed.
 _RARE_NAMES = ["moves", "starts", "strangers", "members", "refusals", "flushed"]
-_OWN = {12: "twice", 18: "ambushes", 42: "ambushes"}
+_OWN = {6: "coincidences", 12: "twice", 18: "ambushes", 30: "coincidences", 42: "ambushes"}
 
 
 def name_of(seed: int) -> str:

@@ -84,6 +84,10 @@ class Scenario:
     network_s: float = 0.001
     #: The highest epoch that a producer gets: with a low one, producer ids are used up.
     last_epoch: int = 32766
+    #: Transactions between two snapshots of ZooKeeper.
+    snap_count: int = 100_000
+    #: Somebody has znodes in ZooKeeper that are not open to all.
+    has_locked_znodes: bool = False
     #: Kind of fault -> how often, beside the others. Empty: a mix that the seed chooses.
     faults: Mapping[str, int] = field(default_factory=dict)
     #: Settings that all brokers have.
@@ -117,7 +121,7 @@ class Scenario:
             settings={number: vary(chance) for number in range(1, brokers + 1)},
         )
         profile = profile_of(seed, has_rare=has_rare)
-        return _with_more(Random(seed * 104_729 + 7), replace(mixed, faults=profile.faults, **profile.fields))
+        return _with_more(Random(seed * 104_729 + 7), replace(mixed, faults=profile.faults_of(seed), **profile.fields))
 
 
 def _with_more(chance: Random, scenario: Scenario) -> Scenario:

@@ -6,8 +6,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from kazoo import exceptions as failures
 from kazoo.protocol import serialization as requests
-from kazoo.security import OPEN_ACL_UNSAFE
+from kazoo.security import OPEN_ACL_UNSAFE, make_digest_acl
 
 from barnabas.coordination import paths
 from barnabas.coordination.kazoo_client import KazooConnection
@@ -32,6 +33,20 @@ class _Ignored:
 
     def set_exception(self, error: BaseException) -> None:
         """It was not."""
+
+
+class _Spoiling:
+    """Told what has become of a write: of one that did not happen, there is nothing to put right."""
+
+    def __init__(self, forget: Callable[[], object]) -> None:
+        self._forget = forget
+
+    def set(self, value: Any = None) -> None:
+        """It is as it was wanted."""
+
+    def set_exception(self, error: BaseException) -> None:
+        if isinstance(error, failures.NoNodeError | failures.BadVersionError):
+            self._forget()
 
 
 def _in_the_next_epoch(path: str, data: bytes) -> bytes:
@@ -75,6 +90,8 @@ class Stranger(Client):
             await session.create(_ROOT, b"0")
         except NodeExists:
             self.note("goes on with what is there")
+        if self.cluster.scenario.has_locked_znodes:
+            self._lock()
         while not self.ending:
             await self._write_in_order(session)
             await self._write_on_condition(session)
@@ -134,6 +151,23 @@ class Stranger(Client):
         """Soon: write what `make` makes of the data there, for a while."""
         self._wishes.append((topic, path, make))
 
+    def spoil_now(self, topic: str, path: str, data: bytes, *, for_s: float) -> None:
+        """At once, unless somebody else changes it in this moment."""
+        before, version = self.cluster.data_and_version_at(path)
+        if before is None or path in self._spoilt:
+            return
+        self.note(f"writes {data!r} over {path}, now")
+        self._spoilt[path] = (topic, data, before, self.world.now_s + for_s)
+        self._send(requests.SetData(path, data, version), _Spoiling(lambda: self._spoilt.pop(path, None)))
+
+    def put(self, path: str, data: bytes) -> None:
+        self.note(f"sets {path} to {data!r}")
+        self._send(requests.SetData(path, data, -1))
+
+    def remove(self, path: str) -> None:
+        self.note(f"removes {path}")
+        self._send(requests.Delete(path, -1))
+
     def delete(self, path: str) -> None:
         self._unwanted.append(path)
 
@@ -161,6 +195,12 @@ class Stranger(Client):
             return
         self.world.violate("a write with a version of the past is refused", f"{stat.version - 1} at {stat.version}")
 
+    def _lock(self) -> None:
+        """Znodes that only somebody with a password may change, of many people."""
+        for number in range(5):
+            acl = make_digest_acl(f"somebody-{number}", f"password-{number}", all=True)
+            self._send(requests.Create(f"{_ROOT}/locked-{number}", b"", [acl], 0))
+
     def write(self, path: str, data: bytes) -> None:
         self.note(f"writes {data!r} to {path}")
         self._create(path, data, is_sequence=path.endswith("_"))
@@ -174,6 +214,6 @@ class Stranger(Client):
     def _create(self, path: str, data: bytes, *, is_sequence: bool) -> None:
         self._send(requests.Create(path, data, OPEN_ACL_UNSAFE, 2 if is_sequence else 0))
 
-    def _send(self, request: Any) -> None:
+    def _send(self, request: Any, answer: Any = None) -> None:
         if self._client is not None and self.loop is not None:
-            self.loop.call_soon(self._client._call, request, _Ignored())
+            self.loop.call_soon(self._client._call, request, answer or _Ignored())

@@ -5,14 +5,16 @@ Owner: the world. Reads what processes hold in memory; changes nothing.
 
 from typing import TYPE_CHECKING, Any
 
-from barnabas.coordination.paths import broker_id, partition_state
+from barnabas.coordination.paths import CONTROLLER_EPOCH, broker_id, delete_topic, partition_state
+from barnabas.coordination.paths import topic as topic_path
 from barnabas.coordination.znodes import LeaderAndIsr
+from barnabas.core.errors import Malformed
 from barnabas.core.ids import TopicPartition
 from barnabas.core.java_hash import partition_of
 from barnabas.core.topics import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
 from barnabas.groups.classic import HEARTBEAT
 from barnabas.groups.classic_group import STABLE, ClassicGroup
-from barnabas.replication.state import NO_BROKER_EPOCH
+from barnabas.replication.state import NO_BROKER_EPOCH, Role
 from barnabas.runtime.shard import ShardState
 from tests.simulation.load import RECKLESS
 from tests.simulation.process import BrokerProcess
@@ -33,6 +35,10 @@ REPLACED_S = 3.0
 DEPOSED_S = 2.0
 #: How long a request may outlive the news that whom it was sent to is gone.
 GONE_S = 0.5
+#: How long a broker may need to know what its controller or ZooKeeper knows, where both can tell it.
+TOLD_S = 2.0
+#: How long until all brokers have heard from ZooKeeper that one has registered.
+RETURNED_S = 1.5
 #: How long a broker may take to start after it was killed.
 STARTED_S = 2.5
 #: A few looks: between two of them, nothing can be forgotten and remembered.
@@ -58,16 +64,19 @@ class ControlWatch:
         self._slow: set[tuple[int, int]] = set()
         #: (broker, life, coordinator's partition) -> the epoch at the last look, and what had been decided by then.
         self._decided: dict[tuple[int, int, int], tuple[int, list[object]]] = {}
-        #: (coordinator's partition, leader epoch) -> who leads in it, as ZooKeeper has it.
-        self._elected: dict[tuple[TopicPartition, int], int] = {}
         #: Shards that were loaded in this epoch and no other.
         self._loaded_in: dict[int, tuple[object, int]] = {}
+        #: (partition, leader epoch) -> who was elected in it, as far as was seen.
+        self._elected: dict[tuple[TopicPartition, int], int] = {}
+        #: The states of partitions before the last change, in which life of ZooKeeper.
+        self._states: dict[TopicPartition, LeaderAndIsr] = {}
+        self._states_of_life = 0
+        #: Where replicas were before that.
+        self._replicas: dict[TopicPartition, tuple[int, ...]] = {}
+        cluster.zookeeper.on_change = self._changed
 
     def look(self, states: dict[TopicPartition, LeaderAndIsr]) -> None:
         self._still = {}
-        for tp, state in states.items():
-            if tp.topic in (GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC):
-                self._elected[tp, state.leader_epoch] = state.leader
         for process in self._cluster.brokers.values():
             if process.is_up:
                 self._look_at_coordinators(process)
@@ -75,6 +84,10 @@ class ControlWatch:
                 self._look_at_links(process)
                 self._look_at_directories(process)
                 self._look_at_places(process)
+                if (told := self._told_by(process)) is not None:
+                    self._look_for_the_forgotten(process, told)
+                    self._look_for_strays(process, told)
+                    self._look_at_settings(process, told)
         self._look_at_controllers()
         self._look_at_ephemerals()
         self._look_for_the_dead(states)
@@ -125,7 +138,8 @@ class ControlWatch:
         is_kept = shard is known and shard.state is ShardState.ACTIVE
         if is_kept and self._missed(process, tp, epoch, shard.epoch):
             self._broken(
-                "who missed an election loads again", f"{tp} on {process.name} goes on in {shard.epoch}, after {epoch}"
+                "a coordinator that was replaced loads again",
+                f"{tp} on {process.name} goes on in {shard.epoch}, after {epoch}",
             )
         if known is not shard and shard.epoch == machine.leader_epoch == epoch + 1:
             self._loaded_in[id(shard)] = (shard, shard.epoch)
@@ -163,7 +177,7 @@ class ControlWatch:
             is_kept = any(each is other for each in decided for other in known)
             if is_kept and before >= 0 and self._missed(process, tp, before, epoch):
                 self._broken(
-                    "who missed an election looks up what was decided",
+                    "a coordinator that was replaced loads again",
                     f"{tp} on {process.name} in {epoch}, after {before}",
                 )
 
@@ -287,15 +301,127 @@ class ControlWatch:
 
     def _look_at_links(self, process: BrokerProcess) -> None:
         """Nobody waits for an answer of a broker that the controller has said is gone."""
-        links = getattr(process.broker, "broker_connections", None)
-        if links is None or not process.is_serving:
+        if not process.is_serving or process.broker is None:
             return
-        alive = process.broker.metadata.brokers  # type: ignore[union-attr]
-        for lane in links._lanes:
+        alive = process.broker.metadata.brokers
+        for lane in process.broker.broker_connections._lanes:
             asked = [*lane._opening, *(each for each, (_, link) in lane._connections.items() if link.in_flight)]
             for broker in asked:
                 if broker not in alive and self._lasts(("link", process.id, id(lane), broker), process.lives, GONE_S):
                     self._broken("nobody waits for a broker that is gone", f"{process.name} waits for {broker}")
+            for broker, (_, link) in lane._connections.items():
+                if link.in_flight and _is_to_former_life(link) and self._can_be_heard_of(process, broker):
+                    same = (process.lives, _czxid(self._nodes(), broker), self._cluster.zookeeper.lives)
+                    if self._lasts(("former life", process.id, id(lane), broker), same, RETURNED_S):
+                        self._broken(
+                            "nobody waits for the former life of a broker", f"{process.name} waits for {broker}"
+                        )
+
+    def _can_be_heard_of(self, process: BrokerProcess, broker: int) -> bool:
+        """Whether one broker can know that another has registered."""
+        cluster = self._cluster
+        if not cluster.zookeeper.is_serving or not cluster.network.is_calm or not self._belongs(process):
+            return False
+        return bool(self._serves(broker)) and self._belongs(cluster.brokers[broker])
+
+    def _belongs(self, process: BrokerProcess) -> bool:
+        """Whether ZooKeeper has the registration of this life of a broker, in the session that it has now."""
+        registrar = getattr(process.broker, "registrar", None)
+        if registrar is None or not process.is_serving or not process.broker.session.is_connected:  # type: ignore[union-attr]
+            return False
+        return registrar.is_of_this_session and registrar.epoch == _czxid(self._nodes(), process.id)
+
+    def _told_by(self, process: BrokerProcess) -> object:
+        """Who can tell a broker what has become of the cluster; None if nobody can. It has time as long as that is the same."""
+        cluster = self._cluster
+        controller = cluster.controller()
+        if controller is None or not self._serves(controller.id):
+            return None
+        if not self._serves(process.id) or process.disk_slowness > 1:
+            return None
+        if not cluster.zookeeper.is_serving or not cluster.network.is_calm or not self._belongs(process):
+            return None
+        known = controller.broker.controller.machine.context.broker_epochs.get(process.id)  # type: ignore[union-attr]
+        if known != _czxid(self._nodes(), process.id):
+            return None
+        return (process.lives, known, controller.id, controller.broker.controller.epoch, cluster.zookeeper.lives)  # type: ignore[union-attr]
+
+    def _look_for_the_forgotten(self, process: BrokerProcess, told: object) -> None:
+        """No broker knows a topic for long that ZooKeeper has no more."""
+        nodes = self._nodes()
+        for name in process.broker.metadata.topics:  # type: ignore[union-attr]
+            if topic_path(name) not in nodes and self._lasts(("deleted", process.id, name), told, TOLD_S):
+                self._broken("what is deleted is forgotten", f"{process.name} still knows {name}")
+
+    def _look_for_strays(self, process: BrokerProcess, told: object) -> None:
+        """Nobody leads for long what it is no replica of."""
+        for partition in process.broker.replicas:  # type: ignore[union-attr]
+            replicas = self._cluster.settled_replicas(partition.tp)
+            if not partition.machine.is_leader or not replicas or process.id in replicas:
+                continue
+            key = ("stray", process.id, partition.tp)
+            if self._lasts(key, (told, partition.machine.leader_epoch, replicas), TOLD_S):
+                self._broken(
+                    "who has no replica leads nothing", f"{process.name} leads {partition.tp}, which is on {replicas}"
+                )
+
+    def _look_at_settings(self, process: BrokerProcess, told: object) -> None:
+        """Whoever hosts a topic has its settings as ZooKeeper has them. For worlds where nobody takes notifications away that
+        others have not read, and no clock is wrong: who is an hour ahead does so."""
+        if not self._cluster.keeps_notifications:
+            return
+        hosted = {partition.tp.topic for partition in process.broker.replicas}  # type: ignore[union-attr]
+        for name in self._cluster.topics:
+            try:
+                wanted = self._cluster.settings_of(name)
+            except Malformed:
+                continue  # a stranger has been there
+            found = process.broker.dynamic._overrides.get(name, {})  # type: ignore[union-attr]
+            if name not in hosted or wanted is None or dict(found) == wanted:
+                continue
+            if self._lasts(("settings", process.id, name), (told, str(wanted)), TOLD_S):
+                self._broken(
+                    "settings are those of ZooKeeper", f"{name} on {process.name}: {dict(found)}, where it has {wanted}"
+                )
+
+    def _changed(self) -> None:
+        """Something is other than before in ZooKeeper."""
+        life = self._cluster.zookeeper.lives
+        if life != self._states_of_life:
+            # What was not synced may be gone.
+            self._states, self._replicas, self._states_of_life = {}, {}, life
+        states = self._cluster.partition_states()
+        replicas: dict[TopicPartition, tuple[int, ...]] = {}
+        for tp, state in states.items():
+            before = self._states.get(tp)
+            if before != state:
+                self._elected[tp, state.leader_epoch] = state.leader
+                if before is not None:
+                    self._look_at_election(tp, before, state)
+            assignment = self._cluster.assignment_of(tp)
+            replicas[tp] = () if assignment is None else assignment.replicas
+            for broker in set(self._replicas.get(tp, ())) - set(replicas[tp]) if replicas[tp] else ():
+                self._look_at_removal(tp, broker)
+        self._states, self._replicas = states, replicas
+
+    def _look_at_election(self, tp: TopicPartition, before: LeaderAndIsr, after: LeaderAndIsr) -> None:
+        """Who goes at once with all others in sync stays in the ISR: each of them has everything, and any may return first."""
+        is_shorter = set(after.isr) < set(before.isr) and after.partition_epoch == before.partition_epoch + 1
+        if after.leader < 0 and is_shorter and self._cluster.settled_replicas(tp):
+            self._broken("who goes with all others stays in sync", f"{tp}: {before.isr} became {after.isr}")
+
+    def _look_at_removal(self, tp: TopicPartition, broker: int) -> None:
+        """Who is no replica any more has been told so, or is being told: the next controller would not know."""
+        process, controller = self._cluster.brokers.get(broker), self._cluster.controller()
+        if process is None or controller is None or not self._serves(broker):
+            return
+        partition, driver = process.broker.replicas.get(tp), controller.broker.controller  # type: ignore[union-attr]
+        if str(driver.epoch).encode() != self._cluster.data_at(CONTROLLER_EPOCH):
+            return  # of the past, and it does not know
+        channel, _ = driver._channels.get(broker, (None, None))
+        is_left_alone = channel is not None and channel.is_quiet and not channel.is_suspect
+        if is_left_alone and partition is not None and partition.machine.role in (Role.LEADER, Role.FOLLOWER):
+            self._broken("who is removed is told before", f"{process.name} has {tp}, and {controller.name} is silent")
 
     # -- controllers and ZooKeeper ----------------------------------------------------------------------------------------
 
@@ -347,13 +473,20 @@ class ControlWatch:
             for process in cluster.brokers.values()
             if broker_id(process.id) not in nodes or _is_seen_dead(process)
         }
-        for tp, state in states.items() if gone else ():
-            if state.leader not in gone or cluster.is_ignored(tp):
+        for tp, state in states.items():
+            if (state.leader >= 0 and state.leader not in gone) or cluster.is_ignored(tp):
                 continue
-            others = tuple((each, self._serves(each)) for each in state.isr if each not in gone)
+            if delete_topic(tp.topic) in nodes:
+                continue
+            others = tuple(
+                (each, self._serves(each))
+                for each in state.isr
+                if each not in gone and (state.leader >= 0 or self._could_lead(each))
+            )
             if not any(life for _, life in others):
                 continue
-            same = (state.leader_epoch, controller.id, controller.lives, others, cluster.brokers[state.leader].lives)
+            lives = cluster.brokers[state.leader].lives if state.leader >= 0 else 0
+            same = (state.leader_epoch, controller.id, controller.lives, others, lives)
             if self._lasts(("leader", tp), same, REPLACED_S):
                 self._broken(
                     "who is dead leads nothing",
@@ -426,6 +559,11 @@ class ControlWatch:
 def _is_seen_dead(process: BrokerProcess) -> bool:
     """Its kernel has closed its connections. A host without power says nothing, nor when it is back: its session has to end."""
     return not process.is_up and process.host.is_up and not process.has_lost_power
+
+
+def _is_to_former_life(link: Any) -> bool:
+    """Whether the host on the other side of a connection has lost its power since, and knows nothing of it."""
+    return link._transport is not None and bool(link._transport._line.other.is_gone)
 
 
 def _czxid(nodes: Any, broker: int) -> int:

@@ -129,7 +129,8 @@ class SimKazooClient:
                 continue
             pause_s = 0.05
             await self._keep_alive(wire)
-            self._lost()
+            if self._wire is wire:
+                self._lost()
 
     async def _connect(self, host: str, port: int) -> _Wire | None:
         """None: the session has expired."""
@@ -168,6 +169,12 @@ class SimKazooClient:
                 wire.transport.abort()
                 return
             wire.send(_INT.pack(_PING_XID) + _INT.pack(requests.Ping.type))
+
+    def lose_connection(self) -> None:
+        """In this very moment, as a thread of kazoo's may find out at any."""
+        if self._wire is not None:
+            self._wire.transport.abort()
+            self._lost()
 
     def _lost(self) -> None:
         self._wire = None
