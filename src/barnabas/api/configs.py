@@ -154,7 +154,7 @@ class ConfigsApi:
                     _alter_loggers(changes, request.validate_only)
                     continue
                 if kind == ConfigResourceType.TOPIC:
-                    check_not_by_hand({each.name: "" for each in changes})
+                    check_not_by_hand({each.name: each.value for each in changes})
                 current = await self._current(kind, name)
                 known = TOPIC_SETTINGS if kind == ConfigResourceType.TOPIC else BROKER_SETTINGS
                 settings = apply_changes(current, changes, known)
