@@ -1,4 +1,4 @@
-"""Apache Kafka's Java client, 3.9 and 4.1, against our cluster and a mixed one: `java/Client.java` plays each scenario."""
+"""Apache Kafka's Java client, 3.9 and 4.3, against our cluster and a mixed one: `java/Client.java` plays each scenario."""
 
 from collections.abc import Iterator
 
@@ -10,7 +10,7 @@ from steering import Steering
 from barnabas.cli.local_cluster import LocalCluster
 
 pytestmark = pytest.mark.usefixtures("java")
-NEW, OLD = "4.1.0", "3.9.1"
+NEW, OLD = "4.3.1", "3.9.1"
 
 
 @pytest.fixture(scope="module")
@@ -29,3 +29,10 @@ def test_java_client_of_our_cluster(cluster: LocalCluster, topic: str, version: 
 @pytest.mark.parametrize("scenario", [name for name in SCENARIOS if name != "consumer"])
 def test_java_client_of_a_mixed_cluster(mixed: MixedCluster, topic: str, scenario: str) -> None:
     play(compiled(NEW), mixed.bootstrap, scenario, topic)
+
+
+@pytest.mark.parametrize("scenario", ["share", "streams"])
+def test_group_of_kafka_4_that_we_do_not_have_is_refused_with_a_reason(
+    cluster: LocalCluster, topic: str, scenario: str
+) -> None:
+    play(compiled(NEW, "Unsupported", "kafka-streams"), cluster.bootstrap, scenario, topic)

@@ -140,6 +140,11 @@ class ClusterApi:
     async def update_features(self, call: Call, request: UpdateFeaturesRequest) -> ApiMessage:
         self._context.require_cluster(call, AclOperation.ALTER)
         outcomes = await self._context.controller.update_features([each.feature for each in request.feature_updates])
+        if call.api_version >= 2 and outcomes:
+            # These versions have no place for the single features: without an error here, a client takes it for done.
+            failure = next(iter(outcomes.values()))
+            message = f"The update failed for all features since the following feature had an error: {failure.message}"
+            return UpdateFeaturesResponse(error_code=failure.code, error_message=message)
         return UpdateFeaturesResponse(
             error_message=None,
             results=[

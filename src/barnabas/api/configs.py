@@ -160,7 +160,7 @@ class ConfigsApi:
                     _alter_loggers(changes, request.validate_only)
                     continue
                 if kind == ConfigResourceType.TOPIC:
-                    check_not_by_hand({each.name: "" for each in changes})
+                    check_not_by_hand({each.name: each.value for each in changes})
                 known = TOPIC_SETTINGS if kind == ConfigResourceType.TOPIC else BROKER_SETTINGS
                 await self._alter(kind, name, partial(_applied, changes, known), request.validate_only)
             except Refused as refusal:

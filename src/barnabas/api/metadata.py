@@ -299,9 +299,12 @@ class MetadataApi:
 
 
 def _unknown_topic(name: str) -> DescribeTopicPartitionsResponseTopic:
-    return DescribeTopicPartitionsResponseTopic(
-        error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, name=name, is_internal=is_internal(name)
-    )
+    error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    try:
+        check_topic_name(name)
+    except Refused as invalid:
+        error = invalid.code  # no topic can ever have this name
+    return DescribeTopicPartitionsResponseTopic(error_code=error, name=name, is_internal=is_internal(name))
 
 
 def refuse_metadata(request: MetadataRequest, code: ErrorCode, message: str | None) -> ApiMessage:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from barnabas.controller.effects import Failure
 from barnabas.controller.topics import MorePartitions, NewTopic
 from barnabas.core.config.describe import describe_topic
-from barnabas.core.config.topic import check_not_by_hand
+from barnabas.core.config.topic import check_not_by_hand, without_link
 from barnabas.core.errors import ErrorCode, Refused
 from barnabas.core.ids import ZERO_TOPIC_ID, TopicId
 from barnabas.core.topics import CLUSTER_METADATA_TOPIC, is_internal
@@ -230,7 +230,7 @@ def _new_topic(topic: CreatableTopic) -> NewTopic:
     assignment = {each.partition_index: tuple(each.broker_ids) for each in topic.assignments}
     if len(assignment) != len(topic.assignments):
         raise Refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, "a partition is assigned twice")
-    return NewTopic(topic.name, topic.num_partitions, topic.replication_factor, assignment, configs)
+    return NewTopic(topic.name, topic.num_partitions, topic.replication_factor, assignment, without_link(configs))
 
 
 def refuse_create(request: CreateTopicsRequest, code: ErrorCode, message: str | None) -> ApiMessage:

@@ -3,6 +3,7 @@
 import asyncio
 from pathlib import Path
 
+import pytest
 from tests.unit.broker.live_broker import ask, live_broker
 from tests.unit.coordination.zookeeper_fixture import run, zookeeper
 
@@ -10,9 +11,13 @@ from barnabas.coordination import paths
 from barnabas.coordination.features import LINK_VERSION
 from barnabas.coordination.znodes import BrokerRegistration, Endpoint
 from barnabas.coordination.znodes_link import LinkChange, MirrorState, MirrorTopic
-from barnabas.core.errors import ErrorCode
+from barnabas.core.config.topic import LINK_NAME, keep_link
+from barnabas.core.errors import ErrorCode, Refused
 from barnabas.core.ids import TopicPartition
+from barnabas.core.words import AlterOperation, ConfigResourceType
 from barnabas.link.source import LinkThrottle
+from barnabas.protocol.messages import alter_configs as full
+from barnabas.protocol.messages import incremental_alter_configs as incremental
 from barnabas.protocol.messages.alter_link import AlterLinkRequest, AlterLinkResponse
 from barnabas.protocol.messages.create_link import CreateLinkRequest, CreateLinkResponse, LinkConfig
 from barnabas.protocol.messages.create_topics import (
@@ -22,6 +27,11 @@ from barnabas.protocol.messages.create_topics import (
     CreateTopicsResponse,
 )
 from barnabas.protocol.messages.delete_link import DeleteLinkRequest, DeleteLinkResponse
+from barnabas.protocol.messages.describe_configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResponse,
+)
 from barnabas.protocol.messages.describe_links import DescribeLinksRequest, DescribeLinksResponse
 
 NOWHERE = [LinkConfig(name="bootstrap.servers", value="127.0.0.1:1")]
@@ -116,6 +126,63 @@ def test_setting_of_a_mirror_is_not_for_clients(tmp_path: Path) -> None:
             assert made.topics[0].error_code == ErrorCode.INVALID_CONFIG
 
     run(story())
+
+
+def test_settings_of_a_topic_that_is_no_mirror_can_be_written_back_as_they_were_read(tmp_path: Path) -> None:
+    """As confluent-kafka-go's own test does: AlterConfigs replaces all settings, so a client reads them first."""
+
+    async def story() -> None:
+        async with zookeeper() as ensemble, live_broker(ensemble, tmp_path) as broker:
+            topic = CreatableTopic(name="t", num_partitions=1, replication_factor=1)
+            await ask(broker, CreateTopicsRequest(topics=[topic]), CreateTopicsResponse, version=5)
+            kind = ConfigResourceType.TOPIC
+            asked = DescribeConfigsRequest(
+                resources=[DescribeConfigsResource(resource_type=kind, resource_name="t", configuration_keys=None)]
+            )
+            read = await ask(broker, asked, DescribeConfigsResponse, version=4)
+            settings = {entry.name: entry.value for entry in read.results[0].configs}
+            assert settings["barnabas.link.name"] == ""
+            back = full.AlterConfigsResource(
+                resource_type=kind,
+                resource_name="t",
+                configs=[full.AlterableConfig(name=name, value=value) for name, value in settings.items()],
+            )
+            request = full.AlterConfigsRequest(resources=[back])
+            replaced = await ask(broker, request, full.AlterConfigsResponse, version=2)
+            assert (replaced.responses[0].error_code, replaced.responses[0].error_message) == (ErrorCode.NONE, None)
+            single = incremental.AlterConfigsResource(
+                resource_type=kind,
+                resource_name="t",
+                configs=[
+                    incremental.AlterableConfig(name=name, config_operation=AlterOperation.SET, value=value)
+                    for name, value in settings.items()
+                ],
+            )
+            changed = await ask(
+                broker,
+                incremental.IncrementalAlterConfigsRequest(resources=[single]),
+                incremental.IncrementalAlterConfigsResponse,
+                version=1,
+            )
+            assert (changed.responses[0].error_code, changed.responses[0].error_message) == (ErrorCode.NONE, None)
+            copied = CreatableTopic(
+                name="copy",
+                num_partitions=1,
+                replication_factor=1,
+                configs=[CreatableTopicConfig(name=name, value=value) for name, value in settings.items()],
+            )
+            made = await ask(broker, CreateTopicsRequest(topics=[copied]), CreateTopicsResponse, version=5)
+            assert (made.topics[0].error_code, made.topics[0].error_message) == (ErrorCode.NONE, None)
+
+    run(story())
+
+
+@pytest.mark.parametrize("value", ["", "other"])
+def test_mirror_stays_one_whatever_a_client_writes(value: str) -> None:
+    mirror = {LINK_NAME: "l", "retention.ms": "1"}
+    assert keep_link({"retention.ms": "2"}, mirror) == {LINK_NAME: "l", "retention.ms": "2"}
+    with pytest.raises(Refused):
+        keep_link({LINK_NAME: value}, mirror)
 
 
 def test_throttle_is_used_up_while_the_rate_is_above_it() -> None:

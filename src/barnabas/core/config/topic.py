@@ -138,18 +138,29 @@ def _integer(values: Mapping[str, Value], name: str) -> int:
     return value
 
 
-def check_not_by_hand(settings: Mapping[str, str]) -> None:
-    """:raises Refused: INVALID_CONFIG, for a setting that no client may give a topic."""
-    if LINK_NAME in settings:
-        raise Refused(ErrorCode.INVALID_CONFIG, f"{LINK_NAME} is set by links alone: use `barnabas link`")
+def check_not_by_hand(settings: Mapping[str, str | None]) -> None:
+    """The default may be given: many tools read all settings of a topic and write them back.
+
+    :raises Refused: INVALID_CONFIG, for a setting that no client may give a topic.
+    """
+    if settings.get(LINK_NAME, "") != "":
+        raise _set_by_links()
 
 
 def keep_link(settings: Mapping[str, str], existing: Mapping[str, str]) -> Mapping[str, str]:
     """The new settings of a topic, which stays a mirror if it is one.
 
-    :raises Refused: INVALID_CONFIG, for who would make it one.
+    :raises Refused: INVALID_CONFIG, for who would make it one, or make it stop.
     """
-    before = existing.get(LINK_NAME)
-    if LINK_NAME in settings and settings[LINK_NAME] != before:
-        check_not_by_hand(settings)
-    return settings if before is None else {**settings, LINK_NAME: before}
+    before = existing.get(LINK_NAME, "")
+    if settings.get(LINK_NAME, before) != before:
+        raise _set_by_links()
+    return {**settings, LINK_NAME: before} if before else without_link(settings)
+
+
+def without_link(settings: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in settings.items() if name != LINK_NAME}
+
+
+def _set_by_links() -> Refused:
+    return Refused(ErrorCode.INVALID_CONFIG, f"{LINK_NAME} is set by links alone: use `barnabas link`")
