@@ -62,10 +62,6 @@ class ControlWatch:
         self._slow: set[tuple[int, int]] = set()
         #: Shards that were loaded in this epoch and no other.
         self._loaded_in: dict[int, tuple[object, int]] = {}
-        #: What a coordinator has decided, and the shard that it was decided in.
-        self._decided_in: dict[int, tuple[object, object]] = {}
-        #: (partition, leader epoch) -> who was elected in it, as far as was seen.
-        self._elected: dict[tuple[TopicPartition, int], int] = {}
         #: The states of partitions before the last change, in which life of ZooKeeper.
         self._states: dict[TopicPartition, LeaderAndIsr] = {}
         self._states_of_life = 0
@@ -116,7 +112,6 @@ class ControlWatch:
                 self._look_at_shard(process, TopicPartition(topic, index), shards.get(index))
         markers = assembled.coordinator.markers
         if markers._decided:
-            self._look_for_outlived(process, markers, shards)
             self._look_for_forgotten(process, markers)
             if process.is_serving and self._cluster.network.is_calm:
                 self._look_at_markers(process, markers)
@@ -129,15 +124,6 @@ class ControlWatch:
         key, machine = (process.id, process.lives, tp), partition.machine
         epoch, known = self._shards.get(key, (-1, None))
         self._shards[key] = (machine.leader_epoch, shard)
-        if shard is not None and known is shard and shard.state is ShardState.ACTIVE:
-            others = {self._elected.get((tp, each), process.id) for each in range(epoch + 1, shard.epoch)} - {
-                process.id
-            }
-            if others:
-                self._broken(
-                    "a coordinator that was replaced loads again",
-                    f"{tp} on {process.name} has what it had in epoch {epoch}, and {others} led before {shard.epoch}",
-                )
         if known is not None and known is not shard and known._alarms._alarms:
             self._broken("a coordinator that has moved has no timers", f"{tp} on {process.name} in epoch {known.epoch}")
         if shard is None:
@@ -193,17 +179,6 @@ class ControlWatch:
                 self._broken(
                     "what is decided is told",
                     f"{process.name} has no markers of {decided.transactional_id} written to {sorted(decided.left)}",
-                )
-
-    def _look_for_outlived(self, process: BrokerProcess, markers: Any, shards: Any) -> None:
-        """What was decided goes with the state that it was decided in: the log says what is left to do."""
-        for decided in markers._decided.values():
-            shard = shards.get(decided.coordinator)
-            _, before = self._decided_in.setdefault(id(decided), (decided, shard))
-            if shard is not before:
-                self._broken(
-                    "a coordinator that was replaced loads again",
-                    f"{process.name} has markers of {decided.transactional_id} that it decided before",
                 )
 
     def _look_for_forgotten(self, process: BrokerProcess, markers: Any) -> None:
@@ -268,10 +243,11 @@ class ControlWatch:
 
     def _look_at_links(self, process: BrokerProcess) -> None:
         """Nobody waits for an answer of a broker that the controller has said is gone."""
-        if not process.is_serving or process.broker is None:
+        links = getattr(process.broker, "broker_connections", None)
+        if links is None or not process.is_serving:
             return
-        alive = process.broker.metadata.brokers
-        for lane in process.broker.broker_connections._lanes:
+        alive = process.broker.metadata.brokers  # type: ignore[union-attr]
+        for lane in links._lanes:
             asked = [*lane._opening, *(each for each, (_, link) in lane._connections.items() if link.in_flight)]
             for broker in asked:
                 if broker not in alive and self._lasts(("link", process.id, id(lane), broker), process.lives, GONE_S):
@@ -361,10 +337,8 @@ class ControlWatch:
         replicas: dict[TopicPartition, tuple[int, ...]] = {}
         for tp, state in states.items():
             before = self._states.get(tp)
-            if before != state:
-                self._elected[tp, state.leader_epoch] = state.leader
-                if before is not None:
-                    self._look_at_election(tp, before, state)
+            if before is not None and before != state:
+                self._look_at_election(tp, before, state)
             assignment = self._cluster.assignment_of(tp)
             replicas[tp] = () if assignment is None else assignment.replicas
             for broker in set(self._replicas.get(tp, ())) - set(replicas[tp]) if replicas[tp] else ():
