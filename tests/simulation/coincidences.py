@@ -5,7 +5,7 @@ looks every half millisecond at what brokers and ZooKeeper have come to, and tak
 not come so far within its time, nothing has happened. Owner: the world.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from barnabas.coordination import paths
@@ -63,7 +63,6 @@ class Coincidences:
             self.move_from_who_is_away,
             self.lose_a_whole_isr,
             self.miss_an_epoch,
-            self.miss_an_epoch_of_a_coordinator,
         )
 
     # -- how ----------------------------------------------------------------------------------------------------------------
@@ -375,26 +374,11 @@ class Coincidences:
     def miss_an_epoch(self) -> None:
         """A leader does not hear that the controller leads in its place, and then leads again, since the controller dies. A
         follower has followed the controller meanwhile, and cut off what that one did not have."""
-        self._miss_an_epoch(self._cluster.partitions)
-
-    def miss_an_epoch_of_a_coordinator(self) -> None:
-        """Likewise, of groups and of transactions by turns."""
-        self._made += 1
-        wanted = TRANSACTION_STATE_TOPIC if self._made % 2 else GROUP_METADATA_TOPIC
-        states = self._cluster.partition_states()
-        # There where something is going on.
-        self._miss_an_epoch([tp for tp in states if tp.topic == wanted and self._end_of(states[tp].leader, tp) > 20])
-
-    def _end_of(self, broker: int, tp: TopicPartition) -> int:
-        log = self._cluster.log_of(broker, tp)
-        return -1 if log is None else int(log.log_end_offset)
-
-    def _miss_an_epoch(self, among: Sequence[TopicPartition]) -> None:
         controller = self._cluster.controller()
         tp = self._choose(
             tp
             for tp, state in self._cluster.partition_states().items()
-            if tp in among
+            if tp in self._cluster.partitions
             and controller is not None
             and len(state.isr) == 3
             and state.leader != controller.id
@@ -412,22 +396,13 @@ class Coincidences:
         self._alone(5.0)
 
         def part() -> None:
-            # It does not reach those that have no replica: what it decides waits for them.
-            for each in self._others(leader, controller, third):
-                mends[each] = self._part(leader, [each], for_s=3.5)
-            self._when(has_decided, leave, within_s=2.0)
-
-        def has_decided() -> bool:
-            return tp.topic != TRANSACTION_STATE_TOPIC or not waited_for().isdisjoint(mends)
-
-        def leave() -> None:
             # What the controller has told it arrives when that does not matter any more.
             self._part(leader, [controller.name], for_s=4.0)
-            self._when(is_half_done, elect, within_s=1.0)
+            self._when(lambda: end_of(third) > end_of(controller), elect, within_s=1.0)
 
-        def is_half_done() -> bool:
-            is_data = tp in self._cluster.partitions
-            return not is_data or self._end_of(third.id, tp) > self._end_of(controller.id, tp)
+        def end_of(broker: BrokerProcess) -> int:
+            log = self._cluster.log_of(broker.id, tp)
+            return -1 if log is None else int(log.log_end_offset)
 
         def elect() -> None:
             self._cluster.stranger.write(paths.PREFERRED_REPLICA_ELECTION, encode_preferred_replica_election((tp,)))
@@ -437,7 +412,7 @@ class Coincidences:
             replicas = getattr(third.broker, "replicas", None)
             partition = None if replicas is None else replicas.get(tp)
             follows = partition is not None and partition.machine.leader == controller.id
-            return follows and self._end_of(third.id, tp) <= self._end_of(controller.id, tp)
+            return follows and end_of(third) <= end_of(controller)
 
         def strike() -> None:
             if third.is_up and not third.is_paused:
@@ -445,21 +420,6 @@ class Coincidences:
             # The next controller must not take it for alive, or it would tell the leader whom to follow.
             self._cluster.expire_session(controller)
             self._kill(controller, 2.0, 3.0)
-            # One of those for whom a marker waits goes on missing it.
-            missing = self._choose(name for name in mends if name in waited_for())
-            for name, mend in mends.items():
-                if name != missing:
-                    mend()
-
-        def waited_for() -> set[str]:
-            if tp.topic != TRANSACTION_STATE_TOPIC or not leader.is_serving:
-                return set()
-            decided = leader.broker.transactions.coordinator.markers._decided.values()  # type: ignore[union-attr]
-            states = self._cluster.partition_states()
-            leaders = {states[left].leader for each in decided for left in each.left if left in states}
-            return {self._cluster.brokers[each].name for each in leaders if each in self._cluster.brokers}
-
-        mends: dict[str, Callable[[], None]] = {}
 
         def is_in_order() -> bool:
             state = self._cluster.partition_states().get(tp)

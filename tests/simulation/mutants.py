@@ -89,7 +89,6 @@ _ALL = [
         profile="coincidences",
         test="unit/replication/test_replication_machine.py"
         "::test_leader_that_missed_an_epoch_does_not_count_on_what_its_followers_had",
-        why="no fault keeps one election from a leader that stays in sync, and lets it hear of the next",
     ),
     Mutant(
         "the high watermark ignores the followers",
@@ -1082,7 +1081,6 @@ _ALL = [
         profile="coincidences",
         test="unit/transactions/test_marker_delivery.py"
         "::test_a_partition_that_this_broker_has_not_heard_of_yet_gets_its_marker",
-        why="the controller's next request, which tells of all partitions, comes before a coordinator has loaded",
     ),
     Mutant(
         "markers that were refused are not sent again",
@@ -1499,7 +1497,6 @@ _ALL = [
         profile="coincidences",
         test="scenarios/controller/test_reassignment_scenarios.py"
         "::test_plan_that_does_without_the_replica_that_leads_elects_another_first",
-        why="two plans for one partition have to meet, and a replica that only the first has to lead",
     ),
     Mutant(
         "a leader whose replica was moved away while it was away leads on",
@@ -1510,7 +1507,6 @@ _ALL = [
         profile="coincidences",
         test="unit/replication/test_control_requests.py"
         "::test_leader_whose_replica_has_moved_while_it_was_away_leads_no_more",
-        why="clients of the worlds look for another leader soon, and a partition's moves end while its leader is there",
     ),
     Mutant(
         "a server of ZooKeeper that is behind says that a topic is gone",
@@ -1541,7 +1537,6 @@ _ALL = [
         profile="coincidences",
         test="scenarios/controller/test_reassignment_scenarios.py"
         "::test_controller_dies_as_a_reassignment_ends_and_nobody_leads_on",
-        why="the controller has to die between two requests to ZooKeeper, at the end of a reassignment",
     ),
     Mutant(
         "a broker that is not connected to ZooKeeper as it registers ends",

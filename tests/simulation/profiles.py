@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-#: Of the profiles that came last, each has one seed of so many.
+#: A profile with seeds of its own has every so many.
 EVERY = 24
 
 
@@ -155,8 +155,7 @@ RARE_PROFILES: dict[str, Profile] = {
         {"spoil_the_state_of_who_returns": 1, "cut_power_while_asked": 1, "tear_a_large_flush": 1, "damage_a_snapshot": 1,
          "spoil_a_reassignment": 1, "spoil_the_settings_of_who_is_gone": 1, "lose_zookeeper_as_it_registers": 1,
          "hide_a_partition": 1, "hide_what_waits_for_a_marker": 1, "miss_a_deletion": 1, "miss_a_change": 1,
-         "replace_a_plan": 1, "move_from_who_is_away": 1, "lose_a_whole_isr": 1, "miss_an_epoch": 2,
-         "miss_an_epoch_of_a_coordinator": 3},
+         "replace_a_plan": 1, "move_from_who_is_away": 1, "lose_a_whole_isr": 1, "miss_an_epoch": 2},
         kinds=3,
     ),
 }  # fmt: skip

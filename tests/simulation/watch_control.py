@@ -301,10 +301,11 @@ class ControlWatch:
 
     def _look_at_links(self, process: BrokerProcess) -> None:
         """Nobody waits for an answer of a broker that the controller has said is gone."""
-        if not process.is_serving or process.broker is None:
+        links = getattr(process.broker, "broker_connections", None)
+        if links is None or not process.is_serving:
             return
-        alive = process.broker.metadata.brokers
-        for lane in process.broker.broker_connections._lanes:
+        alive = process.broker.metadata.brokers  # type: ignore[union-attr]
+        for lane in links._lanes:
             asked = [*lane._opening, *(each for each, (_, link) in lane._connections.items() if link.in_flight)]
             for broker in asked:
                 if broker not in alive and self._lasts(("link", process.id, id(lane), broker), process.lives, GONE_S):
