@@ -100,6 +100,9 @@ class TopicMaker(Client):
 
 
 class SimCluster:
+    #: Its topics are mirrors that do not begin with the first record of their source.
+    may_begin_later = False
+
     def __init__(
         self,
         seed: int,

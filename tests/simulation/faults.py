@@ -264,6 +264,19 @@ class Faults:
     def _may_kill(self, broker: BrokerProcess) -> bool:
         return not self.damage.has_any() or self.damage.may_lose(broker)
 
+    # -- for trouble that a world has on purpose ----------------------------------------------------------------------------
+
+    def may_kill(self, broker: BrokerProcess) -> bool:
+        return not self._has_ended and self._may_kill(broker)
+
+    def cut_power_of(self, broker: BrokerProcess) -> bool:
+        """False: others need it."""
+        return not self._has_ended and self._cut_power(broker)
+
+    def kill_everybody(self) -> None:
+        if not self._has_ended:
+            self._kill_all()
+
     # -- processes --------------------------------------------------------------------------------------------------------
 
     def _kill(self, broker: BrokerProcess | None = None) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from tests.simulation import linked_troubles, tier_troubles
 from tests.simulation.mutants import MUTANTS, Mutant
 from tests.simulation.profiles import name_of
 
@@ -24,9 +25,10 @@ SEEDS = 300
 
 def order_of(mutant: Mutant) -> list[int]:
     """All seeds, the likely ones first."""
-    if mutant.world != "cluster" or not mutant.profile:
+    names = {"cluster": name_of, "tier": tier_troubles.trouble_of, "link": linked_troubles.trouble_of}
+    if mutant.world not in names or not mutant.profile:
         return list(range(SEEDS))
-    return sorted(range(SEEDS), key=lambda seed: name_of(seed) != mutant.profile)
+    return sorted(range(SEEDS), key=lambda seed: names[mutant.world](seed) != mutant.profile)
 
 
 def hunt(mutant: Mutant, seeds: list[int], tried: int) -> dict[str, Any]:

@@ -16,8 +16,12 @@ from barnabas.client.fetching import ConsumerConfig, Fetched
 from barnabas.core.errors import ErrorCode
 from barnabas.core.ids import TopicPartition
 from barnabas.core.topics import REMOTE_LOG_METADATA_TOPIC
-from barnabas.core.words import EARLIEST, EARLIEST_LOCAL, LATEST
-from tests.simulation.load import RECKLESS, Persistent
+from barnabas.core.words import EARLIEST, EARLIEST_LOCAL, LATEST, READ_COMMITTED
+from barnabas.protocol.control_records import ControlType, control_type
+from barnabas.protocol.records import iter_records
+from barnabas.tiered.lineage import covered_end, knows_all
+from tests.simulation.load import FORMER, RECKLESS, Persistent
+from tests.simulation.process import BrokerProcess
 
 if TYPE_CHECKING:
     from tests.simulation.tiered import TieredCluster
@@ -52,6 +56,8 @@ class LineageWatch:
         self.losses = 0
         #: Offsets whose records one election took back and a later one brought again. What was in the tier only is gone.
         self._brought_again: list[range] = []
+        #: Broker and partition -> what was whole when it was last looked at.
+        self._whole: dict[tuple[int, TopicPartition], object] = {}
 
     def start(self) -> None:
         self._look()
@@ -63,6 +69,48 @@ class LineageWatch:
             partition = replicas.get(TP) if process.is_up and replicas is not None else None
             if partition is not None and partition.is_leader and partition.log is not None:
                 self._look_at(process.name, partition.machine, partition.log)
+            if process.is_up and process.is_ready:
+                for tp in self._cluster.tiered_partitions:
+                    self._look_at_beginning(process, tp)
+
+    def _look_at_beginning(self, process: BrokerProcess, tp: TopicPartition) -> None:
+        """Of what is in the tier only a replica knows the leader epochs; and who says what the tier has, knows all of it."""
+        log = self._cluster.log_of(process.id, tp)
+        if (
+            log is None
+            or log.is_closed
+            or not log.is_tiered
+            or not log.size_bytes
+            or tp in self._cluster.oracle.excused
+        ):
+            return
+        start, border = log.log_start_offset, log.local_log_start_offset
+        if start >= border:
+            return
+        broker: Any = process.broker
+        view = None if broker._tier is None else broker._tier.manager.view(tp)
+        earliest = log.epochs.earliest
+        is_known = earliest is not None and earliest.start_offset <= start
+        if not is_known and (tp != FORMER or (view is not None and not knows_all(view, log.epochs, start))):
+            self._world.violate(
+                "a log's leader epochs are its own",
+                f"{tp} on {process.name} begins at {start}, and at {border} on disk; its epochs are {log.epochs.entries}",
+            )
+        if view is None or self._cluster.oracle.is_log_excused(REMOTE_LOG_METADATA_TOPIC):
+            return
+        state = (process.lives, id(view), view.version, start, border, len(log.epochs))
+        if self._whole.get((process.id, tp)) == state:
+            return
+        # Another may have removed what is below its log start, of which this one has not heard yet.
+        logs = [self._cluster.log_of(each, tp) for each in self._cluster.brokers]
+        start = max(each.log_start_offset for each in logs if each is not None)
+        end = covered_end(view, log.epochs, start, border)
+        if start < border and end < border and not (tp == TP and self.may_lack(end)):
+            self._world.violate(
+                "who says what the tier has knows all of it",
+                f"{process.name} says that the tier has {tp} up to {end}, and has it on disk from {border} on",
+            )
+        self._whole[process.id, tp] = state
 
     def _look_at(self, name: str, machine: Any, log: Any) -> None:
         epoch = machine.leader_epoch
@@ -180,3 +228,53 @@ class HistoryAuditor(HistoryReader):
                     consumer.assign({TP: max(at + 1, (await list_offsets(cluster, {TP: EARLIEST_LOCAL}))[TP].offset)})
         self.is_done = self.ending = True
         await asyncio.sleep(0)
+
+
+class AbortAuditor(Persistent):
+    """When all is calm: what readers of committed records are told to leave out is what the log's own markers abort."""
+
+    cluster: "TieredCluster"
+    is_done = False
+
+    async def _live(self) -> None:
+        config = ConsumerConfig(auto_offset_reset="none", isolation_level=READ_COMMITTED)
+        async with self.connect() as cluster, Consumer(cluster, config) as consumer:
+            start = (await list_offsets(cluster, {TP: EARLIEST}))[TP]
+            end = (await list_offsets(cluster, {TP: LATEST}, isolation_level=READ_COMMITTED))[TP]
+            if ErrorCode.NONE not in (start.error, end.error):
+                raise BrokerRefused(end.error)
+            consumer.assign({TP: start.offset})
+            #: By producer: epoch, offset and whether it was seen, of what no marker has ended.
+            left: dict[int, list[tuple[int, int, bool]]] = {}
+            while consumer.position(TP) < end.offset:
+                try:
+                    for fetched in await consumer.poll(1_000):
+                        self._judge(fetched, left)
+                except BrokerRefused as refused:
+                    at = consumer.position(TP)
+                    if refused.code is not ErrorCode.OFFSET_OUT_OF_RANGE or not self.cluster.lineages.may_lack(at):
+                        raise
+                    left.clear()
+                    consumer.assign({TP: max(at + 1, (await list_offsets(cluster, {TP: EARLIEST_LOCAL}))[TP].offset)})
+        self.is_done = self.ending = True
+
+    def _judge(self, fetched: Fetched, left: dict[int, list[tuple[int, int, bool]]]) -> None:
+        seen = {header.base_offset for _, header in fetched.visible_batches(isolation_level=READ_COMMITTED)}
+        for place, header in fetched.batches():
+            if not header.is_transactional:
+                continue
+            if not header.is_control:
+                entry = (header.producer_epoch, header.base_offset, header.base_offset in seen)
+                left.setdefault(header.producer_id, []).append(entry)
+                continue
+            marker = next(iter_records(fetched.data, place, header))
+            is_abort = control_type(marker.key) is ControlType.ABORT
+            ended = left.pop(header.producer_id, [])
+            for epoch, offset, is_seen in ended:
+                # What an earlier epoch wrote lost its marker in an election, and nobody can tell what it was.
+                if epoch == ended[-1][0] and is_seen is is_abort:
+                    self.world.violate(
+                        "no aborted record is seen",
+                        f"{TP} offset {offset} was {'' if is_seen else 'not '}seen, and the marker at {header.base_offset} "
+                        f"{'aborts' if is_abort else 'commits'} it",
+                    )

@@ -1,7 +1,8 @@
 """Two clusters in one world: a source, and one beside it that mirrors it by a link, until its mirrors are promoted.
 
 Both are under fire, as is the network between them. Clients write to the source, others try to write to the mirrors from the
-beginning: nobody takes a record of theirs before the promotion. How the mirrors end is the seed's to decide (`Ending`).
+beginning: nobody takes a record of theirs before the promotion. How the mirrors end is the seed's to decide (`Ending`). Every
+fourth seed has one kind of trouble on purpose (`linked_troubles.py`).
 """
 
 from collections import ChainMap
@@ -22,6 +23,7 @@ from barnabas.core.ids import TopicPartition
 from barnabas.protocol.record_batch import LEADER_EPOCH_AT, iter_batches
 from barnabas.protocol.records import iter_records
 from tests.simulation.cluster import SETTLE_S, SimCluster
+from tests.simulation.linked_troubles import KINDS, TROUBLES, trouble_of
 from tests.simulation.load import RECKLESS, Client, OffsetKeeper
 from tests.simulation.oracle import SEPARATOR, Fate, Sent
 from tests.simulation.records import bytes_of
@@ -33,6 +35,10 @@ _FAULTS = {
     "kill": 3, "kill_leader": 4, "ambush": 3, "kill_controller": 2, "restart": 2, "pause": 3, "isolate": 3, "cut_link": 2,
     "expire": 2, "reset_connections": 3, "slow_network": 2, "look_dead": 1, "kill_zookeeper": 1,
 }  # fmt: skip
+_WITH_ACLS = {
+    "authorizer.class.name": "kafka.security.authorizer.AclAuthorizer",
+    "allow.everyone.if.no.acl.found": "true",
+}
 
 
 class Ending(Enum):
@@ -63,8 +69,19 @@ class Operator(Client):
             "link.refresh.interval.ms": self.chance.choice(["200", "1000", "5000"]),
             "request.timeout.ms": self.chance.choice(["3000", "30000"]),
         }
+        if linked.trouble_name == "long":
+            configs["link.refresh.interval.ms"] = "200"
+        if linked.begins_later:
+            # Producers that had their ids before there was any link might have those of the source's.
+            await self._insist(
+                lambda client: admin.create_link(client, "first", configs=configs, topics="nothing"),
+                but=ErrorCode.DUPLICATE_RESOURCE,
+            )
+            await self.pause(4.0, 6.0)
+            linked.start_ms = self.clock.now_ms() - 2_000
+        start = "earliest" if linked.start_ms is None else str(linked.start_ms)
         await self._insist(
-            lambda client: admin.create_link(client, LINK, configs=configs, topics=".*", groups=".*"),
+            lambda client: admin.create_link(client, LINK, configs=configs, topics=".*", groups=".*", start=start),
             but=ErrorCode.DUPLICATE_RESOURCE,
         )
         self.note("has linked the clusters")
@@ -124,7 +141,13 @@ class GroupAuditor(Client):
 class LinkedWorld:
     def __init__(self, seed: int) -> None:
         chance = Random(seed * 7919 + 29)
-        self.ending = list(Ending)[seed % len(Ending)]
+        self.trouble_name = trouble_of(seed)
+        #: Mirrors begin at a time, and not with the first record.
+        self.begins_later = self.trouble_name == "later"
+        self.start_ms: int | None = None
+        self.ending = Ending.NOW if self.trouble_name == "stuck" else list(Ending)[seed % len(Ending)]
+        if self.trouble_name == "long":
+            self.ending = Ending.CALM
         has_reckless = chance.random() < 0.5
         scenario = Scenario(
             seconds=chance.choice([8.0, 12.0]),
@@ -138,27 +161,40 @@ class LinkedWorld:
             has_reckless=has_reckless,
             settings={number: vary(chance) for number in range(1, 4)},
         )
-        self.source = SimCluster(seed, scenario)
+        if self.trouble_name:
+            profile = TROUBLES[self.trouble_name]
+            scenario = replace(scenario, faults=profile.faults, **profile.fields)
+        self.source = SimCluster(seed, replace(scenario, all_brokers=_WITH_ACLS) if self.begins_later else scenario)
         self.mirror = SimCluster(
             seed,
             replace(
                 scenario,
+                brokers=5 if self.trouble_name == "stuck" else scenario.brokers,
                 has_keeper=False,
                 has_reckless=False,
                 settings={number: vary(chance) for number in range(1, 4)},
             ),
             beside=self.source,
         )
+        self.mirror.may_begin_later = self.begins_later
         self.world = self.source.world
         # A reader of a mirror reads what was sent to the source.
         self.mirror.oracle.sent = ChainMap({}, self.source.oracle.sent)  # type: ignore[assignment]
         self.mirror.oracle.on_told = self._told_by_mirror
         self.operator = Operator(self)
         self.promote_after_s = chance.uniform(0.3, 0.9) * scenario.seconds
+        if self.trouble_name == "stuck":
+            self.promote_after_s = chance.uniform(4.0, 5.5)
+            for cluster in (self.source, self.mirror):
+                cluster.topics["many"] = (6, 3, {"min.insync.replicas": "2"})
         self.may_promote = False
+        self._is_promoting = False
         #: What of the source was acknowledged when the promotion of its topic was asked for.
         self._due: dict[str, list[Sent]] = {}
+        #: When it was.
+        self.asked_s: dict[str, float] = {}
         self._is_between_cut = False
+        self.trouble = KINDS[self.trouble_name](self)
 
     @property
     def promoted(self) -> list[str]:
@@ -176,15 +212,18 @@ class LinkedWorld:
             source.begin()
             mirror.begin()
             self.operator.start()
-            world.after(world.between(1.0, 3.0), self._part)
+            self.trouble.begin()
+            if not self.trouble_name:
+                world.after(world.between(1.0, 3.0), self._part)
             if self.ending is not Ending.CALM:
-                world.after(self.promote_after_s, self._let_promote)
+                world.after(self.promote_after_s, self._promote)
             world.run_until(world.now_s + source.scenario.seconds)
             self._is_between_cut = True
+            self.trouble.end()
             source.calm()
             mirror.calm()
             source.end_clients()
-            self._let_promote()
+            self._promote()
             self._wait("mirrors are promoted in time", lambda: self.operator.is_done)
             world.run_until(world.now_s + 3.0)  # somebody writes to the former mirrors
             mirror.end_clients()
@@ -194,6 +233,11 @@ class LinkedWorld:
             self._audit_groups()
             mirror.rest()
             source.rest()
+
+    def _promote(self) -> None:
+        if not self._is_promoting:
+            self._is_promoting = True
+            self.trouble.promotes(self._let_promote)
 
     def _let_promote(self) -> None:
         self.may_promote = True
@@ -233,6 +277,7 @@ class LinkedWorld:
         self.world.violate(name, detail)
 
     def notes_promotion(self, topic: str) -> None:
+        self.asked_s[topic] = self.world.now_s
         acknowledged = (each for each in self.source.oracle.sent.values() if each.fate is Fate.DONE)
         self._due[topic] = [each for each in acknowledged if each.tp.topic == topic and each.is_durable]
 
@@ -262,6 +307,28 @@ class LinkedWorld:
         node = self._nodes().get(path)
         return MirrorPartition() if node is None else MirrorPartition.decode(path, node.data)
 
+    def has_ended(self, tp: TopicPartition) -> bool:
+        return self._noted(tp).is_done
+
+    def _audit_start(self, tp: TopicPartition, final: int) -> None:
+        """Mirrors that begin at a time have every record from then on, and none before it."""
+        number, log = max(self._logs(self.source, tp).items(), key=lambda pair: int(pair[1].high_watermark))
+        with self.source.brokers[number].looked_at():
+            data = bytes_of(log, log.log_start_offset, final)
+        young = (
+            record.offset
+            for position, header in iter_batches(data, 0, len(data))
+            for record in iter_records(data, position, header)
+            if record.timestamp >= (self.start_ms or 0)
+        )
+        first = next(young, None)
+        for here, mirror_log in self._logs(self.mirror, tp).items():
+            if first is not None and mirror_log.log_start_offset != first:
+                self._broken(
+                    "a mirror begins where it was told to",
+                    f"{tp} offset {first} is the first as young, and broker {here} begins at {mirror_log.log_start_offset}",
+                )
+
     def _audit_mirrors(self) -> None:
         finals: dict[TopicPartition, int] = {}
         for tp in self.source.partitions:
@@ -271,6 +338,8 @@ class LinkedWorld:
                 return
             finals[tp] = noted.final_offset
             self._audit_end(tp, noted)
+            if self.start_ms is not None:
+                self._audit_start(tp, noted.final_offset)
             self._compare(tp, noted.final_offset)
         if self.source.scenario.has_reckless:
             self._audit_reckless(TopicPartition(RECKLESS, 0))

@@ -31,6 +31,8 @@ CHAIN_GROUP = "chain"
 #: The topic that is deleted and made again.
 COMING = "coming"
 RECKLESS = "reckless"
+#: A table once, and now a topic with its history in an object store.
+FORMER = TopicPartition("former", 0)
 
 
 def _ended(client: Process, error: BaseException | None) -> None:

@@ -24,7 +24,8 @@ class Mutant:
     also: tuple[tuple[str, str, str], ...] = ()
     #: The mended defect that it puts back.
     finding: str = ""
-    #: The profile of the worlds that are likely to notice it; empty: any.
+    #: The profile of the worlds that are likely to notice it, or the trouble that a world of links or of a tier has on
+    #: purpose; empty: any.
     profile: str = ""
     #: "cluster": whole brokers; "storage": logs alone, much cheaper; "link": two clusters; "tier": one with an object store.
     world: str = "cluster"
@@ -1380,6 +1381,7 @@ _ALL = [
         "        return self.epochs.latest_epoch\n",
         "        return None\n",
         world="link",
+        profile="cut",
     ),
     Mutant(
         "a mirror takes records of clients",
@@ -1395,10 +1397,148 @@ _ALL = [
         "        if False:\n",
         finding="noted after a cut",
         world="link",
+        profile="cut",
         test="unit/link/test_mirror_replica.py"
         "::test_what_a_leader_noted_after_a_cut_is_not_said_of_what_others_have_not_cut",
     ),
+    Mutant(
+        "a mirror that its replicas do not have keeps all others from their end",
+        "link/replica.py",
+        "            async with asyncio.timeout(_COMMIT_TIMEOUT_S):\n",
+        "            async with asyncio.timeout(None):\n",
+        finding="link 1",
+        world="link",
+        profile="stuck",
+        test="unit/link/test_each_by_itself.py::test_mirror_that_its_replicas_do_not_have_keeps_no_other_from_its_end",
+    ),
+    Mutant(
+        "a broker that restarts in a promotion is waited for as long as it ran before",
+        "link/steward.py",
+        "            broker: min(turns, then.get(broker, 0)) for broker, turns in now.items()\n",
+        "            broker: then.get(broker, 0) for broker in now\n",
+        finding="link 2",
+        world="link",
+        profile="long",
+        test="unit/link/test_each_by_itself.py"
+        "::test_broker_that_restarts_in_a_promotion_is_not_waited_for_as_long_as_it_ran_before",
+    ),
+    Mutant(
+        "an error of the source is taken for the absence of records where a mirror begins",
+        "link/source.py",
+        "        if found.error is not ErrorCode.NONE:  # not for want of a record\n",
+        "        if False:\n",
+        finding="link 3",
+        world="link",
+        profile="later",
+        test="unit/link/test_each_by_itself.py::test_source_that_does_not_say_where_a_mirror_begins_is_asked_again",
+    ),
     # -- tiered storage
+    Mutant(
+        "the objects of a copy that may be finished are deleted without a look",
+        "tiered/copier.py",
+        "self._spawn(self._tidy_up(segment, may_be_finished), ",
+        "self._spawn(self._tidy_up(segment, False), ",
+        finding="tier 1",
+        world="tier",
+        test="unit/tiered/test_tier_broker.py"
+        "::test_a_finished_copy_stays_although_the_metadata_is_read_again_just_then",
+    ),
+    Mutant(
+        "an abort whose marker leaves the disk while the store is asked is not told",
+        "tiered/reader.py",
+        "        while border != log.local_log_start_offset:\n",
+        "        while border < 0:\n",
+        finding="tier 2",
+        world="tier",
+        profile="border",
+        test="unit/tiered/test_tier_reader.py::test_an_abort_that_leaves_the_disk_while_the_store_is_asked_is_found",
+    ),
+    Mutant(
+        "a timestamp in what leaves the disk while the store is asked is not found",
+        "tiered/reader.py",
+        "        at = int(log.log_start_offset)\n",
+        "        at, border = int(log.log_start_offset), log.local_log_start_offset\n",
+        also=(
+            (
+                "tiered/reader.py",
+                "next(pieces(view.segments, log.epochs, at, log.local_log_start_offset), None)",
+                "next(pieces(view.segments, log.epochs, at, border), None)",
+            ),
+        ),
+        finding="tier 3",
+        world="tier",
+        profile="border",
+        test="unit/tiered/test_tier_reader.py::test_a_timestamp_is_found_in_what_leaves_the_disk_while_the_store_is_asked",
+    ),
+    Mutant(
+        "what an overruled leader aborted hides what the log aborted",
+        "tiered/reader.py",
+        "collect = partial(index.collect, from_offset, upper_offset, end_offset=piece.end)",
+        "collect = partial(index.collect, from_offset, upper_offset)",
+        also=(
+            (
+                "tiered/reader.py",
+                "for txn in search.aborted})\n",
+                "for txn in search.aborted if txn.last_offset < piece.end})\n",
+            ),
+        ),
+        finding="tier 4",
+        world="tier",
+        profile="overruled",
+        test="unit/tiered/test_tier_reader.py::test_what_an_overruled_leader_aborted_does_not_hide_what_the_log_aborted",
+    ),
+    Mutant(
+        "a new leader's high watermark is taken for the end of the metadata topic",
+        "tiered/metadata_reader.py",
+        "self._owner.fetched(number, fetch_offsets[number], found, self._ends.get(number))",
+        "self._owner.fetched(number, fetch_offsets[number], found, answer.high_watermark)",
+        finding="tier 5",
+        world="tier",
+        profile="together",
+        test="unit/tiered/test_metadata_topic.py::test_a_new_leader_that_does_not_know_the_end_yet_has_not_told_all",
+    ),
+    Mutant(
+        "nobody reads on behind a batch of nonsense in the metadata topic",
+        "tiered/metadata_records.py",
+        "        except Malformed as error:\n            events.append((header.last_offset, error))\n",
+        "        except ZeroDivisionError:\n            pass\n",
+        finding="tier 6",
+        world="tier",
+        profile="nonsense",
+        test="unit/tiered/test_metadata_topic.py::test_a_batch_that_was_written_as_nonsense_is_passed_over",
+    ),
+    Mutant(
+        "a log whose first record is above its first offset is copied without end",
+        "tiered/copier.py",
+        "lineage.covered_end(view, of.epochs, candidate.epochs[0].start_offset, end) == end",
+        "lineage.covered_end(view, of.epochs, candidate.base_offset, end) == end",
+        also=(("tiered/lineage.py", "        return _hole_at(view, epochs, offset)\n", "        return None\n"),),
+        finding="tier 7",
+        world="tier",
+        profile="former",
+        test="unit/tiered/test_tier_broker.py::test_log_whose_first_record_is_above_its_first_offset_is_copied_once",
+    ),
+    Mutant(
+        "a log whose first record is above its first offset never leaves the disk",
+        "tiered/lineage.py",
+        "        return _hole_at(view, epochs, offset)\n",
+        "        return None\n",
+        finding="tier seed 19",
+        world="tier",
+        profile="former",
+        test="unit/tiered/test_tier_reads_broker.py"
+        "::test_log_whose_first_record_is_above_its_first_offset_leaves_the_disk_and_is_read",
+    ),
+    Mutant(
+        "an index larger than the cache is fetched without end",
+        "tiered/local_copies.py",
+        "        self._make_room(but_for=copy)\n",
+        "        self._make_room()\n",
+        finding="tier 8",
+        world="tier",
+        profile="border",
+        test="unit/tiered/test_tier_reader.py::test_readers_get_everything_even_if_one_index_is_more_than_may_be_kept",
+    ),
     Mutant(
         "local retention takes what the tier has not",
         "storage/retention.py",
@@ -1413,7 +1553,19 @@ _ALL = [
         "    lower: list[EpochEntry] = []\n",
         finding="tier seed 42",
         world="tier",
+        profile="epochs",
         test="unit/storage/log/test_tiered_log.py::test_the_epochs_of_what_is_in_the_tier_only_survive_a_power_cut",
+    ),
+    Mutant(
+        "the leader epochs of records here are lost with the power where the tier has those before them",
+        "storage/recovery.py",
+        "        if known and self._log_start < first and (not on_file or on_file[0].start_offset > first):\n",
+        "        if False:\n",
+        finding="tier seed 511",
+        world="tier",
+        profile="epochs",
+        test="unit/storage/log/test_tiered_log.py"
+        "::test_the_epochs_of_records_that_are_here_survive_a_power_cut_beside_those_in_the_tier",
     ),
     Mutant(
         "what an unclean election took back is read from the tier",
@@ -1436,6 +1588,7 @@ _ALL = [
         "                pass\n",
         finding="tier seed 2",
         world="tier",
+        profile="late",
         test="unit/tiered/test_tier_broker.py::test_a_copy_that_a_deposed_leader_finishes_late_counts_or_goes",
     ),
     # -- moves between log directories, and the session of a broker

@@ -3,27 +3,31 @@
 Beside all that is checked of a cluster, nothing is lost over the border between disk and store, and nothing is left in the
 store that nobody knows.
 
-Local retention takes everything that is copied, at once: what clients and the audit read is mostly in the store.
+Local retention takes everything that is copied, at once: what clients and the audit read is mostly in the store. Every fourth
+seed has one kind of trouble on purpose (`tier_troubles.py`).
 """
 
 import asyncio
+from collections import Counter
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import barnabas.parts.tiered  # noqa: F401 - brokers import it late, and each seed would compile it anew
+from barnabas.core.ids import TopicPartition
 from barnabas.runtime.disk import Disk
 from barnabas.tiered import layout
 from barnabas.tiered.lineage import piece_at, touches
-from barnabas.tiered.store import StoreFault
+from barnabas.tiered.store import FilePart, StoreFault
 from tests.memory_store import MemoryStore
 from tests.simulation.cluster import SETTLE_S, SimCluster
 from tests.simulation.coming import RecklessProducer
 from tests.simulation.lineage import TP as RECKLESS_TP
-from tests.simulation.lineage import HistoryAuditor, HistoryReader, LineageWatch
+from tests.simulation.lineage import AbortAuditor, HistoryAuditor, HistoryReader, LineageWatch
 from tests.simulation.load import Client
 from tests.simulation.process import BrokerProcess
 from tests.simulation.scenario import Scenario
+from tests.simulation.tier_troubles import HISTORY, KINDS, SETTINGS, TOPIC_SETTINGS, TROUBLES, WEATHERS, trouble_of
 
 TOPIC = {"remote.storage.enable": "true", "local.retention.bytes": "1", "retention.ms": "-1", "segment.bytes": "1500"}
 BROKERS = {
@@ -40,6 +44,8 @@ BROKERS = {
 HISTORY_PACE_S = (0.01, 0.15)
 #: How the store does, and how often.
 WEATHER = ("well", "well", "well", "away", "slow", "fails", "loses")
+#: Of one object, by one process: the topic that may lose records is read from its beginning a few times in a second.
+GETS_MAX = 300
 
 
 class Noted(MemoryStore):
@@ -50,9 +56,25 @@ class Noted(MemoryStore):
         self._weather = weather
         self._writer = (process, process.lives)
 
+    async def put(self, key: str, data: bytes | FilePart) -> None:
+        trouble, process = self._weather.trouble, self._writer[0]
+        if not trouble.takes(process, key):
+            await super().put(key, data)
+            return
+        content = data if isinstance(data, bytes) else self.read(data.path, data.size_bytes)
+        await trouble.put_late(process, key, content)
+
+    async def _begin(self, kind: str, key: str) -> None:
+        await super()._begin(kind, key)
+        if kind == "get":
+            await self._weather.trouble.gets(self._writer[0], key)
+
     def _end(self, kind: str, key: str) -> None:
         if kind == "put":
             self._weather.writers[key] = self._writer
+            self._weather.puts += 1
+        elif kind == "get":
+            self._weather.counts(self._writer[0], key)
         elif kind == "delete":
             self._weather.deleted.add(key)
         super()._end(kind, key)
@@ -61,27 +83,35 @@ class Noted(MemoryStore):
 class Weather:
     """How the store does just now, for all brokers alike. `end`: well, from then on."""
 
-    def __init__(self, cluster: "TieredCluster") -> None:
+    def __init__(self, cluster: "TieredCluster", name: str) -> None:
+        """`name`: of the trouble that the seed has, if it has one."""
         self._cluster = cluster
         self._chance = cluster.world.random
+        self._kinds = WEATHERS.get(name, WEATHER)
+        self.trouble = KINDS[name](cluster)
         self.objects: dict[str, bytes] = {}
         #: Of each object, the process that put it, and its life.
         self.writers: dict[str, tuple[BrokerProcess, int]] = {}
         #: What was deleted, be it there again since.
         self.deleted: set[str] = set()
+        self.puts = 0
+        #: Of each life of a broker, how often it has asked for an object.
+        self._gets: Counter[tuple[str, int, str]] = Counter()
         self.now = "well"
         self._is_over = False
 
     def begin(self) -> None:
         self._change()
+        self.trouble.begin()
 
     def end(self) -> None:
         self._is_over, self.now = True, "well"
+        self.trouble.end()
 
     def _change(self) -> None:
         if self._is_over:
             return
-        self.now = self._chance.choice(WEATHER)
+        self.now = self._chance.choice(self._kinds)
         self._cluster.world.note("store", self.now)
         self._cluster.world.after(self._chance.uniform(0.3, 4.0), self._change)
 
@@ -96,6 +126,14 @@ class Weather:
 
     async def _delay(self) -> None:
         await asyncio.sleep(self._chance.uniform(0.5, 3.0) if self.now == "slow" else self._chance.uniform(0.0, 0.05))
+
+    def counts(self, process: BrokerProcess, key: str) -> None:
+        """Readers come and go, and caches may be small: the same object may be asked for often, but not without end."""
+        self._gets[process.name, process.lives, key] += 1
+        if self._gets[process.name, process.lives, key] > GETS_MAX:
+            self._cluster.world.violate(
+                "nothing is fetched without end", f"{process.name} has asked {GETS_MAX} times for {key}"
+            )
 
     def is_excused(self, key: str) -> bool:
         """It took effect after another leader had removed it, and who put it has died since: nobody is left who knows of it."""
@@ -116,13 +154,22 @@ class TieredCluster(SimCluster):
             has_old_brokers=False,
             features={},
         )
-        scenario = replace(scenario, all_brokers={**scenario.all_brokers, **BROKERS})
+        trouble = trouble_of(seed)
+        if trouble:
+            profile = TROUBLES[trouble]
+            scenario = replace(scenario, faults=profile.faults, all_brokers={}, **profile.fields)
+        scenario = replace(
+            scenario, all_brokers={**scenario.all_brokers, **BROKERS, **SETTINGS.get(trouble, {})}, has_reckless=True
+        )
         super().__init__(seed, scenario, without=without)
         for name, (count, factor, configs) in self.topics.items():
-            self.topics[name] = (count, factor, {**configs, **TOPIC})
-        self.reckless_settings = {**TOPIC, "segment.bytes": "400"}
+            self.topics[name] = (count, factor, {**configs, **TOPIC, **TOPIC_SETTINGS.get(trouble, {})})
+        self._history_pace_s, segment_bytes = HISTORY.get(trouble, (HISTORY_PACE_S, "400"))
+        self.reckless_settings = {**TOPIC, "segment.bytes": segment_bytes}
+        #: Those whose history goes to the store.
+        self.tiered_partitions: list[TopicPartition] = [*self.partitions, RECKLESS_TP]
         self.lineages = LineageWatch(self)
-        self.weather = Weather(self)
+        self.weather = Weather(self, trouble)
         for process in self.brokers.values():
             process.open_store = partial(self.weather.open, process)
 
@@ -132,7 +179,11 @@ class TieredCluster(SimCluster):
         self.lineages.start()
 
     def reckless_clients(self) -> list[Client]:
-        return [RecklessProducer(self, "reckless", HISTORY_PACE_S), HistoryReader(self, "history")]
+        return [
+            RecklessProducer(self, "reckless", self._history_pace_s),
+            HistoryReader(self, "history"),
+            *self.weather.trouble.clients(),
+        ]
 
     def calm(self) -> None:
         self.weather.end()
@@ -142,16 +193,23 @@ class TieredCluster(SimCluster):
         super().audit()
         world = self.world
         deadline_s = world.now_s + SETTLE_S
-        auditor = HistoryAuditor(self, "historian")
-        auditor.start()
-        while not auditor.is_done and world.now_s < deadline_s:
-            world.run_until(world.now_s + 0.5)
-        if not auditor.is_done:
-            world.violate("a healthy cluster serves in time", f"history was not read within {SETTLE_S:.0f} s")
+        auditors: list[HistoryAuditor | AbortAuditor] = [HistoryAuditor(self, "historian")]
+        if self.weather.trouble.has_transactions:
+            auditors.append(AbortAuditor(self, "notary"))
+        for auditor in auditors:
+            auditor.start()
+            while not auditor.is_done and world.now_s < deadline_s:
+                world.run_until(world.now_s + 0.5)
+            if not auditor.is_done:
+                world.violate("a healthy cluster serves in time", f"history was not read within {SETTLE_S:.0f} s")
         while (wrong := self._wrong()) and world.now_s < deadline_s:
             world.run_until(world.now_s + 0.5)
         if wrong:
             world.violate("the tier comes to be whole", wrong)
+        puts = self.weather.puts
+        world.run_until(world.now_s + 2.0)
+        if self.weather.puts > puts:
+            world.violate("the tier comes to rest", f"{self.weather.puts - puts} objects were put though all was there")
 
     def is_in_store(self, tp: Any, offset: int) -> bool:
         """By the word of a replica that knows the record to be committed, and of the store itself."""
@@ -169,7 +227,7 @@ class TieredCluster(SimCluster):
     def _wrong(self) -> str:
         """What is not as it should be of the tier; empty if all is."""
         known: set[str] = set()
-        for tp in (*self.partitions, RECKLESS_TP):
+        for tp in self.tiered_partitions:
             leaders = [each for each in self.brokers.values() if _leads(each, tp)]
             if len(leaders) != 1:
                 return f"{tp} has {len(leaders)} leaders"
@@ -186,7 +244,8 @@ class TieredCluster(SimCluster):
                 return (
                     f"{tp}: begins here at {log.local_log_start_offset}, above what is stable, {log.last_stable_offset}"
                 )
-            if stable and log.highest_copied_offset < (rolled := max(stable)) - 1:
+            rolled = max(stable, default=0)
+            if rolled > log.log_start_offset and log.highest_copied_offset < rolled - 1:
                 return f"{tp}: copied up to {log.highest_copied_offset}, rolled at {rolled}"
             strangers = [each for each in view.all() if not touches(each, log.epochs, log.log_end_offset)]
             if strangers and len(strangers) < len(view):

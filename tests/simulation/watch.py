@@ -19,6 +19,8 @@ EVERY_S = 0.05
 LAG_SLACK_S = 1.0
 #: How long a leader and its followers may need to know of an election, where nothing is cut and the controller stays.
 ELECTED_S = 2.5
+#: How long the disk of a leader may need to note that its log begins elsewhere.
+BEGUN_S = 1.0
 #: Deleted and made again by the same name: the audit knows what was acknowledged for which of them.
 IGNORED = frozenset({"coming", "reckless"})
 
@@ -40,6 +42,8 @@ class Watch:
         self._leaders: dict[tuple[TopicPartition, int], tuple[int, int]] = {}
         #: The highest high watermark that any replica had.
         self._committed: dict[TopicPartition, int] = {}
+        #: The highest offset that a leader's log began at.
+        self._starts: dict[TopicPartition, int] = {}
         #: The smallest `min.insync.replicas` that any leader had.
         self._least: dict[TopicPartition, int] = {}
         #: (leader, its life, partition, follower) -> (since when, where it stands): in the ISR, and behind.
@@ -47,6 +51,8 @@ class Watch:
 
         #: (partition, replica) -> (what must not change for it to hear of an election, since when): it has not.
         self._ignorant: dict[tuple[TopicPartition, int], tuple[object, float]] = {}
+        #: (broker, life, partition) -> since when it was seen to begin above offset 0.
+        self._beginning: dict[tuple[int, int, TopicPartition], float] = {}
         #: (broker, partition): its log is closed, and where it ends is not known.
         self._unknown: set[tuple[int, TopicPartition]] = set()
         #: The highest offset that a client was told of.
@@ -165,6 +171,8 @@ class Watch:
             follower = want.position.broker_id
             sessions = process.broker.context.fetch_sessions._sessions  # type: ignore[union-attr]
             is_served = sessions.get(want.session.id) is want.session and want.session.partitions[want.key] is want
+            if here != known and self._is_beginning(process, partition):
+                continue
             if here != known or follower not in machine.isr or not is_served:
                 self._broken(
                     "who is passed over is in sync and knows all",
@@ -172,8 +180,17 @@ class Watch:
                     f"in sync are {sorted(machine.isr)}",
                 )
 
+    def _is_beginning(self, process: BrokerProcess, partition: Any) -> bool:
+        """A mirror that begins later than its source: its followers are told when that is on disk."""
+        log = partition.log
+        if not (self._cluster.may_begin_later and log.log_start_offset == log.log_end_offset > 0):
+            return False
+        since_s = self._beginning.setdefault((process.id, process.lives, partition.tp), self._world.now_s)
+        return self._world.now_s - since_s < BEGUN_S
+
     def _look_at_leader(self, process: BrokerProcess, partition: Any, behind: Any) -> None:
         tp, machine = partition.tp, partition.machine
+        self._starts[tp] = max(partition.log.log_start_offset, self._starts.get(tp, -1))
         me = (process.id, process.lives)
         known = self._leaders.setdefault((tp, machine.leader_epoch), me)
         if known != me:
@@ -237,6 +254,8 @@ class Watch:
             committed = self._committed.get(tp)
             if committed is None or tp in self._cluster.oracle.excused:
                 continue
+            if self._cluster.may_begin_later and self._starts.get(tp, -1) >= committed:
+                continue  # there is nothing below: a mirror that begins later than its source
             for broker in state.isr:
                 end = self.ends.get((broker, tp))
                 if (

@@ -375,6 +375,17 @@ class _Loader:
             until = known[0].start_offset if known else LONG_MAX
             self._take_epochs(self._epochs_of_records(self._log_start, until), known)
             known = self._epochs.entries
+        first = self._segments.first.base_offset if len(self._segments) else 0
+        on_file = self._epochs_on_file
+        if known and self._log_start < first and (not on_file or on_file[0].start_offset > first):
+            # What is kept tells of the tier alone, and the file that tells of the records here was lost.
+            lower = [entry for entry in known if entry.start_offset < first]
+            upper = known[len(lower) :]
+            found = self._epochs_of_records(first, upper[0].start_offset if upper else LONG_MAX)
+            self._take_epochs(
+                [*lower, *(entry for entry in found if not lower or entry.epoch > lower[-1].epoch)], upper
+            )
+            known = self._epochs.entries
         last = next((header for segment in reversed(list(self._segments)) if (header := segment.last_batch())), None)
         if last is not None and known and last.leader_epoch > known[-1].epoch:
             found = self._epochs_of_records(known[-1].start_offset, LONG_MAX)

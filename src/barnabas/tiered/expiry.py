@@ -82,7 +82,7 @@ def plan(
             continue  # another copy has all that it has, and goes with it
         elif lineage.is_within(segment, facts.epochs, facts.log_start, facts.log_end):
             kept.append(segment)
-        elif lineage.knows_all(facts.epochs, facts.log_start) and not lineage.touches(
+        elif lineage.knows_all(tier, facts.epochs, facts.log_start) and not lineage.touches(
             segment, facts.epochs, facts.log_end
         ):
             strangers.append(segment)

@@ -24,13 +24,25 @@ class Piece(NamedTuple):
 def piece_at(view: RemoteLogMetadataCache, epochs: LeaderEpochCache, offset: int) -> Piece | None:
     """None: the tier has no finished segment with the log's record at `offset`."""
     epoch = epochs.epoch_at(offset)
-    segment = None if epoch is None else view.segment_for(epoch, offset)
-    if epoch is None or segment is None:
+    if epoch is None:
+        return _hole_at(view, epochs, offset)
+    segment = view.segment_for(epoch, offset)
+    if segment is None:
         return None
     end = segment.end_offset + 1
     if len(segment.epochs) == 1 and epochs.end_offset_for(epoch, end).end_offset >= end:
         return Piece(segment, offset, end)  # nearly all are like this
     return Piece(segment, offset, _agreed_end(segment, epochs.entries, offset))
+
+
+def _hole_at(view: RemoteLogMetadataCache, epochs: LeaderEpochCache, offset: int) -> Piece | None:
+    """A log whose first record is above its first offset, as of a topic that was compacted: the segment with that record, if
+    that begins at `offset` or before, and says itself that it has none below it."""
+    earliest = epochs.earliest
+    first = None if earliest is None else piece_at(view, epochs, earliest.start_offset)
+    if earliest is None or first is None or not first.segment.start_offset <= offset < earliest.start_offset:
+        return None
+    return first._replace(offset=offset) if min(first.segment.epochs.values()) == earliest.start_offset else None
 
 
 def pieces(view: RemoteLogMetadataCache, epochs: LeaderEpochCache, start: int, end: int) -> Iterator[Piece]:
@@ -63,10 +75,12 @@ def first_available(view: RemoteLogMetadataCache, epochs: LeaderEpochCache, offs
     return Offset(local_start if first is None else min(first.offset, local_start))
 
 
-def knows_all(epochs: LeaderEpochCache, log_start: int) -> bool:
+def knows_all(view: RemoteLogMetadataCache, epochs: LeaderEpochCache, log_start: int) -> bool:
     """Whether the log knows the epochs of all its records. If not, nobody can say what of the tier is not the log's."""
     earliest = epochs.earliest
-    return earliest is not None and earliest.start_offset <= log_start
+    return earliest is not None and (
+        earliest.start_offset <= log_start or piece_at(view, epochs, log_start) is not None
+    )
 
 
 def is_within(segment: RemoteSegment, epochs: LeaderEpochCache, log_start: int, log_end: int) -> bool:

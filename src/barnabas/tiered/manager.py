@@ -175,7 +175,7 @@ class TierManager:
                 *(lead.of.tp, local.log_start_offset, "__remote_log_metadata", local.local_log_start_offset),
             )
             return
-        if not lineage.knows_all(local.epochs, local.log_start_offset):
+        if not lineage.knows_all(view, local.epochs, local.log_start_offset):
             log.error(
                 "%s begins at %d in the tier, but its leader epochs do not tell whose records are there",
                 *(lead.of.tp, local.log_start_offset),

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from barnabas.core.ids import LeaderEpoch, Offset
 from barnabas.storage.epoch_cache import EpochEntry, LeaderEpochCache
-from barnabas.tiered.lineage import piece_at, pieces
+from barnabas.tiered.lineage import Piece, covered_end, knows_all, piece_at, pieces
 from barnabas.tiered.metadata_cache import RemoteLogMetadataCache
 from barnabas.tiered.segment_metadata import SegmentState
 from tests.unit.tiered.segments import segment, update
@@ -65,3 +65,25 @@ def test_only_records_that_both_name_alike_are_the_logs(
 
 def _found(view: RemoteLogMetadataCache, log: LeaderEpochCache, offset: int) -> bool:
     return piece_at(view, log, offset) is not None
+
+
+def test_a_segment_has_what_is_not_there_before_its_first_record() -> None:
+    """A log of what was compacted before: nothing is missing below its first record. But what a log has forgotten the epoch of
+    may be another's."""
+    view = RemoteLogMetadataCache()
+    made = segment(1, 0, 19, {LeaderEpoch(2): Offset(5)})
+    view.apply(made)
+    view.apply(update(made, SegmentState.COPY_FINISHED))
+    log = LeaderEpochCache([EpochEntry(LeaderEpoch(2), Offset(5))])
+    finished = view.get(made.id)
+    assert finished is not None
+    assert piece_at(view, log, 3) == Piece(finished, 3, 20)
+    assert covered_end(view, log, 0, END) == 20
+    assert knows_all(view, log, 0)
+    forgetful = LeaderEpochCache([EpochEntry(LeaderEpoch(2), Offset(8))])
+    assert piece_at(view, forgetful, 3) is None
+    assert not knows_all(view, forgetful, 0)
+    later = segment(2, 20, 29, {LeaderEpoch(2): Offset(20)})
+    view.apply(later)
+    view.apply(update(later, SegmentState.COPY_FINISHED))
+    assert not knows_all(view, LeaderEpochCache([EpochEntry(LeaderEpoch(2), Offset(20))]), 0)

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from dataclasses import replace
 from pathlib import Path
 
 from barnabas.core.errors import ErrorCode
@@ -287,3 +288,20 @@ async def test_topic_that_is_tiered_late_is_read_from_where_it_began(tmp_path: P
         assert tier.log.log_start_offset == start
         assert await read_all(tier, start) == all_of(20)[start:]
         assert (await fetch(tier, start - 1))[0] == ErrorCode.OFFSET_OUT_OF_RANGE
+
+
+async def test_log_whose_first_record_is_above_its_first_offset_leaves_the_disk_and_is_read(tmp_path: Path) -> None:
+    """As a replica of what was compacted before: its leader epochs begin with the first record. What was copied seemed to
+    begin with a hole, and so no segment was ever deleted here."""
+    store = MemoryStore()
+    async with zookeeper() as ensemble, tiered_broker(ensemble, tmp_path, store) as tier:
+        await tier.create({"remote.log.copy.disable": "true"})
+        await tier.produce(20)
+        epoch = tier.manager.led[TP].epoch
+        tier.log.epochs.clear()
+        tier.log.epochs.assign(epoch, 1)
+        tier.log.update_config(replace(tier.log.config, remote_log_copy_disable=False, local_retention_bytes=1))
+        await until(lambda: len(tier.log.segments) == 1, "local segments go")
+        assert tier.log.log_start_offset == 0
+        assert tier.log.local_log_start_offset > 0
+        assert await read_all(tier) == all_of(20)

@@ -221,6 +221,33 @@ def test_the_epochs_of_what_is_in_the_tier_only_survive_a_power_cut(tmp_path: Pa
     assert log.epochs.entries == [*epochs, EpochEntry(LeaderEpoch(9), log_end)]
 
 
+@pytest.mark.parametrize("left", [None, b""])
+def test_the_epochs_of_records_that_are_here_survive_a_power_cut_beside_those_in_the_tier(
+    tmp_path: Path, left: bytes | None
+) -> None:
+    """Tier seed 511: their file was lost. What is kept of the tier ended before them, and recovery began after them."""
+    partition = TieredPartition(tmp_path)
+    partition.fill(25, epoch=1)
+    partition.commit()
+    partition.copied(len(partition.log.segments.base_offsets) - 1)
+    partition.log.delete_old_segments(NOW_MS)
+    assert partition.log.local_log_start_offset > 0
+    partition.fill(20, epoch=4)
+    partition.commit()
+    partition.log.flusher.flush()
+    partition.saved_point = partition.log.recovery_point
+    partition.fill(5, epoch=6)
+    epochs = partition.log.epochs.entries
+    partition.log.abandon()
+    file = partition.directory / "leader-epoch-checkpoint"
+    if left is None:
+        file.unlink()
+    else:
+        file.write_bytes(left)
+    assert [entry.epoch for entry in epochs] == [1, 4, 6]
+    assert partition.restarted().epochs.entries == epochs
+
+
 def test_a_cut_below_what_was_kept_of_the_tier_counts(tmp_path: Path) -> None:
     """An unclean election: of what the file knows above the cut nothing is the log's any more."""
     partition = TieredPartition(tmp_path)
