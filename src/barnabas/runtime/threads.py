@@ -76,8 +76,14 @@ class ThreadPool(Executor):
     def _add_threads(self) -> None:
         while len(self._threads) < min(self._size, self._unfinished):
             thread = threading.Thread(target=self._run, name=f"{self._name}_{next(self._numbers)}")
+            try:
+                thread.start()
+            except RuntimeError:
+                # The system gives no more: those that are there do the work. Counted among them, it would be missed for ever.
+                if not self._threads:
+                    raise
+                return
             self._threads.add(thread)
-            thread.start()
 
     def _run(self) -> None:
         while (item := self._queue.get()) is not None:

@@ -80,3 +80,29 @@ def test_pool_that_was_shut_down_takes_nothing_and_cancels_if_told() -> None:
     assert first.result(60)
     with pytest.raises(CancelledError):
         second.result(60)
+
+
+def test_work_is_done_by_the_threads_that_there_are_where_the_system_gives_no_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One that could not be started was counted all the same: its place was never filled, and who asked got an error."""
+    pool = ThreadPool(2, name="test")
+    try:
+        going = threading.Event()
+        first = pool.submit(going.wait, 10)
+        start = threading.Thread.start
+
+        def refuse(thread: threading.Thread) -> None:
+            raise RuntimeError("can't start new thread")
+
+        monkeypatch.setattr(threading.Thread, "start", refuse)
+        second = pool.submit(int)
+        assert pool.thread_count == 1
+        monkeypatch.setattr(threading.Thread, "start", start)
+        third = pool.submit(int)
+        assert pool.thread_count == 2
+        assert (second.result(10), third.result(10)) == (0, 0)
+        going.set()
+        assert first.result(10)
+    finally:
+        pool.shutdown()
