@@ -539,7 +539,7 @@ def test_new_coordinator_knows_what_members_subscribe_to_now(h: Harness) -> None
     h.send_join(member, protocols=[("range", subscription("u"))])
     h.sync(member, 2, {member: b"u"})
     h.fail_over()
-    assert h.group().subscribed_topics == {"u"}
+    assert h.group().subscribed_topics == frozenset({"u"})
     assert h.machine.describe(GROUP, api_version=5).members[0].member_metadata == subscription("u")
 
 

@@ -22,6 +22,8 @@ from barnabas.groups.settings import GroupSettings, MigrationPolicy
 from barnabas.runtime.machine import Ticket
 
 PARTITIONS = 6
+#: What classic members support, in order of preference: which of them a group agrees on changes as members come and go.
+PREFERENCES = (("range", "sticky"), ("sticky", "range"), ("sticky",))
 
 
 def durable_classic(group: ClassicGroup) -> dict[str, Any]:
@@ -123,12 +125,19 @@ class ClassicModel(RuleBasedStateMachine):
                 continue
             self.generation[answer.member_id or member_id] = answer.generation_id
 
-    def _join(self, member_id: str, instance_id: str | None, topic: str, version: int) -> str:
+    def _join(
+        self,
+        member_id: str,
+        instance_id: str | None,
+        topic: str,
+        version: int,
+        names: tuple[str, ...] = PREFERENCES[0],
+    ) -> str:
         ticket = self.h.send_join(
             member_id,
             instance_id=instance_id,
             version=version,
-            protocols=[("range", subscription(topic)), ("sticky", b"x")],
+            protocols=[(name, subscription(topic)) for name in names],
             session_timeout_ms=10_000,
             rebalance_timeout_ms=30_000,
         )
@@ -148,14 +157,15 @@ class ClassicModel(RuleBasedStateMachine):
         instance_id=st.sampled_from([None, None, "i0", "i1"]),
         topic=st.sampled_from("tu"),
         version=st.sampled_from([3, 9]),
+        names=st.sampled_from(PREFERENCES),
     )
-    def new_member(self, instance_id: str | None, topic: str, version: int) -> Any:
-        member_id = self._join("", instance_id, topic, version)
+    def new_member(self, instance_id: str | None, topic: str, version: int, names: tuple[str, ...]) -> Any:
+        member_id = self._join("", instance_id, topic, version, names)
         return member_id if member_id else multiple()
 
-    @rule(member_id=members, topic=st.sampled_from("tu"))
-    def rejoin(self, member_id: str, topic: str) -> None:
-        self._join(member_id, self.instance.get(member_id), topic, 9)
+    @rule(member_id=members, topic=st.sampled_from("tu"), names=st.sampled_from(PREFERENCES))
+    def rejoin(self, member_id: str, topic: str, names: tuple[str, ...]) -> None:
+        self._join(member_id, self.instance.get(member_id), topic, 9, names)
 
     @rule(member_id=members)
     def sync(self, member_id: str) -> None:
