@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from barnabas.core.clock import Clock
-from barnabas.core.errors import BrokenInvariant, ErrorCode, Refused
+from barnabas.core.errors import BrokenInvariant, ErrorCode, LogDirFault, Refused
 from barnabas.core.ids import NO_EPOCH, BrokerId, LeaderEpoch, Offset, TopicId, TopicPartition
 from barnabas.core.words import (
     EARLIEST,
@@ -21,10 +21,11 @@ from barnabas.core.words import (
     READ_COMMITTED,
 )
 from barnabas.replication.fetch_session_cache import CachedPartition, FetchSession
-from barnabas.replication.log_waits import cut
+from barnabas.replication.log_waits import DESCRIPTOR_WAIT_S, cut
 from barnabas.replication.machine import PartitionMachine
 from barnabas.replication.reads import DivergingEpoch, FetchParams, PartitionRead, TieredRead
 from barnabas.replication.state import FetchRecorded, PartitionLeadership, ProposeIsr, Role
+from barnabas.runtime import descriptors
 from barnabas.storage.epoch_cache import EpochEnd
 from barnabas.storage.log import Log
 from barnabas.storage.log_tier import TierStart
@@ -209,11 +210,15 @@ class Partition:
             self.flush_then(lambda error: None)
 
     async def flush(self) -> None:
-        """Wait until what the log holds now is on disk, or never will be: then its directory has failed, or it was deleted."""
-        if self.log is not None:
-            over = asyncio.Event()
-            self.flush_then(lambda error: over.set())
-            await over.wait()
+        """Wait until what the log holds now is on disk, or never will be: then its directory has failed, or it was deleted.
+        Where no descriptor is free it is tried again: whoever waits says next that it has the records."""
+        while self.log is not None:
+            outcome: asyncio.Queue[Exception | None] = asyncio.Queue()
+            self.flush_then(outcome.put_nowait)
+            error = await outcome.get()
+            if not isinstance(error, LogDirFault) or not descriptors.are_exhausted(error.cause):
+                return
+            await asyncio.sleep(DESCRIPTOR_WAIT_S)
 
     async def truncate_to(self, offset: int, *, is_wanted: Callable[[], bool]) -> None:
         """Drop what the leader has not got; nothing if `is_wanted` says no by then, or the log has been moved meanwhile."""

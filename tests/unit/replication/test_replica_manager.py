@@ -1,6 +1,7 @@
 """The replica manager on real logs: long polls that end when they should, pins that are given back."""
 
 import asyncio
+import errno
 from pathlib import Path
 
 import pytest
@@ -538,6 +539,44 @@ def test_follower_says_when_what_it_was_sent_has_to_be_flushed(tmp_path: Path) -
         threads.run_pending()
         await flushing
         assert world.log.recovery_point == 2
+
+    asyncio.run(run())
+
+
+class ScarceDisk(Disk):
+    """Has no descriptor for the next syncs by path."""
+
+    __slots__ = ("refusals",)
+
+    def __init__(self) -> None:
+        self.refusals = 0
+
+    def fsync_path(self, path: str) -> None:
+        if self.refusals:
+            self.refusals -= 1
+            raise OSError(errno.EMFILE, "Too many open files")
+        super().fsync_path(path)
+
+
+def test_follower_that_has_no_descriptor_to_flush_with_acknowledges_when_it_has_flushed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its next fetch tells the leader that it has the records, and the leader counts on that."""
+    monkeypatch.setattr("barnabas.replication.partition.DESCRIPTOR_WAIT_S", 0)
+
+    async def run() -> None:
+        disk = ScarceDisk()
+        world = World(tmp_path, replicas=(ME, FOLLOWER), isr=(ME, FOLLOWER), flush_messages=1, disk=disk)
+        both = (ME, FOLLOWER)
+        world.partition.become_follower(
+            PartitionLeadership(
+                leader=FOLLOWER, leader_epoch=LeaderEpoch(1), isr=both, partition_epoch=1, replicas=both
+            )
+        )
+        assert world.partition.append_follower(memoryview(plain_batch([(b"k", b"v")], timestamp=0)), 0, 0)
+        disk.refusals = 2
+        await world.partition.flush()
+        assert (disk.refusals, world.log.recovery_point) == (0, 1)
 
     asyncio.run(run())
 
