@@ -296,8 +296,9 @@ class Segment:
             self.pool.touch(self)
 
     def _finish_indexes(self) -> None:
+        last = self.time_index.last_entry  # opens both indexes, which then have room
         self._index_full = True  # if this fails, the next append tries to roll again: what was trimmed has no room
-        if self.max_timestamp > self.time_index.last_entry.timestamp:
+        if self.max_timestamp > last.timestamp:
             if self._time_index is not None and self._time_index.length_bytes == self._time_index.size_bytes:
                 self.time_index.preallocate()
             self.time_index.maybe_append(self.max_timestamp, self.offset_of_max_timestamp, skip_full_check=True)
