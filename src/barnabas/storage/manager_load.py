@@ -89,7 +89,7 @@ class _DirLoader:
                     return self._failed(error)
                 self._found.logs.append(log)
             try:
-                self._save_recovery_points()
+                self._save_bounds()
             except OSError as error:
                 return self._failed(error)
             self._dir.is_loaded = True
@@ -97,12 +97,17 @@ class _DirLoader:
 
         return finish
 
-    def _save_recovery_points(self) -> None:
+    def _save_bounds(self) -> None:
         """Before any log grows. What was read back is in doubt again, until it is flushed; and a log that the file does not
-        name is one that was made since, none of which may be trusted."""
-        if not self._dir.had_clean_shutdown or self._recovery_points is None:
-            name = names.RECOVERY_POINT_CHECKPOINT
-            self._dir.write_checkpoint(name, checkpoint_offsets(name, self._found.logs))
+        name is one that was made since, none of which may be trusted. Log starts come first: a segment that the process before
+        deleted, and that a power cut brings back, is below a recovery point then, and nobody looks whether it is whole."""
+        if self._dir.had_clean_shutdown and self._recovery_points is not None:
+            return
+        starts = checkpoint_offsets(names.LOG_START_OFFSET_CHECKPOINT, self._found.logs)
+        if starts != self._start_offsets:
+            self._dir.write_checkpoint(names.LOG_START_OFFSET_CHECKPOINT, starts)
+        name = names.RECOVERY_POINT_CHECKPOINT
+        self._dir.write_checkpoint(name, checkpoint_offsets(name, self._found.logs))
 
     def _failed(self, error: OSError) -> LoadedDir:
         logger.error("loading %s failed: %s", self._dir.path, error)
