@@ -187,6 +187,10 @@ class Segment:
             self._txn_index = TransactionIndex(path, self.base_offset, disk=self._disk)
         return self._txn_index
 
+    def forget_txn_index(self) -> None:
+        """Its file is another one: the next use reads it again."""
+        self._txn_index = None
+
     def _open_indexes(self) -> None:
         """Open both indexes, checked, or neither."""
         if self.is_under_repair:

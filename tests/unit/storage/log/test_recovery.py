@@ -605,6 +605,64 @@ def test_indexes_that_are_built_again_are_on_disk_before_they_get_their_names(tm
         assert disk.done.index(("sync", name)) < disk.done.index(("rename", name))
 
 
+def test_index_of_aborted_transactions_that_is_built_again_is_on_disk_before_it_gets_its_name(tmp_path: Path) -> None:
+    """It was written over in place, and not synced. After a power cut it was empty, and looked as if nothing was aborted.
+    Storage seed 248."""
+    disk = NotesOrder()
+    partition = Partition(tmp_path, disk=disk)
+    partition.transact(1, commit=False)
+    partition.fill(60)
+    partition.log.flusher.flush()
+    expected, end = partition.log.aborted_transactions(0, 2), partition.log.log_end_offset
+    assert len(expected) == 1
+    partition.log.abandon()
+    damage_index_of_aborted(partition)
+    disk.done.clear()
+    log = partition.open(clean=False, recovery_point=end)
+    assert log.aborted_transactions(0, 2) == expected
+    name = f"{0:020d}.txnindex.tmp"
+    assert disk.done.index(("sync", name)) < disk.done.index(("rename", name))
+
+
+def test_damaged_tail_keeps_no_damaged_index_of_aborted_transactions_from_being_built_again(
+    partition: Partition,
+) -> None:
+    """The broker did not start: the tail is looked at later. Storage seed 1728."""
+    partition.transact(1, commit=False)
+    expected = partition.log.aborted_transactions(0, 2)
+    partition.log.close()
+    damage_index_of_aborted(partition)
+    damage_tail(partition)
+    log = partition.open(clean=True)
+    assert log.log_end_offset == 2
+    assert log.aborted_transactions(0, 2) == expected
+
+
+def test_deleted_segment_whose_log_alone_comes_back_gets_its_indexes_again(
+    partition: Partition, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A file system that does not keep the order of names: a power cut undid the rename of the log, and no other one. Nothing
+    said any longer which of its records were aborted. Storage seed 292."""
+    partition.transact(1, commit=False)
+    partition.fill(60)
+    partition.log.flusher.flush()
+    expected, end = partition.log.aborted_transactions(0, 2), partition.log.log_end_offset
+    partition.log.abandon()
+    stem = str(partition.directory / f"{0:020d}")
+    for suffix in (".index", ".timeindex", ".txnindex"):
+        Path(stem + suffix).rename(stem + suffix + ".deleted")
+    log = partition.open(clean=False, recovery_point=end)
+    assert log.aborted_transactions(0, 2) == expected
+    assert not list(partition.directory.glob("*.deleted"))
+    # What a compaction replaced is still there for a while, log and all: that says nothing of what took its place.
+    log.abandon()
+    for suffix in (".log", ".index", ".timeindex", ".txnindex"):
+        Path(stem + suffix + ".deleted").write_bytes(b"")
+    caplog.clear()
+    assert partition.open(clean=False, recovery_point=end).aborted_transactions(0, 2) == expected
+    assert "rebuilding" not in caplog.text
+
+
 def test_truncation_into_a_transaction_opens_it_again(partition: Partition) -> None:
     transactional(partition, 1, b"a", sequence=0)
     end(partition, 1, commit=False)
