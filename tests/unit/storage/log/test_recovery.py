@@ -673,3 +673,22 @@ def test_truncation_into_a_transaction_opens_it_again(partition: Partition) -> N
     end(partition, 1, commit=True)
     partition.commit()
     assert partition.log.last_stable_offset == 2
+
+
+def test_snapshot_of_records_that_may_not_have_survived_is_not_trusted(partition: Partition) -> None:
+    """It is of a segment that is in doubt, and knows of a record that the power took."""
+    for sequence in range(2):
+        data = batch([b"x"], producer_id=1, producer_epoch=0, sequence=sequence)
+        partition.log.append_as_leader(data, leader_epoch=0, now_ms=NOW_MS)
+        partition.log.roll(NOW_MS)
+    partition.log.abandon()
+    first, second = (partition.directory / f"{offset:020d}.snapshot" for offset in (1, 2))
+    first.write_bytes(second.read_bytes())
+    for path in (*partition.directory.glob(f"{1:020d}.*x*"), *partition.directory.glob(f"{2:020d}.*")):
+        path.unlink()
+    for base in (1, 2):
+        (partition.directory / f"{base:020d}.log").unlink(missing_ok=True)
+    log = partition.open(clean=False, recovery_point=0)
+    assert log.log_end_offset == 1
+    again = batch([b"x"], producer_id=1, producer_epoch=0, sequence=1)
+    assert not log.append_as_leader(again, leader_epoch=0, now_ms=NOW_MS).duplicate
