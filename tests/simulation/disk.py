@@ -59,6 +59,8 @@ class SimDisk:
         self.now_ns = now_ns
         #: Called before each operation with its kind and the bytes that it moves.
         self.on_cost: Callable[[str, int], None] | None = None
+        #: Called after each read of an open file with the bytes that it got.
+        self.on_read: Callable[[int], None] | None = None
         self.faults: list[Fault] = []
         self._root = Dir(now_ns())
         self._pending: dict[int, NameOp] = {}

@@ -14,13 +14,15 @@ if TYPE_CHECKING:
 class Life(Disk):
     """The disk as one process sees it. After its end nothing works any more, and `close` does nothing."""
 
-    __slots__ = ("_disk", "_ended", "_fds", "_maps")
+    __slots__ = ("_disk", "_ended", "_fds", "_maps", "descriptors_left")
 
     def __init__(self, disk: "SimDisk") -> None:
         self._disk = disk
         self._ended = False
         self._fds: dict[int, Open] = {}
         self._maps: list[tuple[memoryview, File]] = []
+        #: How many more the process gets; None: as many as it likes. What it closes, its connections take.
+        self.descriptors_left: int | None = None
 
     def end(self) -> None:
         self._ended = True
@@ -36,6 +38,12 @@ class Life(Disk):
     def open_count(self) -> int:
         """Descriptors and maps: for tests that look for leaks."""
         return len(self._fds) + len(self._maps)
+
+    def _take_descriptor(self, path: str) -> None:
+        if self.descriptors_left is not None:
+            if self.descriptors_left == 0:
+                raise os_error(errno.EMFILE, path)
+            self.descriptors_left -= 1
 
     def _enter(self, kind: str, path: str, size_bytes: int = 0) -> "SimDisk":
         disk = self._disk
@@ -81,6 +89,7 @@ class Life(Disk):
         read_only: bool = False,
         mode: int = 0o644,
     ) -> int:
+        self._take_descriptor(path)
         disk = self._enter(LOOK, path)
         folder, name = disk.find_parent(path)
         node: Node | None = folder.entries.get(name) if name else folder
@@ -134,7 +143,10 @@ class Life(Disk):
     def pread(self, fd: int, size_bytes: int, position: int) -> bytes:
         file = self._readable(fd, READ, size_bytes)
         file.cold = False
-        return file.read(position, size_bytes)
+        data = file.read(position, size_bytes)
+        if self._disk.on_read is not None:
+            self._disk.on_read(len(data))
+        return data
 
     def preadinto(self, fd: int, buffer: WritableBuffer, position: int) -> int:
         data = self.pread(fd, len(buffer), position)
@@ -164,6 +176,7 @@ class Life(Disk):
 
     def map(self, fd: int, length: int, *, read_only: bool) -> FileMap:
         opened = self._opened(fd)
+        self._take_descriptor(opened.path)  # of which a map keeps a duplicate
         self._enter(READ, opened.path)
         if not 0 < length <= opened.file.length or (opened.read_only and not read_only):
             raise os_error(errno.EINVAL if length <= 0 else errno.EACCES, opened.path)
@@ -218,6 +231,7 @@ class Life(Disk):
         self.fsync(fd)
 
     def fsync_dir(self, path: str) -> None:
+        self._take_descriptor(path)
         disk = self._enter(SYNC, path)
         try:
             folder = disk.find(path)
@@ -301,6 +315,7 @@ class Life(Disk):
         self.rmdir(path)
 
     def listdir(self, path: str) -> list[str]:
+        self._take_descriptor(path)
         node = self._enter(LOOK, path).find(path)
         if not isinstance(node, Dir):
             raise os_error(errno.ENOTDIR, path)

@@ -28,20 +28,6 @@ class NotSimulated(NamedTuple):
 
 NOT_SIMULATED: Final = (
     NotSimulated(
-        "R4",
-        "a truncation reads segments on the event loop",
-        "a turn of the simulated loop costs the same whatever it reads",
-        "unit/storage/log/test_truncation.py",
-        "test_event_loop_reads_no_segment_for_a_cut",
-    ),
-    NotSimulated(
-        "R6",
-        "a damaged index of aborted transactions makes a clean start forget all producers",
-        "the simulated disk loses what was not synced, and damages nothing else",
-        "unit/storage/log/test_recovery.py",
-        "test_producers_of_a_log_that_was_closed_cleanly_survive_a_repair",
-    ),
-    NotSimulated(
         "T10",
         "the blocking client never signs in again after acks=0",
         "the load is asynchronous, and signs in nowhere",
@@ -54,20 +40,6 @@ NOT_SIMULATED: Final = (
         "a command line tool",
         "unit/cli/test_cli_acls.py",
         "test_two_phase_commit_can_be_granted",
-    ),
-    NotSimulated(
-        "core 4",
-        "a segment whose records are all deleted is read whole for a timestamp",
-        "a turn of the simulated loop costs the same whatever it reads",
-        "unit/storage/log/test_read.py",
-        "test_segment_whose_records_are_all_deleted_is_not_read_for_a_timestamp",
-    ),
-    NotSimulated(
-        "core 6",
-        "a disk that fails as settings change keeps them from all other logs",
-        "no topic of the world leaves the tier",
-        "unit/storage/manager/test_failing_dirs.py",
-        "test_disk_that_fails_as_settings_change_leaves_the_settings_of_other_logs_changed",
     ),
 )
 

@@ -621,6 +621,7 @@ _ALL = [
         "        self._snapshots.remove_outside(self._log_start, first)\n",
         "",
         world="storage",
+        test="unit/storage/log/test_recovery.py::test_snapshot_of_records_that_may_not_have_survived_is_not_trusted",
     ),
     Mutant(
         "recovery keeps records that were cut off before the power went",
@@ -647,9 +648,12 @@ _ALL = [
     Mutant(
         "what says that indexes are in doubt goes before the new ones are durable",
         "storage",
-        "    return replaced\n\n\ndef forget_leftovers",
-        "    forget_leftovers(directory, disk)\n    return replaced\n\n\ndef forget_leftovers",
-        also=(("storage", "                    self._disk.fsync_path(path)\n", "                    pass\n"),),
+        "    return replaced\n\n\ndef _came_back",
+        "    forget_leftovers(directory, disk)\n    return replaced\n\n\ndef _came_back",
+        also=(
+            ("storage", "                    self._disk.fsync_path(path)\n", "                    pass\n"),
+            ("storage/segment_recovery.py", "        disk.fsync_path(aside.path)\n", ""),
+        ),
         finding="storage seed 59",
         world="storage",
     ),
@@ -968,8 +972,8 @@ _ALL = [
     Mutant(
         "a start believes checkpoints that name a log which is gone",
         "storage/manager_load.py",
-        " or not offsets.keys() <= here:\n",
-        ":\n",
+        "            is_wanted = not known.keys() <= here\n",
+        "            is_wanted = False\n",
         finding="storage reading 5",
         world="storage",
         test="unit/storage/manager/test_log_manager.py"
@@ -1740,7 +1744,100 @@ _ALL = [
         test="unit/storage/manager/test_moves.py"
         "::test_log_that_is_cut_and_written_over_while_it_is_read_for_its_copy_is_copied_as_it_is",
     ),
+    # -- what the loop reads, and small files that are damaged
+    Mutant(
+        "a truncation reads segments on the event loop",
+        "storage/truncation.py",
+        "        state.env.threads.run(truncation.run, done)\n",
+        "        from barnabas.storage.environment import InlineThreads\n\n        InlineThreads().run(truncation.run, done)\n",
+        finding="R4",
+        world="storage",
+        test="unit/storage/log/test_truncation.py::test_event_loop_reads_no_segment_for_a_cut",
+    ),
+    Mutant(
+        "a segment whose records are all deleted is read whole for a timestamp",
+        "storage/log_read.py",
+        "    if start is None:\n        return None  # the log starts after all of it: DeleteRecords\n",
+        "",
+        also=(
+            (
+                "storage/log_read.py",
+                "    for at, header in segment.headers(start.position):\n",
+                "    for at, header in segment.headers(0 if start is None else start.position):\n",
+            ),
+        ),
+        finding="core 4",
+        world="storage",
+        test="unit/storage/log/test_read.py::test_segment_whose_records_are_all_deleted_is_not_read_for_a_timestamp",
+    ),
+    Mutant(
+        "a damaged index of aborted transactions makes a clean start forget all producers",
+        "storage/recovery.py",
+        "        if clean and not self._had_snapshots:\n",
+        "        if clean and not self._snapshots.offsets:\n",
+        also=(
+            (
+                "storage/recovery.py",
+                "        producers = self._new_producers()\n        rebuild_producers(\n",
+                "        producers = self._new_producers()\n        self._snapshots.remove_outside(self._log_start, offset)\n"
+                "        rebuild_producers(\n",
+            ),
+        ),
+        finding="R6",
+        world="storage",
+        test="unit/storage/log/test_recovery.py::test_producers_of_a_log_that_was_closed_cleanly_survive_a_repair",
+    ),
+    Mutant(
+        "an index of aborted transactions that is built again gets its name before it is on disk",
+        "storage/segment_recovery.py",
+        "        disk.fsync_path(aside.path)\n",
+        "",
+        finding="storage seed 248",
+        world="storage",
+        test="unit/storage/log/test_recovery.py"
+        "::test_index_of_aborted_transactions_that_is_built_again_is_on_disk_before_it_gets_its_name",
+    ),
+    Mutant(
+        "a damaged tail keeps a damaged index of aborted transactions from being built again",
+        "storage/segment_recovery.py",
+        "    except (CorruptSegment, _Damage) as error:\n",
+        "    except ZeroDivisionError as error:\n",
+        finding="storage seed 1728",
+        world="storage",
+        test="unit/storage/log/test_recovery.py"
+        "::test_damaged_tail_keeps_no_damaged_index_of_aborted_transactions_from_being_built_again",
+    ),
+    Mutant(
+        "a deleted segment whose log alone comes back has aborted nothing",
+        "storage/leftovers.py",
+        "    came_back = _came_back([parsed for _, parsed in files if parsed is not None])\n",
+        "    came_back: set[int] = set()\n",
+        finding="storage seed 292",
+        world="storage",
+        test="unit/storage/log/test_recovery.py"
+        "::test_deleted_segment_whose_log_alone_comes_back_gets_its_indexes_again",
+    ),
+    Mutant(
+        "a start after a crash does not save where logs start",
+        "storage/manager_load.py",
+        "                is_wanted = offsets != known\n",
+        "                is_wanted = False\n",
+        finding="storage seed 1812",
+        world="storage",
+        test="unit/storage/manager/test_log_manager.py"
+        "::test_start_after_a_crash_saves_where_logs_start_before_what_of_them_is_trusted",
+    ),
     # -- settings that change, and a process without a free descriptor
+    Mutant(
+        "a disk that fails as settings change keeps them from all other logs",
+        "storage/manager.py",
+        "            except LogDirFault as fault:\n                # The log has reported it. The others need",
+        "            except ZeroDivisionError as fault:\n                # The log has reported it. The others need",
+        finding="core 6",
+        world="storage",
+        test="unit/storage/manager/test_failing_dirs.py"
+        "::test_disk_that_fails_as_settings_change_leaves_the_settings_of_other_logs_changed",
+    ),
     Mutant(
         "a roll that fails leaves its segment for the next start",
         "storage/log_segments.py",
@@ -1750,7 +1847,17 @@ _ALL = [
         world="storage",
         test="unit/storage/log/test_descriptors.py"
         "::test_segment_that_cannot_be_begun_keeps_no_descriptor_and_hides_no_record_from_the_next_start",
-        why="no simulated process runs out of descriptors",
+    ),
+    Mutant(
+        "a segment that could not be ended is taken for one with room",
+        "storage/segment.py",
+        "        last = self.time_index.last_entry  # opens both indexes, which then have room\n"
+        "        self._index_full = True  # if this fails",
+        "        self._index_full = True\n        last = self.time_index.last_entry  # if this fails",
+        finding="storage seed 1052",
+        world="storage",
+        test="unit/storage/log/test_descriptors.py"
+        "::test_segment_that_could_not_be_ended_takes_records_though_its_indexes_were_not_open_before",
     ),
     Mutant(
         "an index entry gets its blocks after its batch was written",
@@ -1761,7 +1868,6 @@ _ALL = [
         world="storage",
         test="unit/storage/log/test_descriptors.py"
         "::test_change_without_a_free_descriptor_is_done_or_left_undone_or_the_fault_of_the_directory",
-        why="no simulated process runs out of descriptors",
     ),
     Mutant(
         "a log that was cut in part goes on",
@@ -1772,7 +1878,6 @@ _ALL = [
         world="storage",
         test="unit/storage/log/test_descriptors.py"
         "::test_change_without_a_free_descriptor_is_done_or_left_undone_or_the_fault_of_the_directory",
-        why="no simulated process runs out of descriptors",
     ),
     Mutant(
         "a follower knows the leader epochs of what it could not append",
@@ -1788,7 +1893,6 @@ _ALL = [
         world="storage",
         test="unit/storage/log/test_descriptors.py"
         "::test_leader_epochs_of_what_could_not_be_appended_are_not_known_before_it_comes_again",
-        why="no simulated process runs out of descriptors",
     ),
     Mutant(
         "a cut counts on a snapshot of producers from below the log start",
@@ -1809,7 +1913,6 @@ _ALL = [
         world="storage",
         test="unit/storage/log/test_recovery.py"
         "::test_offsets_that_compaction_left_out_where_a_follower_began_a_segment_are_no_lost_tail",
-        why="no simulated topic stops being compacted",
     ),
     Mutant(
         "an index that has become too small loses entries",
@@ -1820,7 +1923,6 @@ _ALL = [
         world="storage",
         test="unit/storage/log/test_upkeep.py"
         "::test_smaller_segment_index_bytes_cost_no_entry_of_the_segment_that_is_active",
-        why="no simulated topic gets smaller indexes",
     ),
     Mutant(
         "retention deletes the segments that a worker of the cleaner reads",
@@ -1828,9 +1930,9 @@ _ALL = [
         "            if not log.config.is_compacted and not self.is_being_cleaned(log.partition):\n",
         "            if not log.config.is_compacted:\n",
         finding="core 23",
+        world="storage",
         test="unit/storage/cleaner/test_cleaner.py"
         "::test_log_that_is_no_longer_compacted_has_its_retention_after_its_cleaning",
-        why="no simulated topic stops being compacted",
     ),
     Mutant(
         "a log that moves is deleted before its copy is on disk",

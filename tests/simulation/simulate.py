@@ -104,28 +104,19 @@ def _compile(codecs: list[tuple[str, str, int]]) -> None:
 
 def run_storage(seed: int) -> dict[str, Any]:
     """Logs alone, on a disk that loses what was not synced."""
-    from tests.simulation.storage_moves import MovingWorld
-    from tests.simulation.storage_world import StorageWorld
+    from tests.simulation.storage_kinds import kind_of
+    from tests.simulation.storage_turns import LoopHeld
 
     _fix_chance(seed)
     began_s = time.process_time()
-    world = (MovingWorld if seed % 20 in (7, 16) else StorageWorld)(seed, journaled=seed % 2 == 0)
+    kind = kind_of(seed)
+    world = kind.world(seed, journaled=kind.is_journaled)
     report: dict[str, Any] = {**_NOTHING, "seed": seed, "broken": None}
     try:
-        # Four seeds of ten have one kind of trouble.
-        if isinstance(world, MovingWorld):
-            world.run_moves(25)
-        elif seed % 10 == 9:
-            world.run_compactions(25)
-        elif seed % 10 == 4:
-            world.run_cuts(25)
-        elif seed % 20 in (2, 13):
-            world.run_losses(25)
-        else:
-            world.run(150)
+        kind.run(world, kind.times)
     except Exception as failure:
         report |= {
-            "broken": "logs keep what is durable",
+            "broken": "no callback holds the loop" if isinstance(failure, LoopHeld) else "logs keep what is durable",
             "detail": f"{type(failure).__name__}: {failure}",
             "trace": traceback.format_exc(),
         }

@@ -7,7 +7,7 @@ against it, and everything that is derived (producers, transactions, epochs, ind
 import contextlib
 import itertools
 import struct
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
 from random import Random
@@ -111,6 +111,8 @@ class Ledger:
     epoch: int = 0
     #: The highest log start: what is below may come back after a power cut, whole or in part.
     deleted_below: int = 0
+    #: Base offsets before which a leader has left out others: it compacted the topic once.
+    gaps: set[int] = field(default_factory=set)
     #: The last epoch of each producer. One that the log has forgotten goes on in the next, as clients do.
     producer_epochs: dict[int, int] = field(default_factory=dict)
 
@@ -132,12 +134,16 @@ def content(log: Log) -> list[Stored]:
 class StorageWorld:
     #: The directories of its logs.
     roots: tuple[str, ...] = (ROOT,)
+    #: The settings of its topics when it begins; they may change.
+    first_configs: Mapping[str, LogConfig] = CONFIGS
+    is_tiering = False
 
     def __init__(self, seed: int, *, journaled: bool = False) -> None:
         self.rng = Random(seed)
         self.clock = ManualClock()
         self.disk = SimDisk(now_ns=lambda: self.clock.now_ms() * 1_000_000, journaled=journaled)
         self.ledgers = {PLAIN: Ledger(), COMPACTED: Ledger()}
+        self.configs = dict(self.first_configs)
         self.story: list[str] = []
         self.crashes_in = -1
         #: The operations that count for that.
@@ -159,7 +165,7 @@ class StorageWorld:
     def start(self) -> None:
         self.life = self.disk.life()
         self.timers = ManualTimers(self.clock)
-        self.threads = RandomThreads(self.rng)
+        self.threads = self.new_threads()
         self.env = LogEnvironment(
             disk=self.life,
             clock=self.clock,
@@ -167,12 +173,13 @@ class StorageWorld:
             threads=self.threads,
             make_pool=lambda count, name: InlinePool(),
             random=self.rng,
+            is_tiering=self.is_tiering,
         )
         self.manager = LogManager(
             self.roots,
             env=self.env,
             settings=SETTINGS,
-            config_of=lambda topic: CONFIGS[topic],
+            config_of=lambda topic: self.configs[topic],
             on_dir_failed=self._dir_failed,
         )
         self.manager.open_dirs(broker_id=1, cluster_id="c")
@@ -187,6 +194,9 @@ class StorageWorld:
             lambda: InProcessWorker(self.env),
         )
         self.cleaner.start()
+
+    def new_threads(self) -> RandomThreads:
+        return RandomThreads(self.rng)
 
     def _dir_failed(self, path: str, partitions: list[TopicPartition]) -> None:
         raise AssertionError(f"{path} went offline")
@@ -210,10 +220,14 @@ class StorageWorld:
         else:
             self.disk.process_died(self.life)
             before = {partition: promise._replace(durable=promise.end) for partition, promise in before.items()}
+        self.between_lives(how)
         self.start()
         assert how == "clean" or not self.manager.dirs[0].had_clean_shutdown, f"a {how} is taken for a clean stop"
         for partition, promise in before.items():
             self.check(partition, promise, how)
+
+    def between_lives(self, how: str) -> None:
+        """A process has ended, and the next one has not begun."""
 
     def restart_and_lose_power(self, operations: int) -> None:
         """The process is killed; while the next one recovers what it finds, the power goes before so many operations."""
@@ -380,6 +394,14 @@ class StorageWorld:
         else:
             self.restart(rng.choice(("power", "power", "kill", "clean")))
 
+    def durable(self, partition: TopicPartition) -> None:
+        """All of it is on disk, and the checkpoint says so."""
+        self.tell(f"flush {partition}, and say so")
+        self.threads.run_pending()
+        self.log(partition).flusher.flush()
+        self.manager.checkpoint("recovery-point-offset-checkpoint")
+        self.threads.run_pending()
+
     def clock_runs(self, delta_ms: int) -> None:
         self.tell(f"{delta_ms} ms pass")
         self.timers.advance_ms(delta_ms)
@@ -506,9 +528,11 @@ class StorageWorld:
             offsets = [(stored.header.base_offset, stored.header.next_offset) for stored in found]
             # What was deleted may come back in part: nobody is promised anything of it.
             ledger.deleted_below = max(ledger.deleted_below, promise.start)
-            assert all(a[1] == b[0] for a, b in itertools.pairwise(offsets) if b[0] > ledger.deleted_below), (
-                f"{partition} has a hole: {offsets}"
-            )
+            assert all(
+                a[1] == b[0] or b[0] in ledger.gaps
+                for a, b in itertools.pairwise(offsets)
+                if b[0] > ledger.deleted_below
+            ), f"{partition} has a hole: {offsets}"
             if not ledger.was_cut and ledger.cutting_to > end:
                 for stored in expected:
                     base = stored.header.base_offset
@@ -524,13 +548,7 @@ class StorageWorld:
         ledger.cutting_to = 1 << 62
         log.update_high_watermark(end)
         if partition == PLAIN:
-            # A snapshot knows of what is missing in a hole among deleted records; the records before it do not.
-            holes = [
-                place
-                for place, (a, b) in enumerate(itertools.pairwise(found), 1)
-                if a[0].next_offset != b[0].base_offset
-            ]
-            found = found[holes[-1] if holes else 0 :]
+            found = after_holes(found, ledger)
         check_derived(log, found)
 
     def _check_compacted(
@@ -551,6 +569,17 @@ class StorageWorld:
             assert kept.get(key) == last, (
                 f"{partition}: {key!r} was {last[1][:9]!r} at {last[0]}, is {str(kept.get(key))[:40]}"
             )
+
+
+def after_holes(found: list[Stored], ledger: Ledger) -> list[Stored]:
+    """What comes after the last hole among deleted records that came back: a snapshot knows of what is missing in it, and the
+    records before it do not."""
+    holes = [
+        place
+        for place, (a, b) in enumerate(itertools.pairwise(found), 1)
+        if a[0].next_offset != b[0].base_offset and b[0].base_offset not in ledger.gaps
+    ]
+    return found[holes[-1] if holes else 0 :]
 
 
 def _short(header: BatchHeader) -> str:

@@ -596,3 +596,27 @@ def test_each_operation_has_its_cost(disk: SimDisk) -> None:
     assert costs == [("look", 0), ("name", 0), ("write", 5000), ("read", 100), ("sync", 8192), ("name", 0)]
     costs.clear()
     assert Path("/two").exists() is False, "no real file is touched"
+
+
+def test_reads_say_what_they_got(disk: SimDisk) -> None:
+    life = disk.life()
+    write(life, "/x", b"x" * 5000)
+    got: list[int] = []
+    disk.on_read = got.append
+    assert life.read_file("/x") == b"x" * 5000
+    assert got == [5000, 0], "what was asked for is more"
+
+
+def test_process_without_descriptors_opens_and_maps_nothing_and_syncs_no_directory(disk: SimDisk) -> None:
+    life = disk.life()
+    write(life, "/x", b"x")
+    life.descriptors_left = 2
+    fd = life.open("/x")
+    life.unmap(life.map(fd, 1, read_only=True))
+    for call in (lambda: life.open("/x"), lambda: life.open("/new", create=True), lambda: life.fsync_dir("/")):
+        assert code(call) == "EMFILE"
+    assert code(lambda: life.map(fd, 1, read_only=True)) == "EMFILE"
+    assert not life.exists("/new")
+    assert life.pread(fd, 1, 0) == b"x", "what is open stays so"
+    life.descriptors_left = None
+    life.close(life.open("/x"))

@@ -17,24 +17,26 @@ logger = logging.getLogger(__name__)
 def settle_leftovers(directory: str, disk: Disk) -> set[int]:
     """Finish or undo what was going on. May itself be interrupted and called again.
 
-    Returns the base offsets of segments that were being replaced. Where the file system does not keep the order of renames, a
-    power cut may leave the log of one and the indexes of the other: those indexes have to be built again. The files that say
-    so stay until `forget_leftovers`: the power may go before the new indexes are durable.
+    Returns the base offsets of segments that were being replaced or deleted. Where the file system does not keep the order of
+    renames, a power cut may leave the log of one and the indexes of the other, or a log without its indexes: they have to be
+    built again. The files that say so stay until `forget_leftovers`: the power may go before the new indexes are durable.
     """
+    files = [(name, names.parse_segment_file(name)) for name in disk.listdir(directory)]
+    came_back = _came_back([parsed for _, parsed in files if parsed is not None])
     cleaned: list[SegmentFile] = []
     swaps: list[SegmentFile] = []
-    for name in disk.listdir(directory):
+    for name, parsed in files:
         if name.endswith((names.DELETED_SUFFIX, TMP_SUFFIX)):
-            _unlink(disk, directory, name, "left by a deletion or a write that did not finish")
+            if parsed is None or parsed.base_offset not in came_back:
+                _unlink(disk, directory, name, "left by a deletion or a write that did not finish")
             continue
-        parsed = names.parse_segment_file(name)
         if parsed is None:
             continue
         if parsed.transient == names.CLEANED_SUFFIX:
             cleaned.append(parsed)
         elif parsed.transient == names.SWAP_SUFFIX:
             swaps.append(parsed)
-    replaced: set[int] = {file.base_offset for file in (*cleaned, *swaps)}
+    replaced: set[int] = {*came_back, *(file.base_offset for file in (*cleaned, *swaps))}
     undone = min((file.base_offset for file in cleaned), default=None)
     # `.swap` before `.cleaned`: were the lowest `.cleaned` gone first, a second crash would take the rest for decided.
     undecided = [swap for swap in swaps if undone is not None and swap.base_offset >= undone]
@@ -49,13 +51,26 @@ def settle_leftovers(directory: str, disk: Disk) -> set[int]:
     return replaced
 
 
+def _came_back(files: list[SegmentFile]) -> set[int]:
+    """Segments that were deleted, and whose log a power cut has brought back, but not all else."""
+    deleted = {(file.base_offset, file.kind) for file in files if file.transient == names.DELETED_SUFFIX}
+    return {
+        file.base_offset
+        for file in files
+        if file.kind == names.LOG_SUFFIX
+        and not file.transient
+        and (file.base_offset, names.LOG_SUFFIX) not in deleted
+        and any((file.base_offset, kind) in deleted for kind in names.INDEX_SUFFIXES)
+    }
+
+
 def forget_leftovers(directory: str, disk: Disk) -> None:
     """The indexes that were built again are on disk: nothing has to say any longer that they were in doubt."""
     disk.fsync_dir(directory)
     for name in disk.listdir(directory):
         parsed = names.parse_segment_file(name)
-        if parsed is not None and parsed.transient in (names.CLEANED_SUFFIX, names.SWAP_SUFFIX):
-            _unlink(disk, directory, name, "a compaction that did not finish")
+        if parsed is not None and parsed.transient:
+            _unlink(disk, directory, name, "a compaction or a deletion that did not finish")
 
 
 def _finish_swap(directory: str, disk: Disk, swaps: list[SegmentFile]) -> None:

@@ -99,17 +99,24 @@ class _DirLoader:
 
     def _save_checkpoints(self) -> None:
         """Before any log grows. What was read back is in doubt again, until it is flushed; and a log that the file does not
-        name is one that was made since, none of which may be trusted. A file that names one that is not here any more would be
-        taken at its word for the next log of that name."""
-        here = {log.partition for log in self._found.logs}
-        for name, offsets in (
-            (names.RECOVERY_POINT_CHECKPOINT, self._recovery_points or {}),
+        name is one that was made since, none of which may be trusted. Log starts come first: a segment that the process before
+        deleted, and that a power cut brings back, is below a recovery point then, and nobody looks whether it is whole.
+
+        A file that names a log that is not here any more would be taken at its word for the next one of that name.
+        """
+        logs, in_doubt = self._found.logs, not self._dir.had_clean_shutdown or self._recovery_points is None
+        here = {log.partition for log in logs}
+        for name, known in (
             (names.LOG_START_OFFSET_CHECKPOINT, self._start_offsets),
+            (names.RECOVERY_POINT_CHECKPOINT, self._recovery_points or {}),
             (names.REPLICATION_OFFSET_CHECKPOINT, self._found.high_watermarks),
         ):
-            in_doubt = not self._dir.had_clean_shutdown or self._recovery_points is None
-            if (in_doubt and name == names.RECOVERY_POINT_CHECKPOINT) or not offsets.keys() <= here:
-                self._dir.write_checkpoint(name, checkpoint_offsets(name, self._found.logs))
+            offsets = checkpoint_offsets(name, logs)
+            is_wanted = not known.keys() <= here
+            if in_doubt and name == names.LOG_START_OFFSET_CHECKPOINT:
+                is_wanted = offsets != known
+            if is_wanted or (in_doubt and name == names.RECOVERY_POINT_CHECKPOINT):
+                self._dir.write_checkpoint(name, offsets)
 
     def _failed(self, error: OSError) -> LoadedDir:
         logger.error("loading %s failed: %s", self._dir.path, error)

@@ -334,7 +334,7 @@ class _Loader:
     def _check_indexes(self, without_index: set[int], replaced: set[int], *, clean: bool) -> None:
         """Of the segments that were not read whole. After a clean stop a bad index is found when it is first opened.
 
-        `replaced`: those that a compaction was about to replace when the broker went down.
+        `replaced`: those that a compaction was about to replace when the broker went down, or that were deleted and came back.
         """
         for segment in self._segments:
             if segment.base_offset >= self._recovered_from:
@@ -342,17 +342,17 @@ class _Loader:
             if segment.base_offset in without_index:
                 segment.rebuild_indexes("an index is missing")
             elif segment.base_offset in replaced:
-                segment.rebuild_indexes("it was being compacted")
+                segment.rebuild_indexes("it was being compacted or deleted")
             elif not clean:
                 segment.check_indexes()
-            damage = "it was being compacted" if segment.base_offset in replaced else None
+            damage = "it was being compacted or deleted" if segment.base_offset in replaced else None
             try:
                 segment.txn_index.sanity_check()
             except CorruptIndex as error:
                 damage = str(error)
             if damage is not None:
                 logger.warning("rebuilding the index of aborted transactions of %s: %s", segment.log_path, damage)
-                rebuild_txn_index(segment, self._producers_at(segment.base_offset))
+                rebuild_txn_index(segment, self._producers_at(segment.base_offset), self._disk)
             segment.release_files()
             if segment.base_offset in replaced:
                 for path in segment.paths()[1:]:

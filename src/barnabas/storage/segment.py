@@ -193,6 +193,10 @@ class Segment:
             self._txn_index = TransactionIndex(path, self.base_offset, disk=self._disk)
         return self._txn_index
 
+    def forget_txn_index(self) -> None:
+        """Its file is another one: the next use reads it again."""
+        self._txn_index = None
+
     def _open_indexes(self) -> None:
         """Open both indexes, checked, or neither."""
         if self.is_under_repair:
@@ -302,8 +306,9 @@ class Segment:
             self.pool.touch(self)
 
     def _finish_indexes(self) -> None:
+        last = self.time_index.last_entry  # opens both indexes, which then have room
         self._index_full = True  # if this fails, the next append tries to roll again: what was trimmed has no room
-        if self.max_timestamp > self.time_index.last_entry.timestamp:
+        if self.max_timestamp > last.timestamp:
             if self._time_index is not None and self._time_index.length_bytes == self._time_index.size_bytes:
                 self.time_index.preallocate()
             self.time_index.maybe_append(self.max_timestamp, self.offset_of_max_timestamp, skip_full_check=True)

@@ -23,14 +23,14 @@ from barnabas.protocol.record_batch import (
     MIN_BATCH_LENGTH,
     BatchHeader,
 )
-from barnabas.runtime.disk import Disk
+from barnabas.runtime.disk import TMP_SUFFIX, Disk
 from barnabas.storage.epoch_cache import LeaderEpochCache
 from barnabas.storage.log_types import RELATIVE_OFFSET_MAX, Origin
 from barnabas.storage.producer_state import ProducerStateManager
 from barnabas.storage.record_check import read_marker
 from barnabas.storage.segment import Segment
 from barnabas.storage.segment_batches import CorruptSegment
-from barnabas.storage.txn_index import AbortedTxn
+from barnabas.storage.txn_index import AbortedTxn, TransactionIndex
 
 logger = logging.getLogger(__name__)
 
@@ -95,7 +95,7 @@ def recover_segment(
                 raise _Damage(f"offset {base} is of leader epoch {epoch}, behind epoch {latest_epoch}")
             if producer_id >= 0:
                 with view[at : at + length + LOG_OVERHEAD] as batch:
-                    _apply(producers, segment, _new_header(BatchHeader, raw), batch)
+                    _apply(producers, txn_index, _new_header(BatchHeader, raw), batch)
             if epoch > latest_epoch:
                 latest_epoch = epoch
                 epochs.assign(epoch, base)
@@ -122,7 +122,9 @@ def recover_segment(
     return RecoveredSegment(next_offset, cut, has_gaps)
 
 
-def _apply(producers: ProducerStateManager, segment: Segment, header: BatchHeader, batch: memoryview) -> None:
+def _apply(
+    producers: ProducerStateManager, txn_index: TransactionIndex, header: BatchHeader, batch: memoryview
+) -> None:
     try:
         marker = read_marker(batch, header) if header.attributes & CONTROL_FLAG else None
         plan = producers.analyze(((header, marker),), Origin.REPLICATION)
@@ -133,23 +135,35 @@ def _apply(producers: ProducerStateManager, segment: Segment, header: BatchHeade
     for completed in plan.completed:
         if completed.is_aborted:
             stable = producers.last_stable_offset(completed)
-            segment.txn_index.append(
-                AbortedTxn(completed.producer_id, completed.first_offset, completed.last_offset, stable)
-            )
+            txn_index.append(AbortedTxn(completed.producer_id, completed.first_offset, completed.last_offset, stable))
         producers.complete_txn(completed)
 
 
-def rebuild_txn_index(segment: Segment, producers: ProducerStateManager) -> None:
-    """Rebuild the index of aborted transactions, as far as there is no damage; `producers` reflects all that comes before."""
-    segment.txn_index.reset()
+def rebuild_txn_index(segment: Segment, producers: ProducerStateManager, disk: Disk) -> None:
+    """Rebuild the index of aborted transactions; `producers` reflects all that comes before it.
+
+    In a file of its own, which is on disk before it gets its name. Nobody flushes a segment below the recovery point, and an
+    index that lacks its last entries looks as one that is whole: read_committed would read what was aborted.
+    """
+    path = segment.txn_index.path
+    aside = TransactionIndex(path + TMP_SUFFIX, segment.base_offset, disk=disk)
+    disk.unlink(aside.path)
     try:
         for position, header in segment.headers(0):
             if header.producer_id >= 0:
                 with memoryview(segment.batch_bytes(position, header.size_bytes)) as batch:
-                    _apply(producers, segment, header, batch)
+                    _apply(producers, aside, header, batch)
     except (CorruptSegment, _Damage) as error:
-        # It was flushed long ago: its readers are told.
-        logger.error("aborted transactions of %s are known only up to the damage in it: %s", segment.log_path, error)
+        # The last segment is read whole when that is found. Readers of another one are told; the other logs have to load.
+        logger.error(
+            "the index of aborted transactions of %s reaches only to the damage in it: %s", segment.log_path, error
+        )
+    if aside.exists:
+        disk.fsync_path(aside.path)
+        disk.rename(aside.path, path)
+    else:
+        disk.unlink(path)
+    segment.forget_txn_index()
 
 
 def _checked_batches(segment: Segment, disk: Disk) -> Iterator[tuple[int, tuple[int, ...], memoryview, int]]:

@@ -318,3 +318,25 @@ def test_segment_that_cannot_be_begun_keeps_no_descriptor_and_hides_no_record_fr
     acknowledged = contents(partition.log)
     assert [entry.offset for entry in acknowledged] == list(range(6 + 6 * left))
     assert contents(partition.reopen() if clean else partition.crash()) == acknowledged
+
+
+def test_segment_that_could_not_be_ended_takes_records_though_its_indexes_were_not_open_before(tmp_path: Path) -> None:
+    """Opening them took back that they were full: one was cut to its entries, and the next entry had no room. Storage seed
+    1052."""
+    for left in range(30):
+        disk = FullProcess()
+        root = tmp_path / str(left)
+        root.mkdir()
+        partition = Partition(root, LogConfig(index_interval_bytes=100), disk=disk)
+        partition.append(b"x" * 200)
+        disk.left = left
+        try:
+            roll(partition)
+            break
+        except LogDirFault:
+            disk.left = None
+        if not all(descriptors.are_exhausted(fault.cause) for fault in partition.faults):
+            continue  # the directory is offline
+        partition.fill(3)
+        assert [entry.offset for entry in contents(partition.log)] == list(range(partition.log.log_end_offset))
+    assert left > 8

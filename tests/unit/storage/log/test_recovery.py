@@ -647,7 +647,7 @@ def test_damage_where_producers_or_transactions_are_read_again_keeps_the_log_fro
             path.write_bytes(b"\x07" * 34)
     log = partition.open(clean=False, recovery_point=active)
     assert log.log_end_offset == 40
-    assert "not all known" in caplog.text or "only up to the damage" in caplog.text
+    assert "not all known" in caplog.text or "only to the damage" in caplog.text
     transactional(partition, 2, b"y", sequence=0)
     end(partition, 2, commit=False)
     assert [txn.producer_id for txn in log.aborted_transactions(40, 42)] == [2]
@@ -687,6 +687,64 @@ def test_what_follows_a_damaged_segment_is_gone_for_good_before_that_is_cut(tmp_
     assert gone < disk.done.index(("sync", "directory")) < disk.done.index(("cut", path.name))
 
 
+def test_index_of_aborted_transactions_that_is_built_again_is_on_disk_before_it_gets_its_name(tmp_path: Path) -> None:
+    """It was written over in place, and not synced. After a power cut it was empty, and looked as if nothing was aborted.
+    Storage seed 248."""
+    disk = NotesOrder()
+    partition = Partition(tmp_path, disk=disk)
+    partition.transact(1, commit=False)
+    partition.fill(60)
+    partition.log.flusher.flush()
+    expected, end = partition.log.aborted_transactions(0, 2), partition.log.log_end_offset
+    assert len(expected) == 1
+    partition.log.abandon()
+    damage_index_of_aborted(partition)
+    disk.done.clear()
+    log = partition.open(clean=False, recovery_point=end)
+    assert log.aborted_transactions(0, 2) == expected
+    name = f"{0:020d}.txnindex.tmp"
+    assert disk.done.index(("sync", name)) < disk.done.index(("rename", name))
+
+
+def test_damaged_tail_keeps_no_damaged_index_of_aborted_transactions_from_being_built_again(
+    partition: Partition,
+) -> None:
+    """The broker did not start: the tail is looked at later. Storage seed 1728."""
+    partition.transact(1, commit=False)
+    expected = partition.log.aborted_transactions(0, 2)
+    partition.log.close()
+    damage_index_of_aborted(partition)
+    damage_tail(partition)
+    log = partition.open(clean=True)
+    assert log.log_end_offset == 2
+    assert log.aborted_transactions(0, 2) == expected
+
+
+def test_deleted_segment_whose_log_alone_comes_back_gets_its_indexes_again(
+    partition: Partition, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A file system that does not keep the order of names: a power cut undid the rename of the log, and no other one. Nothing
+    said any longer which of its records were aborted. Storage seed 292."""
+    partition.transact(1, commit=False)
+    partition.fill(60)
+    partition.log.flusher.flush()
+    expected, end = partition.log.aborted_transactions(0, 2), partition.log.log_end_offset
+    partition.log.abandon()
+    stem = str(partition.directory / f"{0:020d}")
+    for suffix in (".index", ".timeindex", ".txnindex"):
+        Path(stem + suffix).rename(stem + suffix + ".deleted")
+    log = partition.open(clean=False, recovery_point=end)
+    assert log.aborted_transactions(0, 2) == expected
+    assert not list(partition.directory.glob("*.deleted"))
+    # What a compaction replaced is still there for a while, log and all: that says nothing of what took its place.
+    log.abandon()
+    for suffix in (".log", ".index", ".timeindex", ".txnindex"):
+        Path(stem + suffix + ".deleted").write_bytes(b"")
+    caplog.clear()
+    assert partition.open(clean=False, recovery_point=end).aborted_transactions(0, 2) == expected
+    assert "rebuilding" not in caplog.text
+
+
 def test_truncation_into_a_transaction_opens_it_again(partition: Partition) -> None:
     transactional(partition, 1, b"a", sequence=0)
     end(partition, 1, commit=False)
@@ -697,3 +755,22 @@ def test_truncation_into_a_transaction_opens_it_again(partition: Partition) -> N
     end(partition, 1, commit=True)
     partition.commit()
     assert partition.log.last_stable_offset == 2
+
+
+def test_snapshot_of_records_that_may_not_have_survived_is_not_trusted(partition: Partition) -> None:
+    """It is of a segment that is in doubt, and knows of a record that the power took."""
+    for sequence in range(2):
+        data = batch([b"x"], producer_id=1, producer_epoch=0, sequence=sequence)
+        partition.log.append_as_leader(data, leader_epoch=0, now_ms=NOW_MS)
+        partition.log.roll(NOW_MS)
+    partition.log.abandon()
+    first, second = (partition.directory / f"{offset:020d}.snapshot" for offset in (1, 2))
+    first.write_bytes(second.read_bytes())
+    for path in (*partition.directory.glob(f"{1:020d}.*x*"), *partition.directory.glob(f"{2:020d}.*")):
+        path.unlink()
+    for base in (1, 2):
+        (partition.directory / f"{base:020d}.log").unlink(missing_ok=True)
+    log = partition.open(clean=False, recovery_point=0)
+    assert log.log_end_offset == 1
+    again = batch([b"x"], producer_id=1, producer_epoch=0, sequence=1)
+    assert not log.append_as_leader(again, leader_epoch=0, now_ms=NOW_MS).duplicate

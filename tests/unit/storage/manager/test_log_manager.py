@@ -293,6 +293,30 @@ def test_one_name_with_two_topic_ids_in_two_directories_stops_the_start(tmp_path
 # -- checkpoints while it runs
 
 
+def test_start_after_a_crash_saves_where_logs_start_before_what_of_them_is_trusted(tmp_path: Path) -> None:
+    """The process before had deleted a segment, and nobody had saved that. A power cut brought it back, torn, below the
+    recovery point: the broker did not start. Storage seed 1812."""
+    broker = Broker(tmp_path)
+    log = broker.manager.get_or_create(tp("t"), topic_id=TOPIC_ID)
+    for value in (b"deleted", b"kept"):
+        append(log, value)
+        log.roll(0)
+    broker.run()
+    log.update_high_watermark(2)
+    log.maybe_increment_log_start_offset(1)
+    log.delete_old_segments(0)
+    broker.kill()
+    assert not (tmp_path / names.LOG_START_OFFSET_CHECKPOINT).exists()
+    broker = Broker(tmp_path)
+    assert checkpoint(tmp_path, names.LOG_START_OFFSET_CHECKPOINT) == {"t-0": 1}
+    broker.kill()
+    (tmp_path / "t-0" / names.log_file(0)).write_bytes(bytes(200))  # it comes back
+    broker = Broker(tmp_path)
+    found = broker.manager.get(tp("t"))
+    assert found is not None
+    assert (found.log_start_offset, values(found)) == (1, [b"kept"])
+
+
 def test_killed_broker_finds_the_start_of_a_log_whose_first_segments_are_in_the_tier(tmp_path: Path) -> None:
     """The checkpoint is written before the segments go, by the pass that lets them go."""
     config = replace(CONFIG, remote_storage_enable=True, local_retention_bytes=0, retention_ms=-1)

@@ -1,0 +1,271 @@
+"""Logs whose small files are damaged, or are another segment's, or come back after they were deleted.
+
+A start builds what is damaged from the records, and what it has built is damaged no more after the next power cut.
+"""
+
+from dataclasses import replace
+
+from barnabas.core.config.log_config import LogConfig
+from barnabas.core.ids import TopicPartition
+from barnabas.protocol.records import BatchBuilder, end_txn_marker
+from barnabas.storage import names
+from barnabas.storage.log_types import Origin
+from barnabas.storage.segment import IndexUnderRepair
+from tests.simulation.disk_files import NAME
+from tests.simulation.disk_life import Life
+from tests.simulation.storage_world import COMPACTED, CONFIGS, PLAIN, ROOT, Crash, Promise, StorageWorld
+
+#: How a file of that kind may be damaged so that a start can tell. One byte that is another number cannot be told: neither an
+#: index nor a file of offsets has a checksum. A snapshot that is gone, and an index of aborted transactions, say that there was
+#: nothing to write. And a log without its start brings back records that were deleted, of which nobody is promised anything.
+DAMAGES = {
+    names.INDEX_SUFFIX: ("torn", "longer", "gone"),
+    names.TIME_INDEX_SUFFIX: ("torn", "longer", "gone"),
+    names.TXN_INDEX_SUFFIX: ("torn", "nonsense"),
+    names.SNAPSHOT_SUFFIX: ("torn", "nonsense", "empty"),
+    names.LEADER_EPOCH_CHECKPOINT: ("nonsense", "empty", "gone"),
+    names.LOG_SUFFIX: ("longer", "nonsense behind"),
+    names.RECOVERY_POINT_CHECKPOINT: ("nonsense", "empty"),
+    names.REPLICATION_OFFSET_CHECKPOINT: ("nonsense", "empty"),
+    names.CLEANER_OFFSET_CHECKPOINT: ("nonsense", "empty"),
+}
+
+
+def damage(life: Life, path: str, how: str) -> None:
+    data = life.read_file(path)
+    nonsense = b"\7" * 40
+    if how == "gone":
+        life.unlink(path)
+        return
+    damaged = {
+        "torn": data[:-5],
+        "longer": data + bytes(48),
+        "nonsense": data[: max(len(data) - 40, 0)] + nonsense,
+        "nonsense behind": data + nonsense,
+        "empty": b"",
+    }[how]
+    life.replace_file(path, damaged)
+
+
+class DamagedWorld(StorageWorld):
+    def __init__(self, seed: int, *, journaled: bool = False) -> None:
+        #: How many files the next start finds damaged.
+        self.damages = 0
+        super().__init__(seed, journaled=journaled)
+
+    def between_lives(self, how: str) -> None:
+        if not self.damages:
+            return
+        life = self.disk.life()
+        for _ in range(self.damages):
+            files = self._small_files(life)
+            kind = self.rng.choice([kind for kind in DAMAGES if any(path.endswith(kind) for path in files)])
+            path = self.rng.choice([path for path in files if path.endswith(kind)])
+            how_damaged = self.rng.choice(DAMAGES[kind])
+            self.tell(f"damage {path}: {how_damaged}")
+            damage(life, path, how_damaged)
+            aborted = path.removesuffix(names.LOG_SUFFIX) + names.TXN_INDEX_SUFFIX
+            if aborted in files and self.rng.random() < 0.5:
+                self.tell(f"damage {aborted}: torn")
+                damage(life, aborted, "torn")
+        self.damages = 0
+        self.disk.process_died(life)
+
+    def _small_files(self, life: Life) -> list[str]:
+        found = [f"{ROOT}/{name}" for name in life.listdir(ROOT) if name in DAMAGES]
+        for partition in self.ledgers:
+            folder = f"{ROOT}/{names.partition_dir(partition)}"
+            files = life.listdir(folder)
+            last = max(name for name in files if name.endswith(names.LOG_SUFFIX))
+            # Of the logs only the last: whoever reads a damaged record is told so, and that is all that can be done.
+            found += [
+                f"{folder}/{name}"
+                for name in files
+                if name == last or (not name.endswith(names.LOG_SUFFIX) and name.endswith(tuple(DAMAGES)))
+            ]
+        return found
+
+    def check(self, partition: TopicPartition, promise: Promise, how: str) -> None:
+        # After a clean stop, indexes are built again by a thread when somebody asks for them.
+        while True:
+            try:
+                super().check(partition, promise, how)
+                return
+            except IndexUnderRepair:
+                self.threads.run_pending()
+
+    def run_damages(self, rounds: int) -> None:
+        """At a clean stop, or when the process is killed; and often the power goes after the start that found it."""
+        rng = self.rng
+        for _ in range(rounds):
+            for partition in (PLAIN, COMPACTED):
+                log, ledger = self.log(partition), self.ledgers[partition]
+                for _ in range(rng.randint(0, 8)):
+                    self.append(partition, log, ledger)
+                    if rng.random() < 0.2:
+                        self.tell(f"roll {partition}")
+                        log.roll(self.clock.now_ms())
+                log.update_high_watermark(log.log_end_offset)
+            if rng.random() < 0.2:
+                offset = rng.randint(int(self.log(PLAIN).log_start_offset), int(self.log(PLAIN).high_watermark))
+                self.tell(f"delete records of {PLAIN} below {offset}")
+                self.log(PLAIN).maybe_increment_log_start_offset(offset)
+            if rng.random() < 0.5:
+                self.durable(PLAIN)
+            self.damages = rng.choice((1, 2, 4))
+            self.restart(rng.choice(("clean", "clean", "kill")))
+            if rng.random() < 0.6:
+                self.restart("power")
+
+
+class RepairedWorld(StorageWorld):
+    """Indexes of several pages: what the power leaves of one may be wrong in the middle, where no start looks."""
+
+    first_configs = {
+        **CONFIGS,
+        "plain": LogConfig(
+            segment_bytes=1 << 20,
+            index_interval_bytes=1,
+            segment_index_bytes=1 << 15,
+            retention_bytes=-1,
+            retention_ms=-1,
+        ),
+    }
+
+    def run_repairs(self, rounds: int) -> None:
+        """A segment that was flushed long ago has indexes that have to be built again, and then the power goes."""
+        log, ledger = self.log(PLAIN), self.ledgers[PLAIN]
+        for producer_id in range(1, 4):
+            self._abort(producer_id)
+        for number in range(800):
+            builder = BatchBuilder()
+            builder.append(b"k", b"%d" % number, timestamp=self.clock.now_ms() + number)
+            self.append_data(PLAIN, log, ledger, bytes(builder.build()), Origin.CLIENT)
+        log.roll(self.clock.now_ms())
+        self.durable(PLAIN)
+        for _ in range(rounds):
+            self.restart("kill")
+            self.restart("power")
+
+    def _abort(self, producer_id: int) -> None:
+        log, ledger, now_ms = self.log(PLAIN), self.ledgers[PLAIN], self.clock.now_ms()
+        builder = BatchBuilder(producer_id=producer_id, producer_epoch=0, base_sequence=0, transactional=True)
+        builder.append(b"k", b"aborted", timestamp=now_ms)
+        self.append_data(PLAIN, log, ledger, bytes(builder.build()), Origin.CLIENT)
+        marker = end_txn_marker(
+            commit=False, coordinator_epoch=0, producer_id=producer_id, producer_epoch=0, timestamp=now_ms
+        )
+        self.append_data(PLAIN, log, ledger, bytes(marker), Origin.COORDINATOR)
+
+    def between_lives(self, how: str) -> None:
+        if how == "kill":
+            life = self.disk.life()
+            folder = f"{ROOT}/{names.partition_dir(PLAIN)}"
+            for name in (names.index_file(0), names.time_index_file(0)):
+                # As the power leaves one that was not cut to its length yet.
+                damage(life, f"{folder}/{name}", "longer")
+            damage(life, f"{folder}/{names.txn_index_file(0)}", "torn")
+            self.disk.process_died(life)
+
+
+class SwappedWorld(StorageWorld):
+    """Kafka syncs no directory between the renames of a compaction. Where a broker of Kafka lost its power in the middle of
+    one, the log of a segment may be the old one, and its indexes those of what was to replace it."""
+
+    first_configs = {
+        **CONFIGS,
+        "compacted": replace(CONFIGS["compacted"], segment_bytes=1600, index_interval_bytes=100),
+    }
+
+    def run_swaps(self, rounds: int) -> None:
+        rng = self.rng
+        for _ in range(rounds):
+            log, ledger = self.log(COMPACTED), self.ledgers[COMPACTED]
+            for _ in range(rng.randint(2, 4)):
+                # More than half of a segment: two of them do not become one.
+                for _ in range(rng.randint(7, 10)):
+                    self.append_data(COMPACTED, log, ledger, self._untimely(), Origin.CLIENT)
+                log.roll(self.clock.now_ms())
+            self.durable(COMPACTED)
+            log.update_high_watermark(log.log_end_offset)
+            self.crash_kinds, self.crashes_in = (NAME,), rng.randint(5, 60)
+            try:
+                for _ in range(20):
+                    self.clock_runs(500)
+                    self.threads.run_pending()
+            except Crash as crash:
+                self.tell(f"crash before a {crash}")
+            self.restart("kill")
+            # What was built again must be there after this one, too.
+            self.restart("power")
+
+    def _untimely(self) -> bytes:
+        """One record of always the same size: a position in one segment is a position in the other. Its timestamp may be
+        before those of others."""
+        builder = BatchBuilder()
+        timestamp = self.clock.now_ms() - self.rng.randrange(5000)
+        builder.append(b"k%02d" % self.rng.randrange(30), self.rng.randbytes(60), timestamp=timestamp)
+        return bytes(builder.build())
+
+    def between_lives(self, how: str) -> None:
+        life = self.disk.life()
+        folder = f"{ROOT}/{names.partition_dir(COMPACTED)}"
+        files = life.listdir(folder)
+        for name in files:
+            cleaned = name.removesuffix(names.CLEANED_SUFFIX)
+            is_index = cleaned.endswith((names.INDEX_SUFFIX, names.TIME_INDEX_SUFFIX))
+            if name != cleaned and is_index and cleaned in files:
+                self.tell(f"{cleaned} is that of {name}")
+                life.replace_file(f"{folder}/{cleaned}", life.read_file(f"{folder}/{name}"))
+        self.disk.process_died(life)
+
+
+class KilledWorld(StorageWorld):
+    def run_kills(self, rounds: int) -> None:
+        """A process is killed as it has just deleted segments. What they held must not come back among what is flushed later.
+
+        As of a follower that has led, alone, in an epoch that nobody else knows: what it gets after the cut is of an older one.
+        """
+        rng = self.rng
+        for _ in range(rounds):
+            log, ledger = self.log(PLAIN), self.ledgers[PLAIN]
+            ledger.epoch = log.latest_epoch or 0
+            if rng.random() < 0.3:
+                self._delete_the_first()
+                continue
+            for _ in range(rng.randint(1, 3)):
+                self.append_data(PLAIN, log, ledger, self._keyed(), Origin.CLIENT)
+            if rng.random() < 0.7:
+                log.roll(self.clock.now_ms())
+                self.append_data(PLAIN, log, ledger, self._keyed(), Origin.CLIENT)
+            epoch, end = ledger.epoch, int(log.log_end_offset)
+            ledger.epoch += 1
+            for _ in range(rng.randint(1, 3)):
+                log.roll(self.clock.now_ms())
+                self.append_data(PLAIN, log, ledger, self._keyed(), Origin.CLIENT)
+            if rng.random() < 0.7:
+                self.durable(PLAIN)
+            self.cut(PLAIN, end)
+            ledger.epoch = epoch
+            self.restart("kill")
+            log = self.log(PLAIN)
+            for _ in range(rng.randint(1, 5)):
+                self.append_data(PLAIN, log, ledger, self._keyed(), Origin.CLIENT)
+            self.durable(PLAIN)
+            self.restart("power")
+
+    def _delete_the_first(self) -> None:
+        """Segments that were never flushed, and that the process before has deleted: they may come back, torn."""
+        log, ledger = self.log(PLAIN), self.ledgers[PLAIN]
+        for _ in range(self.rng.randint(2, 4)):
+            for _ in range(self.rng.randint(1, 8)):
+                self.append_data(PLAIN, log, ledger, self._keyed(), Origin.CLIENT)
+            log.roll(self.clock.now_ms())
+        self.life.fsync_dir(log.directory)  # the kernel writes names back by itself, and no records yet
+        log.update_high_watermark(log.log_end_offset)
+        offset = self.rng.choice(log.segments.base_offsets[-3:])
+        self.tell(f"delete records of {PLAIN} below {offset}")
+        log.maybe_increment_log_start_offset(offset)
+        log.delete_old_segments(self.clock.now_ms())
+        self.restart("kill")
+        self.restart("power")

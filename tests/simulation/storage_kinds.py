@@ -1,0 +1,49 @@
+"""Which trouble the logs of a seed have: of twenty seeds, eight have any, and the others one kind, often."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from tests.simulation.storage_damage import DamagedWorld, KilledWorld, RepairedWorld, SwappedWorld
+from tests.simulation.storage_moves import MovingWorld
+from tests.simulation.storage_scarce import ScarceWorld
+from tests.simulation.storage_settings import ChangingWorld
+from tests.simulation.storage_turns import ReadingWorld, TransactionsWorld
+from tests.simulation.storage_world import StorageWorld
+
+
+class Kind(NamedTuple):
+    world: type[StorageWorld]
+    run: Callable[..., None]
+    #: How often: rounds, or steps.
+    times: int
+    #: Whether the file system keeps the order of names (`SimDisk`).
+    is_journaled: bool
+
+
+def kind_of(seed: int) -> Kind:
+    is_even = seed % 2 == 0
+    if seed % 20 in (7, 16):
+        return Kind(MovingWorld, MovingWorld.run_moves, 25, is_even)
+    if seed % 10 == 9:
+        return Kind(StorageWorld, StorageWorld.run_compactions, 25, is_even)
+    if seed % 10 == 4:
+        return Kind(StorageWorld, StorageWorld.run_cuts, 25, is_even)
+    if seed % 20 in (2, 13):
+        return Kind(StorageWorld, StorageWorld.run_losses, 25, is_even)
+    later = _later(seed % 40, is_journaled=seed // 40 % 2 == 0)
+    return later or Kind(StorageWorld, StorageWorld.run, 150, is_even)
+
+
+def _later(rest: int, *, is_journaled: bool) -> Kind | None:
+    """Kinds that came later have seeds that had found no mutant."""
+    kinds = {
+        8: Kind(DamagedWorld, DamagedWorld.run_damages, 20, is_journaled),
+        28: Kind(RepairedWorld, RepairedWorld.run_repairs, 10, is_journaled),
+        10: Kind(ChangingWorld, ChangingWorld.run_changes, 15, is_journaled),
+        30: Kind(SwappedWorld, SwappedWorld.run_swaps, 10, is_journaled),
+        12: Kind(ScarceWorld, ScarceWorld.run_short_of_descriptors, 160, is_journaled),
+        32: Kind(KilledWorld, KilledWorld.run_kills, 15, False),
+        18: Kind(TransactionsWorld, TransactionsWorld.run_transactions, 40, is_journaled),
+        38: Kind(ReadingWorld, ReadingWorld.run_reads, 3, is_journaled),
+    }
+    return kinds.get(rest)

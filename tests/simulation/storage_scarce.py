@@ -1,0 +1,160 @@
+"""Logs of a process that runs out of descriptors for a while: what they were about to do is done, left undone, or the end of
+their directory. Nobody closes a log that was left as it was: it has to be what it says, and go on."""
+
+import itertools
+import struct
+from collections.abc import Callable
+
+from barnabas.core.errors import LogDirFault, Refused
+from barnabas.core.ids import TopicPartition
+from barnabas.protocol.record_batch import read_header
+from barnabas.storage.log import Log
+from tests.simulation.storage_world import PLAIN, StorageWorld, Stored, after_holes, check_derived, content
+
+
+class ScarceWorld(StorageWorld):
+    def start(self) -> None:
+        self._is_offline = self._is_scarce = False
+        super().start()
+        #: Those of a directory that has gone offline are the manager's no more.
+        self._logs = {partition: self.manager.get(partition) for partition in self.ledgers}
+
+    def log(self, partition: TopicPartition) -> Log:
+        log = self._logs[partition]
+        assert log is not None
+        return log
+
+    def _dir_failed(self, path: str, partitions: list[TopicPartition]) -> None:
+        if not self._is_scarce:
+            super()._dir_failed(path, partitions)
+        self.tell(f"{path} is offline")
+        self._is_offline = True
+
+    def run_short_of_descriptors(self, rounds: int) -> None:
+        rng = self.rng
+        changes: tuple[Callable[[], None], ...] = (
+            self._lead,
+            self._lead,
+            self._follow,
+            self._follow,
+            self._roll,
+            self._cut,
+            self._flush,
+            self._delete_records,
+            lambda: self.clock_runs(4000),
+            self.threads_run,
+        )
+        for _ in range(rounds):
+            for _ in range(rng.randint(1, 4)):
+                self._lead()
+            self._without_descriptors(rng.choice(changes))
+            if self._is_offline:
+                # It was the only one: the broker ends.
+                self.restart("kill")
+            else:
+                self._check_now()
+            if rng.random() < 0.15:
+                self.restart(rng.choice(("power", "kill", "clean")))
+
+    def _without_descriptors(self, change: Callable[[], None]) -> None:
+        left = self.life.descriptors_left = self.rng.randint(0, 12)
+        self.tell(f"{left} descriptors are left")
+        self._is_scarce = True
+        try:
+            change()
+        except LogDirFault as fault:
+            self.tell(f"failed: {fault.cause}")
+        except Refused as refused:
+            self.tell(f"refused: {refused}")
+        finally:
+            self.life.descriptors_left = None
+            self._is_scarce = False
+
+    def _check_now(self) -> None:
+        """The log is what it was, or what it was to become."""
+        log, ledger = self.log(PLAIN), self.ledgers[PLAIN]
+        found = content(log)
+        first = found[0].header.base_offset if found else int(log.log_end_offset)
+        expected = [stored for stored in ledger.batches if stored.header.base_offset >= first]
+        assert found == expected, (
+            f"{PLAIN} has {[stored.header.base_offset for stored in found]}, not "
+            f"{[stored.header.base_offset for stored in expected]}"
+        )
+        end = ledger.batches[-1].header.next_offset if ledger.batches else int(log.log_end_offset)
+        assert log.log_end_offset == end, f"{PLAIN} ends at {log.log_end_offset}, not {end}"
+        if self.rng.random() < 0.5:
+            log.update_high_watermark(end)
+            check_derived(log, after_holes(found, ledger))
+
+    # -- what it is about to do
+
+    def threads_run(self) -> None:
+        self.threads.run_pending()
+
+    def _lead(self) -> None:
+        self.append(PLAIN, self.log(PLAIN), self.ledgers[PLAIN])
+
+    def _follow(self) -> None:
+        """What a leader has sent, of its epoch and of the next one. If it is not taken, the follower asks for it again."""
+        log, ledger = self.log(PLAIN), self.ledgers[PLAIN]
+        offset, first_epoch = int(log.log_end_offset), max(ledger.epoch, log.latest_epoch or 0)
+        sent = []
+        for epoch in sorted(self.rng.choices((first_epoch, first_epoch + 1), k=self.rng.randint(2, 5))):
+            batch = bytearray(self._keyed())
+            struct.pack_into(">q", batch, 0, offset)
+            struct.pack_into(">i", batch, 12, epoch)
+            header = read_header(batch)
+            ledger.remember(bytes(batch))
+            sent.append(Stored(header, bytes(batch)))
+            offset = header.next_offset
+        self.tell(f"{PLAIN} follows: {[(s.header.base_offset, s.header.leader_epoch) for s in sent]}")
+        data = b"".join(stored.data for stored in sent)
+        for is_again in (False, True):
+            try:
+                log.append_as_follower(data, now_ms=self.clock.now_ms())
+            except LogDirFault:
+                if is_again or self._is_offline:
+                    raise
+                self.life.descriptors_left = None
+            else:
+                break
+        ledger.batches += sent
+        ledger.epoch = sent[-1].header.leader_epoch
+
+    def _roll(self) -> None:
+        self.tell(f"roll {PLAIN}")
+        if self.log(PLAIN).segments.active.size_bytes:
+            self.log(PLAIN).roll(self.clock.now_ms())
+
+    def _flush(self) -> None:
+        self.tell(f"flush {PLAIN} now")
+        self.log(PLAIN).flusher.flush()
+
+    def _delete_records(self) -> None:
+        log = self.log(PLAIN)
+        log.update_high_watermark(self.rng.randint(int(log.high_watermark), int(log.log_end_offset)))
+        offset = self.rng.randint(int(log.log_start_offset), int(log.high_watermark))
+        self.tell(f"delete records of {PLAIN} below {offset}")
+        log.maybe_increment_log_start_offset(offset)
+        log.delete_old_segments(self.clock.now_ms())
+
+    def _cut(self) -> None:
+        log, ledger = self.log(PLAIN), self.ledgers[PLAIN]
+        bounds = [s.header.base_offset for s in ledger.batches if s.header.base_offset >= log.high_watermark]
+        if not bounds:
+            return
+        offset = self.rng.choice(bounds)
+        self.tell(f"truncate {PLAIN} to {offset}")
+        ledger.cutting_to = offset
+        ledger.was_cut = True
+        ledger.epoch += 1
+        answers: list[Exception | None] = []
+        log.truncate_then(offset, is_wanted=lambda: True, then=answers.append)
+        while not answers and len(self.threads):
+            self.threads.run_one()
+        if self._is_offline:
+            return
+        assert answers, f"nobody says what became of the cut of {PLAIN}"
+        if answers == [None]:
+            ledger.batches = list(itertools.takewhile(lambda s: s.header.base_offset < offset, ledger.batches))
+        ledger.cutting_to = 1 << 62
