@@ -202,6 +202,8 @@ _ALL = [
         "replication/hosted.py",
         "        for session in partition.stir():\n            self.fetch_purgatory.check(session)\n",
         "        partition.stir()\n",
+        test="unit/replication/test_resting_partitions.py"
+        "::test_record_in_a_resting_partition_ends_the_wait_and_only_it_is_told",
     ),
     Mutant(
         "a follower outside the ISR is passed over",
@@ -368,6 +370,8 @@ _ALL = [
         "            if error is ErrorCode.KAFKA_STORAGE_ERROR:\n                now.add(partition)",
         "            if error is ErrorCode.KAFKA_STORAGE_ERROR:\n                now.discard(partition)",
         profile="directories",
+        test="scenarios/controller/test_leadership_scenarios.py"
+        "::test_replica_in_a_failed_log_directory_loses_the_lead_and_its_place_in_the_isr",
     ),
     Mutant(
         "two controllers at once",
@@ -1019,6 +1023,7 @@ _ALL = [
         "    return epoch + 1",
         finding="T3",
         profile="transactions",
+        test="unit/transactions/test_transaction_rules.py::test_a_transaction_with_the_last_epoch_is_fenced",
     ),
     Mutant(
         "an answer from before a marker confirms a batch that comes after it",
@@ -1145,6 +1150,7 @@ _ALL = [
         "        return len(done)\n",
         finding="R9",
         profile="directories",
+        test="unit/replication/test_replica_manager.py::test_disk_that_a_long_poll_finds_broken_ends_every_wait_once",
     ),
     Mutant(
         "a batch behind a refused one is judged by the log",
@@ -1355,6 +1361,7 @@ _ALL = [
         "        except ZeroDivisionError:",
         profile="zookeeper",
         finding="R8",
+        test="unit/coordination/test_config_store.py::test_notification_that_makes_no_sense_is_passed_over",
     ),
     # -- links
     Mutant(

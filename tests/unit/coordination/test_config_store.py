@@ -170,6 +170,25 @@ def test_broker_goes_on_when_somebody_has_deleted_the_place_of_notifications() -
     run(story())
 
 
+def test_notification_that_makes_no_sense_is_passed_over() -> None:
+    """Every broker reads it, and none may end."""
+
+    async def story() -> None:
+        async with zookeeper() as ensemble, session(ensemble) as opened:
+            await create_top_level_paths(opened)
+            store, listener = ConfigStore(opened, ensemble.clock), Listener()
+            await store.start(listener.changed, known=listener.known)
+            running = asyncio.ensure_future(store.run())
+            await opened.create(f"{paths.CONFIG_CHANGES}/config_change_0000000000", b"nonsense")
+            await store.write(paths.TOPICS, "t", {"x": "2"})
+            waiting = asyncio.ensure_future(listener.heard.wait())
+            await asyncio.wait([running, waiting], return_when=asyncio.FIRST_COMPLETED)
+            assert not running.done() and listener.settings == {(paths.TOPICS, "t"): {"x": "2"}}
+            running.cancel()
+
+    run(story())
+
+
 class BehindOthers:
     """A session with a server of an ensemble that has heard of no settings, until it has caught up."""
 
