@@ -97,18 +97,7 @@ class Ambusher(Guest):
         if wanted := cluster.scenario.ambushes:
             self._visits = [getattr(self, f"_{visit}") for visit in wanted]
 
-    async def main(self) -> None:
-        while not self.ending:
-            try:
-                if not self._next:
-                    self._next = self.chance.sample(self._visits, len(self._visits))
-                async with self._patient() as cluster:
-                    await self._next.pop()(cluster)
-            except ClientError as error:
-                self.note(f"leaves: {error}")
-            await self.pause(*self.cluster.pace_s)
-
-    def _patient(self) -> AsyncClient:
+    def arrive(self) -> AsyncClient:
         return self.connect(request_timeout_ms=_REQUEST_TIMEOUT_MS, api_timeout_ms=_REQUEST_TIMEOUT_MS)
 
     def _record(self, tp: TopicPartition, transaction: Sum | None) -> Sent:
@@ -197,7 +186,7 @@ class Ambusher(Guest):
             return
         transactions, end = Transactions(cluster), led.end
         identities = [await transactions.initialise(None, timeout_ms=_TIMEOUT_MS) for _ in range(2)]
-        async with self._patient() as other:
+        async with self.arrive() as other:
             await other.leaders([tp])
             await other.link(leader.id)
             with self._alone(leader):
@@ -229,7 +218,7 @@ class Ambusher(Guest):
         tp, end, log = led.tp, led.end, led.partition.log
         identity = await Transactions(cluster).initialise(None, timeout_ms=_TIMEOUT_MS)
         record = self._record(tp, None)
-        async with self._patient() as other:
+        async with self.arrive() as other:
             await other.leaders([tp])
             led.process.slow_next_sync(_SYNC_S)
             waiting = self._begin_task(self._produce(other, record, identity, 0, to=led.process.id))
@@ -254,7 +243,7 @@ class Ambusher(Guest):
             return
         tp, end, log = led.tp, led.end, led.partition.log
         identity = await Transactions(cluster).initialise(None, timeout_ms=_TIMEOUT_MS)
-        async with self._patient() as one, self._patient() as two:
+        async with self.arrive() as one, self.arrive() as two:
             for each in (one, two):
                 await each.leaders([tp])
             led.process.slow_next_sync(_SYNC_S)
@@ -332,7 +321,7 @@ class Ambusher(Guest):
         sum_, producers = self._begin("twice"), led.partition.log.producers
         record, verifier = self._record(tp, sum_), led.process.broker.transactions.verifier  # type: ignore[union-attr]
         await cluster.retrying("AddPartitionsToTxn", lambda: transactions.add_partitions(name, identity, [tp]))
-        async with self._patient() as one, self._patient() as two:
+        async with self.arrive() as one, self.arrive() as two:
             for each in (one, two):
                 await each.leaders([tp])
                 await each.link(led.process.id)

@@ -81,11 +81,15 @@ class Guest(Client):
             try:
                 if not self._next:
                     self._next = self.chance.sample(self._visits, len(self._visits))
-                async with self.connect(request_timeout_ms=2_000, api_timeout_ms=6_000) as cluster:
+                async with self.arrive() as cluster:
                     await self._next.pop()(cluster)
             except ClientError as error:
                 self.note(f"leaves: {error}")
             await self.pause(*self.cluster.pace_s)
+
+    def arrive(self) -> AsyncClient:
+        """A connection for one visit."""
+        return self.connect(request_timeout_ms=2_000, api_timeout_ms=6_000)
 
     # -- what it says -----------------------------------------------------------------------------------------------------
 
