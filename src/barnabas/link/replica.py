@@ -104,6 +104,10 @@ class MirrorReplica:
         return self.partition.log_start
 
     @property
+    def tier_end(self) -> Offset:
+        return self.partition.tier_end
+
+    @property
     def log_end(self) -> Offset:
         return self.partition.log_end
 

@@ -14,7 +14,8 @@ class Phase(Enum):
     FETCHING = "fetching"
     #: The leader does not have its offset: it must ask where the leader's log starts and ends.
     RESETTING = "resetting"
-    #: The leader has its offset in the tier only: it must ask where the leader's log begins on disk, and start there.
+    #: The leader has its offset in the tier only, or this replica what it has in common with the leader: it must ask where
+    #: the leader's log begins on disk, and start there.
     TIERING = "tiering"
 
 
@@ -23,6 +24,7 @@ TRANSITIONS: Final[dict[tuple[Phase, str], Phase]] = {
     (Phase.TRUNCATING, "truncated"): Phase.FETCHING,
     (Phase.TRUNCATING, "truncated_in_part"): Phase.TRUNCATING,
     (Phase.TRUNCATING, "mark_for_truncation"): Phase.TRUNCATING,
+    (Phase.TRUNCATING, "moved_to_tier"): Phase.TIERING,
     (Phase.FETCHING, "appended"): Phase.FETCHING,
     (Phase.FETCHING, "truncated"): Phase.FETCHING,
     (Phase.FETCHING, "truncated_in_part"): Phase.FETCHING,
@@ -31,6 +33,7 @@ TRANSITIONS: Final[dict[tuple[Phase, str], Phase]] = {
     (Phase.FETCHING, "mark_for_truncation"): Phase.TRUNCATING,
     (Phase.RESETTING, "truncated"): Phase.FETCHING,
     (Phase.RESETTING, "kept"): Phase.FETCHING,
+    (Phase.RESETTING, "moved_to_tier"): Phase.TIERING,
     (Phase.RESETTING, "mark_for_truncation"): Phase.TRUNCATING,
     (Phase.TIERING, "truncated"): Phase.FETCHING,
     (Phase.TIERING, "mark_for_truncation"): Phase.TRUNCATING,

@@ -47,6 +47,11 @@ _WIRE_FAILURES: Final = (ClientError, Malformed, OSError, EOFError)
 class FollowerPartition(LocalLog, Protocol):
     """What a fetcher needs of a replica; `replication.partition.Partition` is one."""
 
+    @property
+    def tier_end(self) -> Offset:
+        """Below it a tiered log has its records in the tier only."""
+        ...
+
     def append_follower(self, records: memoryview, leader_high_watermark: int, leader_log_start: int) -> bool:
         """Append whole batches (a cut one at the end is left out), then take the leader's high watermark and start.
 
@@ -405,6 +410,11 @@ class ReplicaFetcher:
         if not is_wanted():
             return
         replica = self._partitions[partition]
+        if isinstance(effect, TruncateTo) and effect.offset < replica.tier_end and self._tier() is not None:
+            # Nothing on its disk is of use, and what was known there of producers and transactions, only the tier tells.
+            _log.warning("%s: %s is to be cut to %d, which is in the tier", self.name, partition, effect.offset)
+            self._machine.below_tier_end(partition)
+            return
         if isinstance(effect, TruncateTo) and effect.offset < replica.high_watermark:
             _log.warning("%s: truncating %s to %d, below the high watermark", self.name, partition, effect.offset)
         try:

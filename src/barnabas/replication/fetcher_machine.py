@@ -474,6 +474,13 @@ class FetcherMachine:
         state.backoff_ms = 0
         self._dirty[effect.partition] = None
 
+    def below_tier_end(self, partition: TopicPartition) -> None:
+        """Instead of a truncation: it would go where this replica has nothing but what the tier has."""
+        state = self._states.get(partition)
+        if state is not None:
+            state.step("moved_to_tier")
+            self._touch(partition, state)
+
     def truncated(self, effect: Cut) -> None:
         state = self._states.get(effect.partition)
         if state is None:

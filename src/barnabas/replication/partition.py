@@ -122,6 +122,11 @@ class Partition:
         return self.local_log.log_start_offset
 
     @property
+    def tier_end(self) -> Offset:
+        log = self.local_log
+        return log.local_log_start_offset if log.is_tiered else log.log_start_offset
+
+    @property
     def log_end(self) -> Offset:
         return self.local_log.log_end_offset
 

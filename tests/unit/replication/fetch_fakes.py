@@ -22,6 +22,7 @@ class FakeReplica:
         self.log_start = log_start
         self.high_watermark = high_watermark
         self.leader_log_start = -1
+        self.tier_end = log_start
         self.broken: str | None = None
         #: Set: appends have to be flushed, and a flush waits for it.
         self.disk: asyncio.Event | None = None

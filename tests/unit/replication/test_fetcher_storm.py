@@ -65,7 +65,7 @@ class LoopClock:
 class Replica:
     """A log of (epoch, serial number), of a leader or of a follower."""
 
-    log_start = 0
+    log_start = tier_end = 0
 
     def __init__(self, chance):
         self.chance = chance

@@ -75,6 +75,9 @@ class ScriptedLeader:
     async def list_offsets(self, epochs):
         return {partition: self.offsets[partition] for partition in epochs}
 
+    async def tier_starts(self, epochs):
+        return dict.fromkeys(epochs, TierAnswer(0, local_start=4, log_start=0, epoch=1))
+
     def close(self):
         if self._lost is not None and not self._lost.done():
             self._lost.set_result(None)
@@ -123,6 +126,30 @@ def test_records_reach_the_replica_and_the_next_fetch_acknowledges_them():
             assert replica.high_watermark == 2
             assert manager.max_lag == 0
             assert manager.fetcher_of(A).fetched_bytes == 8
+
+    asyncio.run(run())
+
+
+def test_follower_that_is_to_be_cut_within_the_tier_begins_where_the_tier_ends():
+    """Cut there, it would not know which transactions were open: what it copied later did not tell that they were aborted."""
+
+    class Tier:
+        async def begin(self, tp, *, local_start, epoch, log_start, is_wanted):
+            assert is_wanted()
+            replica.restart_at(local_start)
+            begun.append((tp, local_start, epoch, log_start))
+
+    begun, replica = [], FakeReplica(2, 2, 2, log_start=6)
+
+    async def run():
+        leader = ScriptedLeader()
+        async with managed({2: leader}) as manager:
+            manager.tier = Tier()
+            add(manager, A, replica)
+            assert (await leader.plan()).to_send[A].fetch_offset == 9
+            leader.say(FetchedPartition(A, 0, 9, 0, EpochEnd(1, 5), None))
+            assert (await leader.plan()).to_send[A].fetch_offset == 4
+            assert begun == [(A, 4, 1, 0)]
 
     asyncio.run(run())
 
