@@ -78,7 +78,8 @@ class IsrChanges:
                 log.info("AlterPartition for %d partitions refused: %s", len(batch), top.name)
                 await self._again(batch)
                 continue
-            self._settle(batch, response)
+            if unsettled := self._settle(batch, response):
+                await self._again(unsettled)
 
     async def _again(self, batch: dict[Partition, ProposeIsr]) -> None:
         await asyncio.sleep(RETRY_MS / 1000)
@@ -115,7 +116,11 @@ class IsrChanges:
     def _epoch_of(self, member: IsrMember) -> BrokerEpoch:
         return self._broker_epoch() if member.broker_id == self._broker_id else member.broker_epoch
 
-    def _settle(self, batch: dict[Partition, ProposeIsr], response: AlterPartitionResponse) -> None:
+    def _settle(
+        self, batch: dict[Partition, ProposeIsr], response: AlterPartitionResponse
+    ) -> dict[Partition, ProposeIsr]:
+        """Answers with those that may or may not have taken effect."""
+        unsettled: dict[Partition, ProposeIsr] = {}
         answers = {
             (topic.topic_id, answer.partition_index): answer for topic in response.topics for answer in topic.partitions
         }
@@ -144,6 +149,5 @@ class IsrChanges:
                 log.info("ISR of %s is now %s", partition.tp, sorted(machine.isr))
             self._on_settled(partition, settled)
             if settled.retry is not None:
-                self._waiting.setdefault(partition, settled.retry)
-        if self._waiting:
-            self._wake.set()
+                unsettled[partition] = settled.retry
+        return unsettled

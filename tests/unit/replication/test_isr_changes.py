@@ -94,3 +94,37 @@ def test_shrunk_isrs_and_refused_changes_are_counted():
     assert asyncio.run(run(0)) == {"isr_shrinks": 1, "isr_expands": 0, "failed_isr_updates": 0}
     refused = asyncio.run(run(ErrorCode.INVALID_UPDATE_VERSION))
     assert refused == {"isr_shrinks": 0, "isr_expands": 0, "failed_isr_updates": 1}
+
+
+def test_change_that_the_controller_could_not_make_is_sent_again_after_a_pause():
+    async def run():
+        machine = PartitionMachine(local_broker=1, replica_lag_time_max_ms=100)
+        state = PartitionLeadership(leader=1, leader_epoch=5, isr=(1, 2), partition_epoch=10, replicas=(1, 2))
+        machine.become_leader(state, log_end=0, now_ms=0)
+        machine.record_append(1, 0)
+        partition = Partition(ORDERS, machine, ManualClock(), on_high_watermark=lambda _: None)
+        partition.topic_id = TOPIC_ID
+        partition.log = SimpleNamespace(log_end_offset=1)
+        requests, asked_twice = [], asyncio.Event()
+
+        async def controller(request):
+            requests.append(request)
+            await asyncio.sleep(0)
+            if len(requests) == 2:
+                asked_twice.set()
+            answer = ResponsePartitionData(partition_index=0, error_code=ErrorCode.UNKNOWN_SERVER_ERROR)
+            return AlterPartitionResponse(topics=[ResponseTopicData(topic_id=TOPIC_ID, partitions=[answer])])
+
+        changes = IsrChanges(
+            1, broker_epoch=lambda: 7, send=controller, on_settled=lambda *what: None, clock=ManualClock()
+        )
+        changes.submit(partition, machine.tick(200, 1).propose)
+        task = asyncio.create_task(changes.run())
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert len(requests) == 1
+        await asyncio.wait_for(asked_twice.wait(), 10)
+        assert requests[0] == requests[1]
+        task.cancel()
+
+    asyncio.run(run())
