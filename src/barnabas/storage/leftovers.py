@@ -25,6 +25,9 @@ def settle_leftovers(directory: str, disk: Disk) -> set[int]:
     came_back = _came_back([parsed for _, parsed in files if parsed is not None])
     cleaned: list[SegmentFile] = []
     swaps: list[SegmentFile] = []
+    if any(name.endswith(names.TXN_INDEX_SUFFIX + names.DELETED_SUFFIX) for name, _ in files):
+        # The process that renamed them was killed. Without the file nothing was aborted, should its log come back.
+        disk.fsync_dir(directory)
     for name, parsed in files:
         if name.endswith((names.DELETED_SUFFIX, TMP_SUFFIX)):
             if parsed is None or parsed.base_offset not in came_back:

@@ -17,7 +17,7 @@ from barnabas.storage.segment import Segment
 
 logger = logging.getLogger(__name__)
 
-#: The pause before a directory is synced again for which no descriptor was free.
+#: The pause before something is written or synced again for which no descriptor was free.
 RETRY_S: Final = 1.0
 
 
@@ -199,8 +199,13 @@ class LogSegments:
             env.threads.run(lambda: unlink_in(directory), done)
 
         def unlink_in(directory: str) -> None:
-            for path in paths:
-                env.disk.unlink(f"{directory}/{path.rpartition('/')[2]}")
+            here = [f"{directory}/{path.rpartition('/')[2]}" for path in paths]
+            if any(names.TXN_INDEX_SUFFIX in path and env.disk.exists(path) for path in here):
+                # A power cut may undo the rename of a log. Its index of aborted transactions must be found then, if only as one
+                # that was deleted: without one, nothing was aborted.
+                env.disk.fsync_dir(directory)
+            for path in here:
+                env.disk.unlink(path)
 
         def done(error: BaseException | None) -> None:
             if isinstance(error, OSError):

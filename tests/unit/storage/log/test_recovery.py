@@ -5,10 +5,12 @@ import zlib
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.simulation.disk import SimDisk
 from tests.unit.storage.log.log_support import NOW_MS, Partition, batch, contents
 
 from barnabas.core.config.log_config import CLEANUP_COMPACT, LogConfig
@@ -743,6 +745,34 @@ def test_deleted_segment_whose_log_alone_comes_back_gets_its_indexes_again(
     caplog.clear()
     assert partition.open(clean=False, recovery_point=end).aborted_transactions(0, 2) == expected
     assert "rebuilding" not in caplog.text
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_deleted_segment_never_comes_back_without_what_was_aborted_in_it(is_killed: bool) -> None:
+    """The same file system. What was renamed was also unlinked by then, and nothing said that there had been an index of
+    aborted transactions. Storage seed 185."""
+    for seed in range(60):
+        machine = SimDisk(journaled=False)
+        life = machine.life()
+        partition = Partition(Path("/"), replace(CONFIG, file_delete_delay_ms=0), disk=life)
+        partition.transact(1, commit=False)
+        partition.fill(60)
+        partition.commit()
+        partition.log.flusher.flush()
+        machine.write_back()
+        expected, end = partition.log.aborted_transactions(0, 2), partition.log.log_end_offset
+        partition.log.maybe_increment_log_start_offset(partition.log.segments.base_offsets[1])
+        partition.log.delete_old_segments(NOW_MS)
+        if is_killed:
+            machine.process_died(life)
+            partition.env.disk = machine.life()
+            partition.open(clean=False, recovery_point=end)  # it unlinks what the process before had renamed
+        else:
+            partition.timers.advance_ms(1)
+        machine.power_cut(Random(seed))
+        partition.env.disk = machine.life()
+        log = partition.open(clean=False, recovery_point=end)
+        assert log.log_start_offset > 0 or log.aborted_transactions(0, 2) == expected
 
 
 def test_truncation_into_a_transaction_opens_it_again(partition: Partition) -> None:
