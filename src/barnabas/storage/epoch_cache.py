@@ -26,6 +26,15 @@ class EpochEnd(NamedTuple):
     end_offset: Offset
 
 
+class KeptEpochs(NamedTuple):
+    """What a log knows of its records that are only in the tier."""
+
+    #: From the log start on.
+    epochs: list[EpochEntry]
+    #: The tier has all of them, up to here: segments that end below it have left the disk, or are about to. 0: not known.
+    end_offset: int
+
+
 class EpochStore(Protocol):
     def write(self, entries: Sequence[EpochEntry]) -> None: ...
 

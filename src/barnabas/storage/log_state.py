@@ -13,7 +13,7 @@ from barnabas.core.errors import BrokenInvariant, ErrorCode, LogDirFault, Malfor
 from barnabas.core.ids import Offset, TopicPartition
 from barnabas.runtime import descriptors
 from barnabas.storage.environment import LogEnvironment
-from barnabas.storage.epoch_cache import EpochEntry, LeaderEpochCache
+from barnabas.storage.epoch_cache import KeptEpochs, LeaderEpochCache
 from barnabas.storage.producer_state import ProducerStateManager
 from barnabas.storage.segments import SegmentList
 from barnabas.storage.snapshots import ProducerSnapshots
@@ -86,7 +86,7 @@ class LogState:
         #: Everything up to it, from the log start on, is in the tier; -1 where nothing is known to be.
         self.highest_copied_offset = -1
         #: What `log_tier.keep_epochs` has written; None: not known, or being written.
-        self.kept_epochs: list[EpochEntry] | None = None
+        self.kept_epochs: KeptEpochs | None = None
         #: Offset of the next record.
         self.log_end_offset = Offset(log_end_offset)
         #: Every in-sync replica has the records below. Starts at the local start, until the checkpoint or the leader says

@@ -4,9 +4,11 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
+from barnabas.core.ids import Offset
+from barnabas.runtime.disk import Disk
 from barnabas.storage import names
-from barnabas.storage.checkpoints import write_epochs
-from barnabas.storage.epoch_cache import EpochEntry
+from barnabas.storage.checkpoints import read_epochs, write_epochs
+from barnabas.storage.epoch_cache import EpochEntry, KeptEpochs
 from barnabas.storage.log_state import LogState
 from barnabas.storage.producer_entry import ProducerEntry
 from barnabas.storage.segment import Segment
@@ -51,13 +53,13 @@ class TierStart(NamedTuple):
     producers: Sequence[ProducerEntry]
 
 
-def keep_epochs(state: LogState, entries: list[EpochEntry], then: Callable[[BaseException | None], None]) -> None:
+def keep_epochs(state: LogState, kept: KeptEpochs, then: Callable[[BaseException | None], None]) -> None:
     """Have the leader epochs of what will be in the tier only on disk, then call `then`, with the error, if any.
 
     Their own file: the log writes the other one without a sync, and a power cut may leave nothing of it. Where the file
     knows of records that are here after all, it does not count: they tell themselves.
     """
-    if state.kept_epochs == entries:
+    if state.kept_epochs == kept:
         then(None)
         return
     path, disk = f"{state.directory}/{names.TIERED_EPOCHS}", state.env.disk
@@ -65,10 +67,23 @@ def keep_epochs(state: LogState, entries: list[EpochEntry], then: Callable[[Base
 
     def done(error: BaseException | None) -> None:
         if error is None:
-            state.kept_epochs = entries
+            state.kept_epochs = kept
         then(error)
 
-    state.env.threads.run(lambda: write_epochs(path, entries, sync=True, disk=disk), done)
+    state.env.threads.run(lambda: write_epochs(path, _lines(kept), sync=True, disk=disk), done)
+
+
+def _lines(kept: KeptEpochs) -> list[EpochEntry]:
+    """The last epoch comes twice, the second time with the end: who does not know of that reads the same epochs."""
+    return [*kept.epochs, *(EpochEntry(last.epoch, Offset(kept.end_offset)) for last in kept.epochs[-1:])]
+
+
+def read_kept_epochs(directory: str, disk: Disk) -> KeptEpochs:
+    """Raises `OSError` and `CheckpointError`."""
+    entries = read_epochs(f"{directory}/{names.TIERED_EPOCHS}", disk=disk)
+    if len(entries) > 1 and entries[-2].epoch == entries[-1].epoch:
+        return KeptEpochs(entries[:-1], entries[-1].start_offset)
+    return KeptEpochs(entries, 0)
 
 
 def with_kept_epochs(kept: Sequence[EpochEntry], known: Sequence[EpochEntry], first_local: int) -> list[EpochEntry]:

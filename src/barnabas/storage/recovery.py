@@ -14,19 +14,20 @@ What was found damaged, and what was done about it, is one line in the log.
 import logging
 from collections.abc import Callable
 from functools import partial
+from itertools import pairwise
 
 from barnabas.core.config.log_config import LONG_MAX, LogConfig
 from barnabas.core.ids import LeaderEpoch, TopicId, TopicPartition
 from barnabas.storage import names
 from barnabas.storage.checkpoints import CheckpointError, read_epochs
 from barnabas.storage.environment import LogEnvironment
-from barnabas.storage.epoch_cache import EpochEntry, LeaderEpochCache
+from barnabas.storage.epoch_cache import EpochEntry, KeptEpochs, LeaderEpochCache
 from barnabas.storage.epoch_file import EpochFile
 from barnabas.storage.index_file import CorruptIndex
 from barnabas.storage.leftovers import forget_leftovers, settle_leftovers
 from barnabas.storage.log import Log
 from barnabas.storage.log_state import LogState
-from barnabas.storage.log_tier import with_kept_epochs
+from barnabas.storage.log_tier import read_kept_epochs, with_kept_epochs
 from barnabas.storage.producer_replay import rebuild_producers
 from barnabas.storage.producer_state import ProducerStateManager
 from barnabas.storage.segment import Segment
@@ -103,6 +104,8 @@ class _Loader:
         self._epochs = LeaderEpochCache()
         #: What their file says.
         self._epochs_on_file: list[EpochEntry] = []
+        #: Of what is in the tier only.
+        self._kept = KeptEpochs([], 0)
         #: The file of the epochs, which is written with the producers of a start from the tier, tells of its log start.
         self._knew_tier = False
 
@@ -123,6 +126,8 @@ class _Loader:
         else:
             replaced = settle_leftovers(self._directory, self._disk)
             without_index = self._find_segments()
+            self._read_epoch_files()
+            self._drop_copied()
             self._load_epochs()
             self._find_log_start()
         try:
@@ -197,29 +202,74 @@ class _Loader:
             max_index_bytes=self._config.segment_index_bytes,
         )
 
-    def _load_epochs(self) -> None:
-        entries: list[EpochEntry] = []
+    def _read_epoch_files(self) -> None:
         try:
-            entries = read_epochs(self._epoch_file.path, disk=self._disk)
+            self._epochs_on_file = read_epochs(self._epoch_file.path, disk=self._disk)
         except FileNotFoundError:
-            entries = []
+            pass
         except CheckpointError as error:
             logger.warning("ignoring leader epochs that cannot be read: %s", error)
-        self._epochs_on_file = entries
+        if not self._is_tiered:
+            return
+        try:
+            self._kept = read_kept_epochs(self._directory, self._disk)
+        except FileNotFoundError:
+            pass
+        except CheckpointError as error:
+            logger.error("what is in the tier cannot be told from %s", error)
+
+    def _drop_copied(self) -> None:
+        """A power cut may bring back some of the segments that left the disk because the tier has them. Readers would go from
+        one of those straight to the next one that is here, and never see what the tier has between them.
+
+        Only where a record is missing, and only what is known to be in the tier: records below the end that was kept before
+        the first of them left, and in the same leader epochs. After a cut, others may have been written in their place.
+        """
+        kept = LeaderEpochCache(self._kept.epochs)
+        end = self._kept.end_offset
+        latest = kept.latest_epoch
+        if latest is None or any(entry.start_offset < end and entry.epoch > latest for entry in self._epochs_on_file):
+            return
+        copied: list[Segment] = []
+        before_hole: list[Segment] = []
+        for segment, after in pairwise(list(self._segments)):
+            if after.base_offset > end:
+                break
+            next_offset = self._agreed_end(segment, kept)
+            if next_offset is None:
+                break
+            copied.append(segment)
+            if next_offset != after.base_offset:
+                before_hole = list(copied)
+        self._drop(
+            before_hole, f"the tier has its records and those that follow, and some are missing here below {end}"
+        )
+
+    def _agreed_end(self, segment: Segment, epochs: LeaderEpochCache) -> int | None:
+        """The offset after its last good batch; None if any is of another leader epoch.
+
+        What is below the first epoch was below the log start already.
+        """
+        assert epochs.earliest is not None
+        first, next_offset = epochs.earliest.start_offset, int(segment.base_offset)
+        try:
+            for _, header in segment.headers(0):
+                if header.base_offset >= first and epochs.epoch_at(header.base_offset) != header.leader_epoch:
+                    return None
+                next_offset = header.next_offset
+        except CorruptSegment as error:
+            logger.warning("%s ends at offset %d: %s", segment.log_path, next_offset, error)
+        finally:
+            segment.release_files()
+        return next_offset
+
+    def _load_epochs(self) -> None:
+        entries = self._epochs_on_file
         first = self._segments.first.base_offset if len(self._segments) else 0
         self._knew_tier = bool(entries) and entries[0].start_offset <= self._log_start
         if self._is_tiered and (self._log_start < first or not self._is_log_start_known):
-            entries = with_kept_epochs(self._kept_epochs(), entries, first)
+            entries = with_kept_epochs(self._kept.epochs, entries, first)
         self._epochs = LeaderEpochCache(entries, store=self._epoch_file)
-
-    def _kept_epochs(self) -> list[EpochEntry]:
-        try:
-            return read_epochs(f"{self._directory}/{names.TIERED_EPOCHS}", disk=self._disk)
-        except FileNotFoundError:
-            return []
-        except CheckpointError as error:
-            logger.error("what is in the tier cannot be told from %s", error)
-            return []
 
     def _find_log_start(self) -> None:
         """Of a tiered log that the checkpoint does not name (tiering is new there): epochs begin where the log does."""

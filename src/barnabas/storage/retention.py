@@ -7,6 +7,7 @@ from typing import NamedTuple
 from barnabas.core.config.log_config import LogConfig
 from barnabas.core.errors import ErrorCode, Refused
 from barnabas.core.ids import Offset
+from barnabas.storage.epoch_cache import KeptEpochs
 from barnabas.storage.log_segments import LogSegments
 from barnabas.storage.log_state import LogState
 from barnabas.storage.log_tier import keep_epochs
@@ -128,8 +129,7 @@ class LogRetention:
                 if not deletable.is_local:
                     self._delete(deletable, now_ms)
             if any(deletable.is_local for deletable in passes):
-                # A crash after it must still find where the log starts, which no segment tells then.
-                state.env.save_bounds(state.log_dir, lambda error: self._keep_epochs(now_ms, error))
+                self._save_start(now_ms)
             return sum(len(deletable.segments) for deletable in passes)
         except IndexUnderRepair:
             return 0  # the next pass finds how old that segment is
@@ -149,11 +149,21 @@ class LogRetention:
             copied_end=state.highest_copied_offset + 1 if is_copied else None,
         )
 
-    def _keep_epochs(self, now_ms: int, error: BaseException | None) -> None:
+    def _save_start(self, now_ms: int) -> None:
+        """A crash after local segments have gone must still find where the log starts, which none of them tells then."""
+        state, start = self._state, self._state.log_start_offset
+        state.env.save_bounds(state.log_dir, lambda error: self._keep_epochs(now_ms, start, error))
+
+    def _keep_epochs(self, now_ms: int, start: Offset, error: BaseException | None) -> None:
         """The log start is on disk. So must be the leader epochs of what goes, for then no record tells them any more."""
         state = self._state
         if error is not None or state.is_closed:
             return  # a failed directory has been reported already
+        if state.log_start_offset != start:
+            # Records were deleted meanwhile. Epochs that begin above the start on disk leave out what is between: after a crash
+            # nobody could read the first record that there is said to be.
+            self._save_start(now_ms)
+            return
         try:
             last = next((each.segments[-1] for each in self._deletable(now_ms)[::-1] if each.is_local), None)
         except IndexUnderRepair:
@@ -163,7 +173,8 @@ class LogRetention:
             return
         if last is not None:
             end = state.segments.base_after(state.segments.floor(last.base_offset)) or state.log_end_offset
-            keep_epochs(state, state.epochs.below(end), lambda error: self._delete_local(now_ms, end, error))
+            kept = KeptEpochs(state.epochs.below(end), end)
+            keep_epochs(state, kept, lambda error: self._delete_local(now_ms, end, error))
 
     def _delete_local(self, now_ms: int, end: int, error: BaseException | None) -> None:
         """What must be on disk for what is below `end` is. Much may have changed meanwhile: look again."""
@@ -173,7 +184,7 @@ class LogRetention:
         try:
             if error is not None:
                 raise error
-            if state.epochs.below(end) != state.kept_epochs:
+            if state.kept_epochs != KeptEpochs(state.epochs.below(end), end):
                 return  # the log was cut meanwhile
             for deletable in self._deletable(now_ms):
                 segments = [each for each in deletable.segments if each.base_offset < end]

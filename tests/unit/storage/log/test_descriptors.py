@@ -1,5 +1,6 @@
 """A broker without a free descriptor: whatever a log was about to do is done, left undone, or the fault of its directory."""
 
+import errno
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -340,3 +341,19 @@ def test_segment_that_could_not_be_ended_takes_records_though_its_indexes_were_n
         partition.fill(3)
         assert [entry.offset for entry in contents(partition.log)] == list(range(partition.log.log_end_offset))
     assert left > 8
+
+
+def test_log_that_begins_anew_is_told_so_when_its_bounds_are_on_disk(tmp_path: Path) -> None:
+    """Without a descriptor they are written later. Told that it has failed, a follower went on with a log that had begun anew,
+    and a kill before the next checkpoint could take what it wrote."""
+    partition = Partition(tmp_path)
+    partition.fill(10)
+    faults: list[OSError | None] = [OSError(errno.EMFILE, "Too many open files"), None]
+    partition.env.save_bounds = lambda path, done: done(faults.pop(0))
+    answers: list[Exception | None] = []
+    partition.log.restart_then(100, is_wanted=lambda: True, then=answers.append)
+    assert partition.log.log_end_offset == 100
+    assert not answers
+    partition.timers.advance_ms(1000)
+    assert answers == [None]
+    assert not faults

@@ -248,6 +248,75 @@ def test_the_epochs_of_records_that_are_here_survive_a_power_cut_beside_those_in
     assert partition.restarted().epochs.entries == epochs
 
 
+def files_of(partition: TieredPartition, segments: int) -> dict[str, bytes]:
+    """Of the first so many segments, by name."""
+    paths = [Path(path) for segment in list(partition.log.segments)[:segments] for path in segment.paths()]
+    return {path.name: path.read_bytes() for path in paths if path.exists()}
+
+
+@pytest.mark.parametrize("log_start", [0, 5])
+@pytest.mark.parametrize(("back", "is_torn"), [([0], False), ([0, 1], False), ([1], False), ([2], True)])
+def test_copied_segments_that_come_back_without_the_next_one_do_not_hide_it(
+    tmp_path: Path, back: list[int], is_torn: bool, log_start: int
+) -> None:
+    """Tier seed 147, on a file system that keeps any of the names that were not synced."""
+    partition = TieredPartition(tmp_path)
+    partition.fill(12, epoch=1)
+    partition.fill(30, epoch=4)
+    partition.commit()
+    partition.log.flusher.flush()
+    partition.saved_point = partition.log.recovery_point
+    partition.log.maybe_increment_log_start_offset(log_start)
+    end = partition.copied(3)
+    bases = partition.log.segments.base_offsets
+    files = files_of(partition, 3)
+    assert partition.log.delete_old_segments(NOW_MS) == 3
+    partition.timers.advance_ms(1)
+    epochs, log_end = partition.log.epochs.entries, partition.log.log_end_offset
+    partition.log.abandon()
+    for name, data in files.items():
+        if bases.index(int(name.split(".")[0])) in back:
+            (partition.directory / name).write_bytes(data[:-300] if is_torn and name.endswith(".log") else data)
+    log = partition.restarted()
+    assert (log.log_start_offset, log.local_log_start_offset, log.log_end_offset) == (log_start, end, log_end)
+    assert log.epochs.entries == epochs
+    assert refused(log, end - 1) is ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE
+
+
+def test_copied_segments_that_all_come_back_stay(partition: TieredPartition) -> None:
+    partition.copied(3)
+    bases, files = partition.log.segments.base_offsets, files_of(partition, 3)
+    partition.log.delete_old_segments(NOW_MS)
+    partition.timers.advance_ms(1)
+    partition.log.abandon()
+    for name, data in files.items():
+        (partition.directory / name).write_bytes(data)
+    assert partition.restarted().segments.base_offsets == bases
+
+
+@pytest.mark.parametrize("is_epoch_file_lost", [False, True])
+def test_records_that_were_written_in_place_of_copied_ones_stay(tmp_path: Path, is_epoch_file_lost: bool) -> None:
+    """An unclean election after local retention. The tier has other records at these offsets: a hole among these, as the
+    former compaction of a topic leaves them, is no reason to drop what is before it."""
+    partition = TieredPartition(tmp_path)
+    partition.fill(30, epoch=1)
+    partition.commit()
+    partition.copied(len(partition.log.segments.base_offsets) - 1)
+    partition.log.delete_old_segments(NOW_MS)
+    partition.log.truncate_to(3)
+    partition.fill(30, epoch=6)
+    partition.commit()
+    partition.log.flusher.flush()
+    bases, gone = partition.log.segments.base_offsets, list(partition.log.segments)[1]
+    partition.saved_point = partition.log.recovery_point
+    partition.log.abandon()
+    for path in gone.paths():
+        Path(path).unlink(missing_ok=True)
+    if is_epoch_file_lost:
+        (partition.directory / "leader-epoch-checkpoint").unlink()
+    assert partition.restarted().segments.base_offsets == [bases[0], *bases[2:]]
+
+
 def test_a_cut_below_what_was_kept_of_the_tier_counts(tmp_path: Path) -> None:
     """An unclean election: of what the file knows above the cut nothing is the log's any more."""
     partition = TieredPartition(tmp_path)
@@ -484,3 +553,27 @@ def test_a_start_whose_knowledge_of_the_tier_the_power_took_begins_again(partiti
     (partition.directory / "leader-epoch-checkpoint").unlink()
     log = partition.restarted()
     assert (log.log_start_offset, log.local_log_start_offset, log.log_end_offset) == (400, 400, 400)
+
+
+def test_what_was_deleted_while_the_log_start_was_saved_does_not_hide_the_first_record(tmp_path: Path) -> None:
+    """The leader epochs that were kept began above the log start on disk: nobody could read what a restart began with."""
+    partition = TieredPartition(tmp_path)
+    partition.fill(30, epoch=1)
+    partition.fill(30, epoch=4)
+    partition.commit()
+    partition.log.flusher.flush()
+    partition.log.maybe_increment_log_start_offset(5)
+    partition.copied(3)
+
+    def save(_: str, done: Done) -> None:
+        partition.saved_start, partition.saved_point = partition.log.log_start_offset, partition.log.recovery_point
+        partition.log.maybe_increment_log_start_offset(8)
+        done(None)
+
+    partition.env.save_bounds = save
+    partition.log.delete_old_segments(NOW_MS)
+    partition.timers.advance_ms(1)
+    assert partition.log.local_log_start_offset > 8
+    log = partition.restarted()
+    assert log.log_start_offset == 8
+    assert log.epochs.epoch_at(log.log_start_offset) == 1
