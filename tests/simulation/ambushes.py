@@ -61,7 +61,7 @@ _TIMEOUT_MS: Final = 5_000
 _REQUEST_TIMEOUT_MS: Final = 8_000
 
 
-class _Led(NamedTuple):
+class Led(NamedTuple):
     """A partition, and one life of the broker that leads it."""
 
     tp: TopicPartition
@@ -141,7 +141,7 @@ class Ambusher(Guest):
 
         return asyncio.create_task(outcome())
 
-    async def _find_led(self, cluster: AsyncClient, tp: TopicPartition) -> _Led | None:
+    async def _find_led(self, cluster: AsyncClient, tp: TopicPartition) -> Led | None:
         """A partition whose replicas are all in sync, if its leader is well."""
         (leader,) = await cluster.leaders([tp])
         process, state = self.cluster.brokers[leader], self.cluster.partition_states().get(tp)
@@ -153,11 +153,11 @@ class Ambusher(Guest):
         partition = process.broker.replicas.get(tp)
         if partition is None or not partition.is_leader or partition.log is None:
             return None
-        return _Led(tp, process, process.lives, partition)
+        return Led(tp, process, process.lives, partition)
 
     async def _find_apart(
         self, cluster: AsyncClient, what: str, *, but: BrokerProcess | None = None
-    ) -> tuple[str, BrokerProcess, _Led] | None:
+    ) -> tuple[str, BrokerProcess, Led] | None:
         """A transactional id with its coordinator, which is not `but`, and a partition that another broker leads."""
         for _ in range(6):
             self._count += 1
@@ -419,7 +419,7 @@ class Ambusher(Guest):
                 network.mend(controller.name, process.name)
 
     def _send_in(
-        self, cluster: AsyncClient, record: Sent, identity: ProducerIdentity, name: str, led: _Led
+        self, cluster: AsyncClient, record: Sent, identity: ProducerIdentity, name: str, led: Led
     ) -> Coroutine[Any, Any, int | ClientError]:
         return self._produce(cluster, record, identity, 1, transactional_id=name, to=led.process.id)
 

@@ -20,7 +20,8 @@ from barnabas.server import coordinator_log
 from barnabas.transactions import ending, initializing, machine, state
 from tests.simulation import memory
 from tests.simulation.admin import Administrator
-from tests.simulation.ambushes import AMBUSHED, AMBUSHED_PARTITIONS, AMBUSHED_SETTINGS, Ambusher
+from tests.simulation.aftermath import latter
+from tests.simulation.ambushes import AMBUSHED, AMBUSHED_PARTITIONS, AMBUSHED_SETTINGS
 from tests.simulation.chains import OUTPUT, Pledger, Transformer
 from tests.simulation.coming import PersistentProducer, RecklessProducer
 from tests.simulation.faults import Faults
@@ -30,6 +31,7 @@ from tests.simulation.load import (
     CHAIN_GROUP,
     COMING,
     RECKLESS,
+    REMADE,
     Auditor,
     Client,
     GroupReader,
@@ -46,9 +48,11 @@ from tests.simulation.process import BrokerProcess, Process, ZooKeeperProcess
 from tests.simulation.records import bytes_of, missed_aborts, offset_records
 from tests.simulation.scenario import RELEASES, Scenario, vary
 from tests.simulation.stranger import Stranger
+from tests.simulation.successions import Successor
 from tests.simulation.visitors import StaticMember, Visitor
 from tests.simulation.watch import Watch
 from tests.simulation.watch_control import COORDINATORS
+from tests.simulation.witnesses import QuietWriter, witnesses
 from tests.simulation.world import World
 
 #: So that compaction runs within seconds.
@@ -225,6 +229,9 @@ class SimCluster:
             self.world.run_until(self.world.now_s + seconds)
             self.calm()
             self.end_clients()
+            if self.scenario.has_witnesses:
+                self.write_quietly()
+                self.work_on()
             self.audit()
             self.rest()
 
@@ -276,7 +283,7 @@ class SimCluster:
             *(Guest(self, f"guest{number}", partitions) for number in range(scenario.guests)),
             *(StaticMember(self, f"s{number}", topics) for number in range(scenario.static_members)),
             *(Visitor(self, f"visitor{number}") for number in range(scenario.visitors)),
-            *(Ambusher(self, f"ambusher{number}", ambushed) for number in range(scenario.ambushers)),
+            *(Successor(self, f"ambusher{number}", ambushed) for number in range(scenario.ambushers)),
             *(ModernReader(self, f"m{number}", "modern", inputs) for number in range(scenario.modern_members)),
             *([ModernReader(self, "mixed", "group", topics, is_alone=False)] if scenario.has_mixed_group else []),
             *(
@@ -287,6 +294,7 @@ class SimCluster:
             *([PersistentProducer(self, "again")] if self.has_coming else []),
             *(self.reckless_clients() if scenario.has_reckless else []),
             Latecomer(self, "late", partitions),
+            *(witnesses(self, partitions) if scenario.has_witnesses else []),
         ]
         self.clients = [client for client in self.clients if client.name not in self._without]
         for client in self.clients:
@@ -336,6 +344,30 @@ class SimCluster:
             world.violate(
                 "a healthy cluster serves in time", f"{', '.join(late)} did not finish within {SETTLE_S:.0f} s"
             )
+
+    def write_quietly(self) -> None:
+        """Nothing else happens but a record now and then."""
+        world = self.world
+        writer = QuietWriter(self, "quiet", self.partitions)
+        writer.start()
+        deadline_s = world.now_s + SETTLE_S
+        while not writer.is_done and world.now_s < deadline_s:
+            world.run_until(world.now_s + 0.5)
+        if not writer.is_done:
+            world.violate("a healthy cluster serves in time", f"{writer.name} did not finish within {SETTLE_S:.0f} s")
+
+    def work_on(self) -> None:
+        """Administrators work, one after the other."""
+        world = self.world
+        for client in latter(self):
+            client.start()
+            deadline_s = world.now_s + SETTLE_S
+            while not client.is_done and world.now_s < deadline_s:
+                world.run_until(world.now_s + 0.1)
+            if not client.is_done:
+                world.violate(
+                    "a healthy cluster serves in time", f"{client.name} did not finish within {SETTLE_S:.0f} s"
+                )
 
     def audit(self) -> None:
         """Everything is read and compared."""
@@ -475,8 +507,8 @@ class SimCluster:
         return "miss_a_change" in self.scenario.faults
 
     def is_ignored(self, tp: TopicPartition) -> bool:
-        """Deleted and made again at any moment, or without any promise."""
-        return tp.topic in (COMING, RECKLESS)
+        """Deleted and made again by the same name, so that others look at what was acknowledged, or without any promise."""
+        return tp.topic in (COMING, RECKLESS) or tp.topic.startswith(REMADE)
 
     def written_at(self, tp: TopicPartition) -> int:
         """ZooKeeper's number of the last change of the partition's state; -1 while ZooKeeper is away."""

@@ -5,45 +5,33 @@ looks every half millisecond at what brokers and ZooKeeper have come to, and tak
 not come so far within its time, nothing has happened. Owner: the world.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from barnabas.coordination import paths
 from barnabas.coordination.znodes import (
-    LeaderAndIsr,
     ReplicaAssignment,
     TopicAssignment,
     decode_config,
     encode_config,
     encode_config_change,
     encode_preferred_replica_election,
-    encode_reassign_partitions,
 )
 from barnabas.core.ids import TopicPartition
 from barnabas.core.topics import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
-from barnabas.runtime.disk import TMP_SUFFIX
+from tests.simulation.lying_in_wait import NONSENSE, LyingInWait
 from tests.simulation.process import BrokerProcess
 
 if TYPE_CHECKING:
     from tests.simulation.faults import Faults
 
-#: How closely is looked.
-STEP_S = 0.0005
-NONSENSE = b"no json"
-SNAPSHOTS = "/zookeeper/version-2/snapshot."
 LOGS = "/zookeeper/version-2/log."
-#: No byte of a text.
-BAD_BYTE = 0xFF
 
 
-class Coincidences:
+class Coincidences(LyingInWait):
     def __init__(self, faults: "Faults") -> None:
-        self._faults = faults
-        self._cluster = faults._cluster
-        self._world = faults._world
+        super().__init__(faults)
         self._made = 0
-        #: Files of ZooKeeper that have a bad byte.
-        self._damaged: set[str] = set()
 
     @property
     def kinds(self) -> tuple[Callable[[], None], ...]:
@@ -64,97 +52,6 @@ class Coincidences:
             self.lose_a_whole_isr,
             self.miss_an_epoch,
         )
-
-    # -- how ----------------------------------------------------------------------------------------------------------------
-
-    def _when(self, is_time: Callable[[], bool], then: Callable[[], None], *, within_s: float = 2.0) -> None:
-        """Do it as soon as it is time; or not at all."""
-        until_s = self._world.now_s + within_s
-
-        def look() -> None:
-            if self._faults._has_ended:
-                return
-            if is_time():
-                then()
-            elif self._world.now_s < until_s:
-                self._world.after(STEP_S, look)
-
-        self._world.after(STEP_S, look)
-
-    def _alone(self, seconds: float) -> None:
-        """Nothing else happens for so long."""
-        self._faults._rests_until_s = self._world.now_s + seconds
-
-    def _note(self, what: str) -> None:
-        self._world.note("ambush", what)
-
-    def _serving(self, *besides: BrokerProcess | None) -> list[BrokerProcess]:
-        return [each for each in self._cluster.brokers.values() if each.is_serving and each not in besides]
-
-    def _choose(self, among: Iterable[Any]) -> Any:
-        """None where there is nobody."""
-        found = list(among)
-        return self._world.random.choice(found) if found else None
-
-    def _states(self) -> dict[TopicPartition, LeaderAndIsr]:
-        """Of partitions that keep every record, and whose replicas are not being moved; nothing while ZooKeeper is away."""
-        return {
-            tp: state
-            for tp, state in self._cluster.partition_states().items()
-            if tp in self._cluster.partitions and len(self._cluster.settled_replicas(tp)) == 3
-        }
-
-    def _kill(self, broker: BrokerProcess, low_s: float, high_s: float) -> None:
-        """And start it again."""
-        if broker.is_up and self._faults._may_kill(broker):
-            broker.kill()
-            self._world.after(self._world.between(low_s, high_s), lambda: None if broker.is_up else broker.start())
-
-    def _part(self, one: BrokerProcess, others: Iterable[str], *, for_s: float) -> Callable[[], None]:
-        """Nothing gets from one to the others, nor back. Answers with what ends it before its time."""
-        network, is_over = self._cluster.network, False
-        pairs = [pair for other in others for pair in ((one.name, other), (other, one.name))]
-        for pair in pairs:
-            network.cut(*pair)
-        self._note(f"{one.name} is cut off from {', '.join(sorted({other for _, other in pairs} - {one.name}))}")
-
-        def mend() -> None:
-            nonlocal is_over
-            if not is_over and not self._faults._has_ended:
-                is_over = True
-                self._note(f"{one.name} is back on the network")
-                for pair in pairs:
-                    network.mend(*pair)
-
-        self._world.after(for_s, mend)
-        return mend
-
-    def _others(self, *brokers: BrokerProcess | None) -> list[str]:
-        return [each.name for each in self._cluster.brokers.values() if each not in brokers]
-
-    def _send_away(self, broker: BrokerProcess, *, for_s: float) -> Callable[[], None]:
-        """It lives, serves its clients, and has no session any more. Answers with what brings it back."""
-        mend = self._part(broker, [*self._others(broker), self._cluster.zookeeper.name], for_s=for_s)
-        self._cluster.expire_session(broker)
-        return mend
-
-    def _plan(self, tp: TopicPartition, replicas: Iterable[int]) -> None:
-        """As old tools ask for it: through ZooKeeper. The latest wish counts."""
-        self._cluster.stranger.remove(paths.REASSIGN_PARTITIONS)
-        self._cluster.stranger.write(paths.REASSIGN_PARTITIONS, encode_reassign_partitions({tp: tuple(replicas)}))
-
-    def _assignment(self, tp: TopicPartition) -> ReplicaAssignment:
-        return self._cluster.assignment_of(tp) or ReplicaAssignment(())
-
-    def _is_led_by(self, tp: TopicPartition, leader: int) -> bool:
-        state = self._cluster.partition_states().get(tp)
-        return state is not None and state.leader == leader
-
-    def _spoil(self, tp: TopicPartition, then: Callable[[], None], *, for_s: float) -> None:
-        """Nobody can read who leads, for a while."""
-        path = paths.partition_state(tp)
-        self._cluster.stranger.spoil_now(tp.topic, path, NONSENSE, for_s=for_s)
-        self._when(lambda: self._cluster.data_at(path) == NONSENSE, then)
 
     # -- what somebody writes into ZooKeeper, just then ---------------------------------------------------------------------
 
@@ -504,21 +401,11 @@ class Coincidences:
 
     def damage_a_snapshot(self) -> None:
         """ZooKeeper dies, and a byte of its newest snapshot has gone bad. There is an older one, and the logs since."""
-        zookeeper = self._cluster.zookeeper
-        files = {
-            path: data for path, data in zookeeper.storage.files(SNAPSHOTS).items() if not path.endswith(TMP_SUFFIX)
-        }
-        snapshots = sorted(files, key=lambda path: int(path.removeprefix(SNAPSHOTS), 16))
-        good = [path for path in snapshots if path not in self._damaged]
-        if not zookeeper.is_serving or len(good) < 2 or good[-1] != snapshots[-1]:
+        found = self._newest_of_two_snapshots()
+        if found is None:
             return
-        newest = files[snapshots[-1]]
+        path, newest = found
         # With luck in the text of an ACL.
         locked = newest.find(b"digest")
         at = locked + self._world.random.randrange(30) if locked >= 0 and self._world.chance(0.5) else None
-        position = self._world.random.randrange(len(newest)) if at is None else at
-        zookeeper.kill()
-        self._note(f"byte {position} of {snapshots[-1]} is bad")
-        zookeeper.storage.damage(snapshots[-1], position, BAD_BYTE)
-        self._damaged.add(snapshots[-1])
-        self._faults._start_later(zookeeper, 0.05, 0.5)
+        self._damage(path, self._world.random.randrange(len(newest)) if at is None else at)

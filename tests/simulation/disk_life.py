@@ -14,15 +14,16 @@ if TYPE_CHECKING:
 class Life(Disk):
     """The disk as one process sees it. After its end nothing works any more, and `close` does nothing."""
 
-    __slots__ = ("_disk", "_ended", "_fds", "_maps", "descriptors_left")
+    __slots__ = ("_disk", "_ended", "_fds", "_maps", "descriptors_left", "keeps_what_it_closes")
 
     def __init__(self, disk: "SimDisk") -> None:
         self._disk = disk
         self._ended = False
         self._fds: dict[int, Open] = {}
         self._maps: list[tuple[memoryview, File]] = []
-        #: How many more the process gets; None: as many as it likes. What it closes, its connections take.
+        #: How many more the process gets; None: as many as it likes. What it closes, its connections take, unless it keeps it.
         self.descriptors_left: int | None = None
+        self.keeps_what_it_closes = False
 
     def end(self) -> None:
         self._ended = True
@@ -44,6 +45,10 @@ class Life(Disk):
             if self.descriptors_left == 0:
                 raise os_error(errno.EMFILE, path)
             self.descriptors_left -= 1
+
+    def _give_back(self) -> None:
+        if self.descriptors_left is not None and self.keeps_what_it_closes:
+            self.descriptors_left += 1
 
     def _enter(self, kind: str, path: str, size_bytes: int = 0) -> "SimDisk":
         disk = self._disk
@@ -124,6 +129,7 @@ class Life(Disk):
             raise os_error(errno.EBADF, f"descriptor {fd}")
         if opened.file.lock is opened:
             opened.file.lock = None
+        self._give_back()
 
     def pwrite(self, fd: int, data: ReadableBuffer, position: int) -> int:
         opened = self._fds.get(fd)
@@ -191,6 +197,7 @@ class Life(Disk):
             if view is mapped:
                 file.maps -= 1
                 del self._maps[place]
+                self._give_back()
                 return
 
     # -- sending
@@ -232,6 +239,7 @@ class Life(Disk):
 
     def fsync_dir(self, path: str) -> None:
         self._take_descriptor(path)
+        self._give_back()
         disk = self._enter(SYNC, path)
         try:
             folder = disk.find(path)

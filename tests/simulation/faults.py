@@ -14,6 +14,7 @@ from barnabas.coordination.znodes import LeaderAndIsr
 from barnabas.core.ids import TopicPartition
 from tests.simulation.coincidences import Coincidences
 from tests.simulation.load import RECKLESS
+from tests.simulation.meetings import Meetings
 from tests.simulation.process import BrokerProcess, Process
 
 if TYPE_CHECKING:
@@ -219,6 +220,7 @@ class Faults:
                 self._spoil_a_topic,
                 self._delete_a_root,
                 *Coincidences(self).kinds,
+                *Meetings(self).kinds,
             )
             kinds += [(each, 0) for each in rare]
             chosen = [(each, weights.get(each.__name__.strip("_"), 0)) for each, _ in kinds]

@@ -31,6 +31,8 @@ CHAIN_GROUP = "chain"
 #: The topic that is deleted and made again.
 COMING = "coming"
 RECKLESS = "reckless"
+#: What names of topics begin with that a witness deletes and makes again.
+REMADE = "remade-"
 #: A table once, and now a topic with its history in an object store.
 FORMER = TopicPartition("former", 0)
 

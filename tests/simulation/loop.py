@@ -108,6 +108,9 @@ class SimLoop(asyncio.AbstractEventLoop):
         self.readers: dict[int, asyncio.Handle] = {}
         self.writers: dict[int, asyncio.Handle] = {}
         self._late: list[Callable[[], None]] = []
+        #: Work for threads that none has begun yet, and which is to join it.
+        self.held_work: list[Callable[[], None]] = []
+        self._is_held: Callable[[Any], bool] | None = None
         #: Set while a callback runs: what it has cost beyond the usual, by disk.
         self.cost_s = 0.0
         #: What the callback that runs has cost a disk that is not slow.
@@ -278,8 +281,22 @@ class SimLoop(asyncio.AbstractEventLoop):
             else:
                 future.set_exception(error)
 
-        world.after(world.random.uniform(10e-6, 200e-6), work)
+        if self._is_held is not None and self._is_held(func):
+            self.held_work.append(work)
+        else:
+            world.after(world.random.uniform(10e-6, 200e-6), work)
         return future
+
+    def hold_work(self, which: Callable[[Any], bool]) -> None:
+        """Until `release_work`, no thread gets to begin such work."""
+        self._is_held = which
+
+    def release_work(self) -> None:
+        """What waits begins now, and what comes later does not wait."""
+        self._is_held = None
+        held, self.held_work = self.held_work, []
+        for work in held:
+            self.world.after(self.world.random.uniform(10e-6, 200e-6), work)
 
     def take_fd(self) -> int:
         """The lowest that is free, as the kernel gives them out."""

@@ -58,7 +58,7 @@ def render() -> str:
             "# Mutants: does the simulation find defects?",
             "",
             f"A mutant is a small defect that is put into shipping code. There are {len(MUTANTS)}",
-            f"(`tests/simulation/mutants.py`), and the simulation finds {len(noticed)} of them within 300 seeds.",
+            f"(`tests/simulation/mutants/`), and the simulation finds {len(noticed)} of them within 300 seeds.",
             "A change of barnabas or of the simulation may change which seed finds a mutant:",
             "`python -m tests.simulation.hunt --again` searches again. Results are in `tests/simulation/mutants.json`,",
             "and `python -m tests.simulation.mutant_table` writes this page from them. To see one:",

@@ -146,6 +146,15 @@ RARE_PROFILES: dict[str, Profile] = {
                    "transaction.partition.verification.enable": "true"}},
         {"kill": 2, "kill_leader": 1, "pause": 1, "reset_connections": 1},
     ),
+    #: Who lies in wait for a successor: of a producer, a coordinator, a leader (`successions.py`). Epochs are soon used up.
+    "successions": Profile(
+        {**_FAST, "seconds": 25.0, "pace_s": (0.1, 0.5), "fault_every_s": (5.0, 9.0), "network_s": 0.002,
+         "replica_lag_ms": 5_000, "session_timeout_ms": 6_000, "segment_bytes": 1_048_576, "producers": 1,
+         "transactional": 1, "readers": 1, "group_members": 0, "guests": 0, "has_keeper": True, "has_admin": False,
+         "has_table": False, "has_acks_one": False, "last_epoch": 2, "ambushers": 1,
+         "ambushes": ("uses_up_its_epochs", "changes_its_assignor", "is_cut_while_it_is_copied")},
+        {"kill": 1, "reset_connections": 1},
+    ),
     #: Coincidences: each fault waits until something is half done, and strikes then (`coincidences.py`).
     "coincidences": Profile(
         {**_FAST, "brokers": 5, "seconds": 30.0, "pace_s": (0.1, 0.5), "network_s": 0.01, "fault_every_s": (0.2, 1.0),
@@ -158,11 +167,30 @@ RARE_PROFILES: dict[str, Profile] = {
          "replace_a_plan": 1, "move_from_who_is_away": 1, "lose_a_whole_isr": 1, "miss_an_epoch": 2},
         kinds=3,
     ),
+    #: Likewise, with all kinds by turns in each seed, and with clients of its own (`meetings.py`, `witnesses.py`).
+    "meetings": Profile(
+        {**_FAST, "brokers": 4, "seconds": 25.0, "pace_s": (0.1, 0.5), "network_s": 0.004, "fault_every_s": (0.2, 0.4),
+         "session_timeout_ms": 3_000, "replica_lag_ms": 4_000, "segment_bytes": 1_048_576, "transactional": 0,
+         "producers": 2, "readers": 1, "group_members": 0, "guests": 0, "has_keeper": False, "has_admin": False,
+         "has_table": False, "has_acks_one": False, "has_witnesses": True, "snap_count": 60, "has_locked_znodes": True,
+         "fixed": {"log.flush.interval.messages": "9223372036854775807", "log.flush.interval.ms": "9223372036854775807",
+                   "replica.fetch.wait.max.ms": "1000",
+                   "log.flush.start.offset.checkpoint.interval.ms": "500"}},
+        {"meet": 1},
+    ),
 }  # fmt: skip
 _NAMES = list(PROFILES)
 #: By turns; the others have seeds of their own, which were a mix before: so no other seed has changed.
 _RARE_NAMES = ["moves", "starts", "strangers", "members", "refusals", "flushed"]
-_OWN = {6: "coincidences", 12: "twice", 18: "ambushes", 30: "coincidences", 42: "ambushes"}
+_OWN = {
+    6: "coincidences",
+    12: "twice",
+    18: "ambushes",
+    24: "meetings",
+    30: "coincidences",
+    36: "successions",
+    42: "ambushes",
+}
 
 
 def name_of(seed: int) -> str:

@@ -74,6 +74,8 @@ class Scenario:
     #: Clients that have something happen at the very moment at which it hurts, and what they do, by name; empty: everything.
     ambushers: int = 0
     ambushes: tuple[str, ...] = ()
+    #: Clients of the meetings that faults bring about (`witnesses.py`).
+    has_witnesses: bool = False
     #: How much of its partition a coordinator reads in one step; 0: as much as it does where nobody says otherwise.
     load_step_bytes: int = 0
     #: What the administrator does, by name; empty: the seed chooses.

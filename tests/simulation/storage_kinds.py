@@ -1,10 +1,20 @@
-"""Which trouble the logs of a seed have: of twenty seeds, eight have any, and the others one kind, often."""
+"""Which trouble the logs of a seed have: of forty seeds, nine have any, and the others one kind, often."""
 
 from collections.abc import Callable
 from typing import NamedTuple
 
 from tests.simulation.storage_damage import DamagedWorld, KilledWorld, RepairedWorld, SwappedWorld
+from tests.simulation.storage_moments import (
+    AbortedWorld,
+    FlushingWorld,
+    HastyWorld,
+    RemadeWorld,
+    RewrittenWorld,
+    UnendedWorld,
+    UnlinkedWorld,
+)
 from tests.simulation.storage_moves import MovingWorld
+from tests.simulation.storage_poor import PoorCleanerWorld, PoorWorld
 from tests.simulation.storage_scarce import ScarceWorld
 from tests.simulation.storage_settings import ChangingWorld
 from tests.simulation.storage_turns import ReadingWorld, TransactionsWorld
@@ -22,6 +32,8 @@ class Kind(NamedTuple):
 
 def kind_of(seed: int) -> Kind:
     is_even = seed % 2 == 0
+    if (later := _later(seed % 40, is_journaled=seed // 40 % 2 == 0)) is not None:
+        return later
     if seed % 20 in (7, 16):
         return Kind(MovingWorld, MovingWorld.run_moves, 25, is_even)
     if seed % 10 == 9:
@@ -30,8 +42,7 @@ def kind_of(seed: int) -> Kind:
         return Kind(StorageWorld, StorageWorld.run_cuts, 25, is_even)
     if seed % 20 in (2, 13):
         return Kind(StorageWorld, StorageWorld.run_losses, 25, is_even)
-    later = _later(seed % 40, is_journaled=seed // 40 % 2 == 0)
-    return later or Kind(StorageWorld, StorageWorld.run, 150, is_even)
+    return Kind(StorageWorld, StorageWorld.run, 150, is_even)
 
 
 def _later(rest: int, *, is_journaled: bool) -> Kind | None:
@@ -45,5 +56,14 @@ def _later(rest: int, *, is_journaled: bool) -> Kind | None:
         32: Kind(KilledWorld, KilledWorld.run_kills, 15, False),
         18: Kind(TransactionsWorld, TransactionsWorld.run_transactions, 40, is_journaled),
         38: Kind(ReadingWorld, ReadingWorld.run_reads, 3, is_journaled),
+        11: Kind(HastyWorld, HastyWorld.run_hasty_moves, 15, is_journaled),
+        17: Kind(RemadeWorld, RemadeWorld.run_deletions, 10, is_journaled),
+        20: Kind(RewrittenWorld, RewrittenWorld.run_rewrites, 20, False),
+        21: Kind(FlushingWorld, FlushingWorld.run_flushes, 20, is_journaled),
+        25: Kind(AbortedWorld, AbortedWorld.run_aborts, 25, False),
+        35: Kind(UnlinkedWorld, UnlinkedWorld.run_unlinks, 80, False),
+        33: Kind(PoorWorld, PoorWorld.run_poor, 40, is_journaled),
+        22: Kind(PoorCleanerWorld, PoorCleanerWorld.run_poor_compactions, 10, is_journaled),
+        31: Kind(UnendedWorld, UnendedWorld.run_short_ends, 40, is_journaled),
     }
     return kinds.get(rest)

@@ -13,6 +13,9 @@ from tests.simulation.storage_world import PLAIN, StorageWorld, Stored, after_ho
 
 
 class ScarceWorld(StorageWorld):
+    #: How many descriptors there may still be.
+    left_max = 12
+
     def start(self) -> None:
         self._is_offline = self._is_scarce = False
         super().start()
@@ -57,7 +60,7 @@ class ScarceWorld(StorageWorld):
                 self.restart(rng.choice(("power", "kill", "clean")))
 
     def _without_descriptors(self, change: Callable[[], None]) -> None:
-        left = self.life.descriptors_left = self.rng.randint(0, 12)
+        left = self.life.descriptors_left = self.rng.randint(0, self.left_max)
         self.tell(f"{left} descriptors are left")
         self._is_scarce = True
         try:
@@ -92,7 +95,10 @@ class ScarceWorld(StorageWorld):
         self.threads.run_pending()
 
     def _lead(self) -> None:
-        self.append(PLAIN, self.log(PLAIN), self.ledgers[PLAIN])
+        try:
+            self.append(PLAIN, self.log(PLAIN), self.ledgers[PLAIN])
+        except Refused as refused:
+            self.tell(f"refused: {refused}")  # of a transaction that was cut off, say
 
     def _follow(self) -> None:
         """What a leader has sent, of its epoch and of the next one. If it is not taken, the follower asks for it again."""
@@ -150,11 +156,20 @@ class ScarceWorld(StorageWorld):
         ledger.epoch += 1
         answers: list[Exception | None] = []
         log.truncate_then(offset, is_wanted=lambda: True, then=answers.append)
-        while not answers and len(self.threads):
-            self.threads.run_one()
+        self._finish(answers)
         if self._is_offline:
             return
-        assert answers, f"nobody says what became of the cut of {PLAIN}"
         if answers == [None]:
             ledger.batches = list(itertools.takewhile(lambda s: s.header.base_offset < offset, ledger.batches))
         ledger.cutting_to = 1 << 62
+
+    def _finish(self, answers: list[Exception | None]) -> None:
+        """What was begun: where it waits for a descriptor, it gets one."""
+        for _ in range(3):
+            while not answers and len(self.threads):
+                self.threads.run_one()
+            if answers or self._is_offline:
+                return
+            self.life.descriptors_left = None
+            self.clock_runs(1000)
+        raise AssertionError(f"nobody says what became of {PLAIN}")

@@ -7,7 +7,7 @@ against it, and everything that is derived (producers, transactions, epochs, ind
 import contextlib
 import itertools
 import struct
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
 from random import Random
@@ -33,6 +33,8 @@ from tests.simulation.disk_files import EVERYTHING, NAME, SYNC
 
 PLAIN, COMPACTED = TopicPartition("plain", 0), TopicPartition("compacted", 0)
 ROOT = "/logs"
+#: The producer of `begin_transaction`.
+_TRANSACTIONAL = 7
 CONFIGS = {
     "plain": LogConfig(
         segment_bytes=16_000,
@@ -419,6 +421,27 @@ class StorageWorld:
         struct.pack_into(">q", batch, 0, 0)  # as a client sends it: one that was stored before has an offset
         log.append_as_leader(batch, leader_epoch=ledger.epoch, now_ms=self.clock.now_ms(), origin=origin)
         ledger.batches.append(Stored(read_header(stored), bytes(stored)))
+
+    def begin_transaction(self, values: Sequence[bytes]) -> bytes:
+        """Of a producer that writes nothing else. Answers with the marker that aborts it."""
+        log, ledger, now_ms = self.log(PLAIN), self.ledgers[PLAIN], self.clock.now_ms()
+        entry = log.producers.entry(_TRANSACTIONAL)
+        known = ledger.producer_epochs
+        epoch = entry.producer_epoch if entry is not None else known.get(_TRANSACTIONAL, -1) + 1
+        known[_TRANSACTIONAL] = epoch
+        builder = BatchBuilder(
+            producer_id=_TRANSACTIONAL,
+            producer_epoch=epoch,
+            base_sequence=0 if entry is None or entry.last_sequence < 0 else entry.last_sequence + 1,
+            transactional=True,
+        )
+        for value in values:
+            builder.append(b"k", value, timestamp=now_ms)
+        self.append_data(PLAIN, log, ledger, bytes(builder.build()), Origin.CLIENT)
+        marker = end_txn_marker(
+            commit=False, coordinator_epoch=0, producer_id=_TRANSACTIONAL, producer_epoch=epoch, timestamp=now_ms
+        )
+        return bytes(marker)
 
     def _batch(self, log: Log, ledger: Ledger) -> tuple[bytes, Origin]:
         rng = self.rng

@@ -58,18 +58,40 @@ TROUBLES: dict[str, Profile] = {
     "nonsense": Profile(_FEW, _CALM),
     #: All brokers die just after a copy.
     "together": Profile({**_FEW, "seconds": 25.0}, {"reset_connections": 2}),
+    #: The power goes when copied segments have just left the disk, and some of them come back.
+    "back": Profile({**_FEW, "fault_every_s": (3.0, 6.0)}, {"reset_connections": 1}),
+    #: It goes when the file of a log's leader epochs has just been written again, and the store lacks some of those.
+    "newer": Profile({**_FEW, "fault_every_s": (3.0, 6.0)}, {"reset_connections": 1}),
+    #: It goes when records were deleted while a broker was busy with where its log starts.
+    "trimmed": Profile({**_FEW, "fault_every_s": (0.5, 1.5)}, {"slow_disk": 5, "reset_connections": 1}),
 }
+#: What came later has turns of those that were there, in which no mutant had been found.
+_LATER = {1: "newer", 9: "trimmed", 12: "back"}
 #: Where nothing but what is in memory tells what the store has, and nothing stays there.
 _SMALL_CACHES = {
     "remote.log.index.file.cache.total.size.bytes": "1",
     "barnabas.remote.chunk.cache.bytes": "0",
     "remote.fetch.max.wait.ms": "5000",
 }
-SETTINGS: dict[str, dict[str, str]] = {"border": _SMALL_CACHES}
+SETTINGS: dict[str, dict[str, str]] = {
+    "border": _SMALL_CACHES,
+    # Several leave at once, and those that come back stay for a while.
+    "back": {"log.retention.check.interval.ms": "1500", "log.flush.offset.checkpoint.interval.ms": "100"},
+    "newer": {
+        "log.flush.offset.checkpoint.interval.ms": "100",
+        "log.flush.start.offset.checkpoint.interval.ms": "100",
+    },
+    "trimmed": {"log.retention.check.interval.ms": "200", "log.flush.start.offset.checkpoint.interval.ms": "60000"},
+}
 TOPIC_SETTINGS: dict[str, dict[str, str]] = {"border": {"segment.bytes": "600"}}
 #: Of the topic that may lose records: between two of its records without a transaction, and the bytes of a segment.
 HISTORY: dict[str, tuple[tuple[float, float], str]] = {"overruled": ((0.2, 0.5), "1500")}
-WEATHERS: dict[str, tuple[str, ...]] = {"border": ("well",), "late": ("well", "well", "slow")}
+WEATHERS: dict[str, tuple[str, ...]] = {
+    "border": ("well",),
+    "late": ("well", "well", "slow"),
+    "back": ("well",),
+    "newer": ("well", "away", "away"),
+}
 #: How closely brokers are looked at.
 LOOK_S = 0.003
 _RECKLESS = TopicPartition(RECKLESS, 0)
@@ -77,7 +99,10 @@ _RECKLESS = TopicPartition(RECKLESS, 0)
 
 def trouble_of(seed: int) -> str:
     """Empty: none but that of any cluster."""
-    return list(TROUBLES)[seed // 4 % len(TROUBLES)] if seed % 4 == 3 else ""
+    if seed % 4 != 3:
+        return ""
+    turn = seed // 4 % 14
+    return _LATER.get(turn) or list(TROUBLES)[turn % 7]
 
 
 class Trouble:

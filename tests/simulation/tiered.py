@@ -27,6 +27,7 @@ from tests.simulation.lineage import AbortAuditor, HistoryAuditor, HistoryReader
 from tests.simulation.load import Client
 from tests.simulation.process import BrokerProcess
 from tests.simulation.scenario import Scenario
+from tests.simulation.tier_returns import KINDS as RETURNS
 from tests.simulation.tier_troubles import HISTORY, KINDS, SETTINGS, TOPIC_SETTINGS, TROUBLES, WEATHERS, trouble_of
 
 TOPIC = {"remote.storage.enable": "true", "local.retention.bytes": "1", "retention.ms": "-1", "segment.bytes": "1500"}
@@ -88,7 +89,7 @@ class Weather:
         self._cluster = cluster
         self._chance = cluster.world.random
         self._kinds = WEATHERS.get(name, WEATHER)
-        self.trouble = KINDS[name](cluster)
+        self.trouble = {**KINDS, **RETURNS}[name](cluster)
         self.objects: dict[str, bytes] = {}
         #: Of each object, the process that put it, and its life.
         self.writers: dict[str, tuple[BrokerProcess, int]] = {}

@@ -21,8 +21,6 @@ LAG_SLACK_S = 1.0
 ELECTED_S = 2.5
 #: How long the disk of a leader may need to note that its log begins elsewhere.
 BEGUN_S = 1.0
-#: Deleted and made again by the same name: the audit knows what was acknowledged for which of them.
-IGNORED = frozenset({"coming", "reckless"})
 
 
 class Watch:
@@ -102,7 +100,7 @@ class Watch:
                 continue
             for partition in getattr(process.broker, "replicas", ()):
                 self._note_end(process, partition)
-                if partition.log is not None and partition.tp.topic not in IGNORED:
+                if partition.log is not None and not self._cluster.is_ignored(partition.tp):
                     self._look_at(process, partition, behind)
         self._behind = behind
         self._look_at_isr()
@@ -281,7 +279,7 @@ class Watch:
         ignorant: dict[tuple[TopicPartition, int], tuple[object, float]] = {}
         if controller is not None and controller.is_serving and cluster.network.is_calm:
             for tp, state in self._states.items():
-                if tp.topic in IGNORED or cluster.is_being_deleted(tp.topic):
+                if cluster.is_ignored(tp) or cluster.is_being_deleted(tp.topic):
                     continue
                 for broker in sorted({state.leader, *state.isr, *cluster.settled_replicas(tp)}):
                     process = cluster.brokers.get(broker)
@@ -319,7 +317,7 @@ class Watch:
     def told(self, whom: str, tp: TopicPartition, offset: int) -> None:
         """A client was told that this offset is committed: as many replicas have it as `min.insync.replicas` says, or the
         object store has: then a follower that was out of sync may have emptied its log."""
-        if tp in self._cluster.oracle.excused or tp.topic in IGNORED or offset <= self._told.get(tp, -1):
+        if tp in self._cluster.oracle.excused or self._cluster.is_ignored(tp) or offset <= self._told.get(tp, -1):
             return
         self._told[tp] = offset
         for process in self._cluster.brokers.values():

@@ -88,6 +88,7 @@ class ControlWatch:
                     self._look_for_the_forgotten(process, told)
                     self._look_for_strays(process, told)
                     self._look_at_settings(process, told)
+                    self._look_at_what_has_failed(process, told, states)
         self._look_at_controllers()
         self._look_at_ephemerals()
         self._look_for_the_dead(states)
@@ -220,6 +221,30 @@ class ControlWatch:
         for each in logs.dirs:
             if not each.is_online and process.is_serving:
                 self._broken("no directory fails without its disk", f"{each.path} of {process.name}")
+
+    def _look_at_what_has_failed(
+        self, process: BrokerProcess, told: object, states: dict[TopicPartition, LeaderAndIsr]
+    ) -> None:
+        """Whose log directory has failed leads nothing of what was there, while another one is in sync."""
+        nodes = self._nodes()
+        for tp, state in states.items():
+            if state.leader != process.id or self._cluster.is_ignored(tp) or delete_topic(tp.topic) in nodes:
+                continue
+            if not self._has_failed(process, tp):
+                continue
+            others = tuple((each, self._serves(each)) for each in state.isr if each != process.id)
+            are_well = [life and not self._has_failed(self._cluster.brokers[each], tp) for each, life in others]
+            same = (told, state.leader_epoch, others)
+            if any(are_well) and self._lasts(("failed", process.id, tp), same, REPLACED_S):
+                self._broken(
+                    "whose directory has failed leads nothing",
+                    f"{tp}: broker {process.id} has had no log for {REPLACED_S:.0f} s, and {others} are in sync",
+                )
+
+    def _has_failed(self, process: BrokerProcess, tp: TopicPartition) -> bool:
+        replicas = getattr(process.broker, "replicas", None)
+        partition = None if replicas is None else replicas.get(tp)
+        return partition is not None and partition.machine.role is Role.OFFLINE
 
     def _look_at_markers(self, process: BrokerProcess, markers: Any) -> None:
         states = self._cluster.partition_states()

@@ -1,0 +1,31 @@
+"""Small wrongs, each put into what ships, one at a time: the simulation must notice every one."""
+
+from tests.simulation.mutants import (
+    controller,
+    groups,
+    links,
+    replication,
+    storage,
+    storage_faults,
+    tier,
+    transactions,
+    zookeeper,
+)
+from tests.simulation.mutants.mutant import Mutant
+
+__all__ = ["MUTANTS", "Mutant"]
+
+_ALL = [
+    *replication.MUTANTS,
+    *controller.MUTANTS,
+    *storage.MUTANTS,
+    *storage_faults.MUTANTS,
+    *transactions.MUTANTS,
+    *groups.MUTANTS,
+    *zookeeper.MUTANTS,
+    *links.MUTANTS,
+    *tier.MUTANTS,
+]
+
+MUTANTS = {mutant.name: mutant for mutant in _ALL}
+assert len(MUTANTS) == len(_ALL), "two mutants have one name"

@@ -1,0 +1,146 @@
+"""Wrongs of groups, and of our client in them."""
+
+from tests.simulation.mutants.mutant import Mutant
+
+MUTANTS = [
+    # -- groups
+    Mutant(
+        "TxnOffsetCommit without a member is refused by a consumer group",
+        "groups/consumer_group.py",
+        "        if is_transactional and generation < 0 and not member_id and instance_id is None:\n"
+        "            return  # producers may leave out who consumed\n",
+        "",
+        finding="T8",
+        profile="groups",
+    ),
+    Mutant(
+        "a commit of a former generation is taken",
+        "groups",
+        "            if generation != self.generation:\n                raise Refused(ErrorCode.ILLEGAL_GENERATION)\n        elif not is_transactional:",
+        "            pass\n        elif not is_transactional:",
+        profile="groups",
+    ),
+    Mutant(
+        "offsets of an aborted transaction are kept",
+        "groups",
+        "        if not is_commit:\n            return\n        for group_id, topics in pending.by_group.items():",
+        "        for group_id, topics in pending.by_group.items():",
+        profile="transactions",
+    ),
+    Mutant(
+        "a commit is answered and not written",
+        "groups",
+        "        out.records.append(records.offset_commit(commit))\n",
+        "",
+        profile="groups",
+    ),
+    # -- the client
+    Mutant(
+        "a batch that was taken is finished again with its transaction",
+        "client/sending.py",
+        "                del self.unfinished[batch]  # at once: another one of this request may end the transaction\n",
+        "",
+        finding="seed 40",
+        profile="ambushes",
+        test="unit/client/test_client_sending.py"
+        "::test_batch_that_was_taken_is_not_finished_again_when_another_of_its_request_ends_the_transaction",
+    ),
+    Mutant(
+        "batches that wait for a connection overtake each other",
+        "client/producer.py",
+        "await self._lines.setdefault(leader, _Line()).take(self.cluster, leader)",
+        "await self.cluster.connection(leader, purpose=PRODUCE)",
+        finding="seed 7015",
+        profile="ambushes",
+        test="unit/client/test_client_producer.py"
+        "::test_batches_that_wait_for_one_connection_do_not_overtake_each_other",
+    ),
+    Mutant(
+        "our client sends Produce v12 and ends its transactions with EndTxn v4",
+        "client/transactions.py",
+        "            version_max=None if raises_epochs else _END_TXN_V1,\n",
+        "            version_max=_END_TXN_V1,\n",
+        also=(
+            ("client/producer.py", "        if self.raises_epochs and self._has_ended_one:\n", "        if False:\n"),
+        ),
+        finding="T9",
+        profile="transactions",
+        test="unit/client/test_client_transactions.py::test_late_batch_of_a_finished_transaction_is_refused",
+    ),
+    # -- members of groups that come and go
+    Mutant(
+        "a group that has just become classic is gone after a fail-over",
+        "groups/machine.py",
+        "                    [*group.tombstones(), empty.record({})],\n",
+        "                    [*group.tombstones()],\n",
+        finding="T6",
+        profile="members",
+        test="unit/groups/test_groups_migration.py::test_group_that_has_just_become_classic_is_there_after_a_failover",
+    ),
+    Mutant(
+        "a static member whose return could not be written owns its partitions for ever",
+        "groups/classic.py",
+        "            out.if_refused = take_back\n",
+        "",
+        finding="T7",
+        profile="ambushes",
+        test="unit/groups/test_groups_classic.py"
+        "::test_static_member_whose_return_could_not_be_written_is_as_before_and_expires",
+    ),
+    Mutant(
+        "regular expressions never match internal topics",
+        "groups/subscriptions.py",
+        "if pattern.fullmatch(name) and may_describe(name))",
+        'if pattern.fullmatch(name) and may_describe(name) and not name.startswith("__"))',
+        finding="T12",
+        profile="members",
+        test="unit/groups/test_groups_consumer.py::test_regular_expression_matches_internal_topics_as_well",
+    ),
+    Mutant(
+        "SyncGroup of a stable group does not renew the session",
+        "groups/classic.py",
+        "            self.heard_from(group, member, out)\n            return out.result(_synced(group, member.assignment))\n",
+        "            return out.result(_synced(group, member.assignment))\n",
+        finding="T13",
+        profile="members",
+        test="unit/groups/test_groups_classic.py::test_sync_of_a_stable_group_is_a_sign_of_life",
+    ),
+    Mutant(
+        "a new coordinator knows of members what they said first",
+        "groups/classic_group.py",
+        "                member.protocols = (chosen,)\n",
+        "                pass\n",
+        finding="seed 2 of mixed groups",
+        profile="successions",
+        test="unit/groups/test_groups_classic.py"
+        "::test_new_coordinator_loads_a_group_whose_members_have_agreed_on_another_protocol_since",
+    ),
+    Mutant(
+        "an offset that is to be kept for ever cannot be committed",
+        "groups/offsets.py",
+        "min(now_ms + request.retention_time_ms, EXPIRY_MAX_MS)",
+        "now_ms + request.retention_time_ms",
+        test="unit/groups/test_groups_offsets.py::test_offset_that_is_to_be_kept_for_ever_is_kept",
+        why="no client of the simulation speaks OffsetCommit before v5",
+    ),
+    # -- members of our own client
+    Mutant(
+        "a member that cannot learn where to begin goes on with what it had",
+        "client/group.py",
+        "        self.consumer.assign({})\n        self._consumed, self._committed = {}, {}\n",
+        "",
+        test="unit/client/test_client_group.py"
+        "::test_member_that_cannot_learn_where_to_begin_keeps_nothing_of_what_it_had",
+        why="consumers of the simulation have a protocol of their own",
+    ),
+    Mutant(
+        "a topic that was out of sight for a moment is read again",
+        "client/subscription.py",
+        "        self._seen[name] = (info.topic_id, max(count, len(info.partitions)))\n",
+        "        self._seen[name] = (info.topic_id, max(count, len(info.partitions)))\n"
+        "        count = self.counts.get(name, 0)\n",
+        test="unit/client/test_client_reading_alone.py"
+        "::test_topic_that_a_broker_did_not_know_for_a_while_is_not_read_again",
+        why="consumers of the simulation have a protocol of their own",
+    ),
+]

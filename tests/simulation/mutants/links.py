@@ -1,0 +1,85 @@
+"""Wrongs of links between clusters."""
+
+from tests.simulation.mutants.mutant import Mutant
+
+MUTANTS = [
+    Mutant(
+        "a topic that the controller has not heard of is promoted without a record",
+        "link",
+        "        count = await self._store.partition_count(name)\n",
+        "        count = self._metadata.partition_count(name)\n",
+        also=(
+            (
+                "link",
+                "        if count == 0 or (is_planned and (link.name, name) not in self._whole):\n            return\n",
+                "",
+            ),
+        ),
+        finding="link seed 9",
+        world="link",
+    ),
+    Mutant(
+        "a cluster with a link hands out producer ids as every other does",
+        "link",
+        "ProducerIdSpace((1 + zlib.crc32(cluster_id.encode()) % _RANGES) * _RANGE)",
+        "ProducerIdSpace(0)",
+        world="link",
+    ),
+    Mutant(
+        "the next leader of a mirror does not ask where the source's epochs end",
+        "link",
+        "        return self.epochs.latest_epoch\n",
+        "        return None\n",
+        world="link",
+        profile="cut",
+    ),
+    Mutant(
+        "a mirror takes records of clients",
+        "storage/log_append.py",
+        "        or config.barnabas_link_name\n",
+        "",
+        world="link",
+    ),
+    Mutant(
+        "what a leader of a mirror noted after a cut counts for replicas that still have what was cut",
+        "link/replica.py",
+        "        if last is not None and last < known.noted_in:\n",
+        "        if False:\n",
+        finding="noted after a cut",
+        world="link",
+        profile="cut",
+        test="unit/link/test_mirror_replica.py"
+        "::test_what_a_leader_noted_after_a_cut_is_not_said_of_what_others_have_not_cut",
+    ),
+    Mutant(
+        "a mirror that its replicas do not have keeps all others from their end",
+        "link/replica.py",
+        "            async with asyncio.timeout(_COMMIT_TIMEOUT_S):\n",
+        "            async with asyncio.timeout(None):\n",
+        finding="link 1",
+        world="link",
+        profile="stuck",
+        test="unit/link/test_each_by_itself.py::test_mirror_that_its_replicas_do_not_have_keeps_no_other_from_its_end",
+    ),
+    Mutant(
+        "a broker that restarts in a promotion is waited for as long as it ran before",
+        "link/steward.py",
+        "            broker: min(turns, then.get(broker, 0)) for broker, turns in now.items()\n",
+        "            broker: then.get(broker, 0) for broker in now\n",
+        finding="link 2",
+        world="link",
+        profile="long",
+        test="unit/link/test_each_by_itself.py"
+        "::test_broker_that_restarts_in_a_promotion_is_not_waited_for_as_long_as_it_ran_before",
+    ),
+    Mutant(
+        "an error of the source is taken for the absence of records where a mirror begins",
+        "link/source.py",
+        "        if found.error is not ErrorCode.NONE:  # not for want of a record\n",
+        "        if False:\n",
+        finding="link 3",
+        world="link",
+        profile="later",
+        test="unit/link/test_each_by_itself.py::test_source_that_does_not_say_where_a_mirror_begins_is_asked_again",
+    ),
+]

@@ -1,0 +1,385 @@
+"""Wrongs of replicas: the machine of a partition, sessions of followers, requests of the controller, moves."""
+
+from tests.simulation.mutants.mutant import Mutant
+
+MUTANTS = [
+    # -- replication: the machine of a partition
+    Mutant(
+        "a leader that missed an epoch counts with where its followers were",
+        "replication/machine.py",
+        "        was_led_by_another = is_new_leader or state.leader_epoch > self.leader_epoch + 1\n",
+        "        was_led_by_another = is_new_leader\n",
+        finding="missed epoch",
+        profile="coincidences",
+        test="unit/replication/test_replication_machine.py"
+        "::test_leader_that_missed_an_epoch_does_not_count_on_what_its_followers_had",
+    ),
+    Mutant(
+        "the high watermark ignores the followers",
+        "replication",
+        "                follower.in_maximal_isr\n                or (",
+        "                False\n                or (",
+    ),
+    Mutant(
+        "the high watermark moves while too few are in sync",
+        "replication",
+        "if len(self.isr) < self._min_isr or self.role is not Role.LEADER:",
+        "if self.role is not Role.LEADER:",
+    ),
+    Mutant(
+        "acks=all is answered before the followers have the record",
+        "replication",
+        "if self.high_watermark < required_offset:\n            return None",
+        "if self.high_watermark < required_offset - 1:\n            return None",
+    ),
+    Mutant(
+        "a lagging follower joins the ISR",
+        "replication",
+        "if follower.log_end < self.high_watermark or follower.log_end < self.leader_epoch_start:\n            return None",
+        "if False:\n            return None",
+        profile="sync",
+    ),
+    Mutant(
+        "a follower joins the ISR without what earlier leaders wrote",
+        "replication",
+        "if follower.log_end < self.high_watermark or follower.log_end < self.leader_epoch_start:",
+        "if follower.log_end < self.high_watermark:",
+        profile="elections",
+    ),
+    Mutant(
+        "a leader counts a shrunk ISR before the controller agrees",
+        "replication",
+        "propose = self._propose(IsrChange.SHRINK, self.isr - lagging)",
+        "propose = self._propose(IsrChange.SHRINK, self.isr - lagging)\n"
+        "                for each in self._order:\n"
+        "                    each.in_maximal_isr = each.in_maximal_isr and each.broker_id not in lagging",
+    ),
+    Mutant(
+        "a lagging follower never leaves the ISR",
+        "replication",
+        "            if lagging:\n",
+        "            if lagging and False:\n",
+    ),
+    Mutant(
+        "the end is told before the new leader knows what is committed",
+        "replication",
+        "return self.role is Role.LEADER and self.leader_epoch_start > self.high_watermark",
+        "return False",
+        profile="elections",
+    ),
+    Mutant(
+        "an old leader epoch is not fenced",
+        "replication",
+        "            if current_leader_epoch < self.leader_epoch:\n                return ErrorCode.FENCED_LEADER_EPOCH",
+        "            if current_leader_epoch < self.leader_epoch:\n                return ErrorCode.NONE",
+    ),
+    Mutant(
+        "a follower takes the leader's high watermark though its log is shorter",
+        "replication",
+        "committed = leader_high_watermark if leader_high_watermark < log_end else log_end",
+        "committed = leader_high_watermark",
+    ),
+    Mutant(
+        "a rejected ISR change is taken for accepted",
+        "replication",
+        "        if error in _NOT_APPLIED:\n            self._commit_isr(self.isr)",
+        "        if error in _NOT_APPLIED:\n            self._commit_isr(frozenset(each.broker_id for each in proposal.isr))",
+        profile="sync",
+    ),
+    Mutant(
+        "an ISR change that was lost is not repeated",
+        "replication/isr_changes.py",
+        "            if partition.machine.pending is proposal:",
+        "            if False:",
+        profile="sync",
+    ),
+    # -- replication: what rests in a follower's session
+    Mutant(
+        "a log that grows wakes no session that passes it over",
+        "replication/hosted.py",
+        "        self.fetch_purgatory.check(partition.log_end_key)\n        if partition.resting:\n",
+        "        self.fetch_purgatory.check(partition.log_end_key)\n        if False:\n",
+    ),
+    Mutant(
+        "a high watermark that moves wakes no session that passes it over",
+        "replication/hosted.py",
+        "        self.fetch_purgatory.check(partition)\n        if partition.resting:\n",
+        "        self.fetch_purgatory.check(partition)\n        if False:\n",
+    ),
+    Mutant(
+        "a log start that moves wakes no session that passes it over",
+        "replication/hosted.py",
+        "        if partition is not None and partition.resting:\n            self.stir(partition)\n",
+        "",
+        also=(
+            (
+                "replication/hosted.py",
+                "        partition = self.partitions.get(tp)\n\n    def stir",
+                "        pass\n\n    def stir",
+            ),
+        ),
+        profile="administrator",
+    ),
+    Mutant(
+        "a session that waits does not hear of what has woken",
+        "replication/hosted.py",
+        "        for session in partition.stir():\n            self.fetch_purgatory.check(session)\n",
+        "        partition.stir()\n",
+        profile="meetings",
+        test="unit/replication/test_resting_partitions.py"
+        "::test_record_in_a_resting_partition_ends_the_wait_and_only_it_is_told",
+    ),
+    Mutant(
+        "a follower outside the ISR is passed over",
+        "replication/partition.py",
+        "            and replica_id in machine.isr\n",
+        "",
+        profile="sync",
+    ),
+    Mutant(
+        "a follower is passed over before it was told what is committed",
+        "replication/partition.py",
+        "            and want.told_high_watermark == log.high_watermark\n",
+        "",
+    ),
+    Mutant(
+        "a follower that left the ISR is passed over",
+        "replication/manager.py",
+        "        self.hosted.stir(partition)\n        if settled.hw_moved:",
+        "        if settled.hw_moved:",
+        profile="sync",
+    ),
+    Mutant(
+        "a new leader epoch wakes no session that passes the partition over",
+        "replication/control_requests.py",
+        "            self._replicas.elected(partition)\n        self._replicas.wake_all(partition)\n",
+        "            self._replicas.elected(partition)\n",
+        profile="elections",
+    ),
+    Mutant(
+        "who stops leading wakes no session that passes the partition over",
+        "replication/control_requests.py",
+        "order.state.leader_epoch)\n        self._replicas.wake_all(partition)\n        leader = order.state.leader\n",
+        "order.state.leader_epoch)\n        leader = order.state.leader\n",
+        profile="elections",
+    ),
+    Mutant(
+        "what a follower asks for anew is passed over",
+        "replication/fetch_session_cache.py",
+        "                self.wake(known)\n                known.update(partition)",
+        "                known.update(partition)",
+        profile="elections",
+    ),
+    Mutant(
+        "what rested in a session that has ended rests for ever",
+        "replication/fetch_session_cache.py",
+        "            session.wake_all()\n",
+        "            pass\n",
+        profile="sync",
+    ),
+    # -- replication: requests of the controller
+    Mutant(
+        "a broker obeys before it is registered",
+        "broker.py",
+        "        await self._unless_stopped(self.registrar.register())\n",
+        "        self.server.start_accepting()\n        await self._unless_stopped(self.registrar.register())\n",
+        also=(
+            (
+                "broker.py",
+                "features.refresh()\n        self.server.start_accepting()\n",
+                "features.refresh()\n",
+            ),
+            ("replication", "    if current_epoch == NO_BROKER_EPOCH:\n        return True\n", ""),
+        ),
+        finding="R1",
+        profile="power",
+    ),
+    Mutant(
+        "a controller of the past is obeyed, whatever epoch it names",
+        "replication",
+        "return request_epoch < known_epoch",
+        "return False",
+        also=(
+            (
+                "replication",
+                "    if state.leader_epoch > current_leader_epoch:",
+                "    if state.leader_epoch != current_leader_epoch:",
+            ),
+        ),
+        profile="sync",
+    ),
+    Mutant(
+        "a request for an earlier registration is obeyed",
+        "replication",
+        "return request_epoch != NO_BROKER_EPOCH and request_epoch < current_epoch",
+        "return False",
+        profile="power",
+    ),
+    Mutant(
+        "one bad partition ends the whole LeaderAndIsr",
+        "replication",
+        "        except (LogDirFault, Refused) as error:\n            # Of this",
+        "        except LogDirFault as error:\n            # Of this",
+        profile="directories",
+        finding="R2",
+    ),
+    Mutant(
+        "a follower does not follow its new leader",
+        "replication",
+        "        elif must_refetch:\n",
+        "        elif must_refetch and False:\n",
+    ),
+    Mutant(
+        "the coordinators hear nothing of a new leader",
+        "replication",
+        "                listener(led, followed)",
+        "                listener([], followed)",
+    ),
+    Mutant(
+        "the coordinators hear nothing of a lost leadership",
+        "replication",
+        "                listener(led, followed)",
+        "                listener(led, [])",
+        profile="groups",
+    ),
+    # -- replication: partitions, fetchers, the manager
+    Mutant(
+        "a consumer reads what is not committed",
+        "replication",
+        "return log.last_stable_offset if params.isolation_level == READ_COMMITTED else log.high_watermark",
+        "return log.log_end_offset",
+    ),
+    Mutant(
+        "read_committed reads past open transactions",
+        "replication",
+        "return log.last_stable_offset if params.isolation_level == READ_COMMITTED else log.high_watermark",
+        "return log.high_watermark",
+        profile="transactions",
+    ),
+    Mutant(
+        "a follower's diverging log is not noticed",
+        "replication",
+        "        if end.epoch < last_fetched_epoch or end.end_offset < fetch_offset:",
+        "        if False:",
+        profile="elections",
+    ),
+    Mutant(
+        "read_committed is told of no aborted transactions",
+        "replication",
+        "        if params.isolation_level == READ_COMMITTED and not from_follower:",
+        "        if False:",
+    ),
+    Mutant(
+        "a follower does not take over the leader's log start",
+        "replication",
+        "        if log.log_start_offset < leader_log_start <= log.high_watermark:",
+        "        if False:",
+        profile="administrator",
+    ),
+    Mutant(
+        "a follower takes records of a later epoch than its leader's",
+        "replication/partition.py",
+        "now_ms=self._clock.now_ms(), leader_epoch=self.machine.leader_epoch)\n",
+        "now_ms=self._clock.now_ms())\n",
+        finding="KAFKA-18723",
+        test="unit/replication/test_follower_truncation.py::test_follower_takes_nothing_of_a_later_epoch_than_its_leader",
+        why="answers are sent at once in a simulated network",
+    ),
+    Mutant(
+        "a deletion is answered while checkpoints name the log",
+        "replication/control_requests.py",
+        "        await forgotten.wait()\n",
+        "",
+        finding="storage reading 5",
+        profile="meetings",
+        test="unit/replication/test_control_requests.py::test_partition_on_a_dead_disk_is_not_said_to_be_deleted",
+    ),
+    # -- moves between log directories, and the session of a broker
+    Mutant(
+        "a log that moves back does not wait for the one that it replaced",
+        "replication/log_dir_moves.py",
+        "            if not await self._waits_for_the_move_before(partition.tp):\n",
+        "            if True:\n",
+        finding="core 1",
+        profile="moves",
+        test="unit/storage/manager/test_moves.py::test_move_back_waits_until_the_log_of_the_first_move_has_gone",
+    ),
+    Mutant(
+        "a leader whose replica was moved away while it was away leads on",
+        "replication/control_requests.py",
+        "            if is_former or leader_epoch > partition.machine.leader_epoch:\n",
+        "            if is_former:\n",
+        finding="control 3",
+        profile="coincidences",
+        test="unit/replication/test_control_requests.py"
+        "::test_leader_whose_replica_has_moved_while_it_was_away_leads_no_more",
+    ),
+    Mutant(
+        "a copy keeps what its log was cut of",
+        "replication/log_dir_moves.py",
+        "        cut_at = current.take_cut()\n",
+        "        cut_at = None\n",
+        finding="KAFKA-18723",
+        profile="successions",
+        test="unit/storage/manager/test_moves.py"
+        "::test_log_that_is_cut_and_written_over_while_it_is_read_for_its_copy_is_copied_as_it_is",
+    ),
+    # -- settings that change, and a process without a free descriptor
+    Mutant(
+        "a coordinator does not load a partition whose log moves to another directory meanwhile",
+        "server/coordinator_log.py",
+        "        while offset < (end := (log := replica.local_log).log_end_offset):\n",
+        "        log = replica.local_log\n        while offset < (end := log.log_end_offset):\n",
+        also=(
+            (
+                "server/coordinator_log.py",
+                "                if replica.log in (None, log):\n                    raise\n                continue\n",
+                "                raise\n",
+            ),
+        ),
+        finding="core 9",
+        profile="ambushes",
+        test="unit/replication/test_coordinator_log.py::test_load_goes_on_in_the_directory_that_the_log_has_moved_to",
+    ),
+    Mutant(
+        "records that wait for the disk while their log moves are refused",
+        "replication/appends.py",
+        "            if error is not None and partition.log not in (None, flushed_log):\n",
+        "            if False:\n",
+        finding="core 10",
+        profile="ambushes",
+        test="unit/replication/test_replica_manager.py"
+        "::test_records_that_wait_for_the_disk_while_their_log_moves_are_acknowledged",
+    ),
+    Mutant(
+        "a replica of a former topic of that name leads on",
+        "replication/control_requests.py",
+        "            if is_former or leader_epoch > partition.machine.leader_epoch:\n",
+        "            if leader_epoch > partition.machine.leader_epoch:\n",
+        finding="storage reading 5",
+        profile="meetings",
+        test="unit/replication/test_control_requests.py"
+        "::test_leader_of_a_former_topic_of_that_name_leads_no_more_whatever_its_epoch",
+    ),
+    # -- with flush.messages, what is acknowledged is on disk
+    Mutant(
+        "with flush.messages a follower acknowledges what is not on its disk",
+        "replication/fetcher.py",
+        "            *(replica.flush() for replica in unflushed),\n",
+        "",
+        finding="core 2",
+        profile="flushed",
+        test="unit/replication/test_replica_fetcher.py"
+        "::test_records_that_have_to_be_flushed_are_acknowledged_when_they_are_on_disk",
+    ),
+    Mutant(
+        "acks=all confirms a record that was cut during its flush",
+        "replication/machine.py",
+        "        if self.role is not Role.LEADER or self.leaderships != leadership:\n",
+        "        if self.role is not Role.LEADER:\n",
+        finding="R5",
+        profile="ambushes",
+        test="unit/replication/test_replica_manager.py"
+        "::test_record_that_was_cut_while_the_disk_was_slow_is_not_acknowledged",
+    ),
+]

@@ -1,0 +1,359 @@
+"""Wrongs of logs under trouble: damaged small files, no free descriptor, settings that change, flushes, moves."""
+
+from tests.simulation.mutants.mutant import Mutant
+
+MUTANTS = [
+    # -- moves between log directories, and the session of a broker
+    Mutant(
+        "of two logs of one partition the one that goes less far is used",
+        "storage/manager_moves.py",
+        "    leaving = min(one, other, key=_reach)\n",
+        "    leaving = max(one, other, key=_reach)\n",
+        finding="core 1",
+        world="storage",
+        test="unit/storage/manager/test_log_manager.py"
+        "::test_of_one_partition_in_two_directories_the_one_that_goes_further_is_used",
+    ),
+    Mutant(
+        "a broker that finds one partition twice does not start",
+        "storage/manager_moves.py",
+        "    if None not in (one.topic_id, other.topic_id) and one.topic_id != other.topic_id:\n",
+        "    if one is not other:\n",
+        finding="core 1",
+        world="storage",
+        test="unit/storage/manager/test_log_manager.py"
+        "::test_of_one_partition_in_two_directories_the_one_that_goes_further_is_used",
+    ),
+    # -- what the loop reads, and small files that are damaged
+    Mutant(
+        "a truncation reads segments on the event loop",
+        "storage/truncation.py",
+        "        state.env.threads.run(truncation.run, done)\n",
+        "        from barnabas.storage.environment import InlineThreads\n\n        InlineThreads().run(truncation.run, done)\n",
+        finding="R4",
+        world="storage",
+        test="unit/storage/log/test_truncation.py::test_event_loop_reads_no_segment_for_a_cut",
+    ),
+    Mutant(
+        "a segment whose records are all deleted is read whole for a timestamp",
+        "storage/log_read.py",
+        "    if start is None:\n        return None  # the log starts after all of it: DeleteRecords\n",
+        "",
+        also=(
+            (
+                "storage/log_read.py",
+                "    for at, header in segment.headers(start.position):\n",
+                "    for at, header in segment.headers(0 if start is None else start.position):\n",
+            ),
+        ),
+        finding="core 4",
+        world="storage",
+        test="unit/storage/log/test_read.py::test_segment_whose_records_are_all_deleted_is_not_read_for_a_timestamp",
+    ),
+    Mutant(
+        "a damaged index of aborted transactions makes a clean start forget all producers",
+        "storage/recovery.py",
+        "        if clean and not self._had_snapshots:\n",
+        "        if clean and not self._snapshots.offsets:\n",
+        also=(
+            (
+                "storage/recovery.py",
+                "        producers = self._new_producers()\n        rebuild_producers(\n",
+                "        producers = self._new_producers()\n        self._snapshots.remove_outside(self._log_start, offset)\n"
+                "        rebuild_producers(\n",
+            ),
+        ),
+        finding="R6",
+        world="storage",
+        test="unit/storage/log/test_recovery.py::test_producers_of_a_log_that_was_closed_cleanly_survive_a_repair",
+    ),
+    Mutant(
+        "an index of aborted transactions that is built again gets its name before it is on disk",
+        "storage/segment_recovery.py",
+        "        disk.fsync_path(aside.path)\n",
+        "",
+        finding="storage seed 248",
+        world="storage",
+        test="unit/storage/log/test_recovery.py"
+        "::test_index_of_aborted_transactions_that_is_built_again_is_on_disk_before_it_gets_its_name",
+    ),
+    Mutant(
+        "a damaged tail keeps a damaged index of aborted transactions from being built again",
+        "storage/segment_recovery.py",
+        "    except (CorruptSegment, _Damage) as error:\n",
+        "    except ZeroDivisionError as error:\n",
+        finding="storage seed 1728",
+        world="storage",
+        test="unit/storage/log/test_recovery.py"
+        "::test_damaged_tail_keeps_no_damaged_index_of_aborted_transactions_from_being_built_again",
+    ),
+    Mutant(
+        "a deleted segment whose log alone comes back has aborted nothing",
+        "storage/leftovers.py",
+        "    came_back = _came_back([parsed for _, parsed in files if parsed is not None])\n",
+        "    came_back: set[int] = set()\n",
+        finding="storage seed 292",
+        world="storage",
+        test="unit/storage/log/test_recovery.py"
+        "::test_deleted_segment_whose_log_alone_comes_back_gets_its_indexes_again",
+    ),
+    Mutant(
+        "what was aborted in a deleted segment is gone before it is sure that its log is",
+        "storage/log_segments.py",
+        "            if any(names.TXN_INDEX_SUFFIX in path and env.disk.exists(path) for path in here):\n",
+        "            if False:\n",
+        finding="storage seed 185",
+        world="storage",
+        test="unit/storage/log/test_recovery.py::test_deleted_segment_never_comes_back_without_what_was_aborted_in_it",
+    ),
+    Mutant(
+        "a start unlinks what was aborted in a deleted segment before it is sure that its log is gone",
+        "storage/leftovers.py",
+        "    if any(name.endswith(names.TXN_INDEX_SUFFIX + names.DELETED_SUFFIX) for name, _ in files):\n",
+        "    if False:\n",
+        finding="storage seed 185",
+        world="storage",
+        test="unit/storage/log/test_recovery.py::test_deleted_segment_never_comes_back_without_what_was_aborted_in_it",
+    ),
+    Mutant(
+        "a start after a crash does not save where logs start",
+        "storage/manager_load.py",
+        "                is_wanted = offsets != known\n",
+        "                is_wanted = False\n",
+        finding="storage seed 1812",
+        world="storage",
+        test="unit/storage/manager/test_log_manager.py"
+        "::test_start_after_a_crash_saves_where_logs_start_before_what_of_them_is_trusted",
+    ),
+    # -- settings that change, and a process without a free descriptor
+    Mutant(
+        "a disk that fails as settings change keeps them from all other logs",
+        "storage/manager.py",
+        "            except LogDirFault as fault:\n                # The log has reported it. The others need",
+        "            except ZeroDivisionError as fault:\n                # The log has reported it. The others need",
+        finding="core 6",
+        world="storage",
+        test="unit/storage/manager/test_failing_dirs.py"
+        "::test_disk_that_fails_as_settings_change_leaves_the_settings_of_other_logs_changed",
+    ),
+    Mutant(
+        "a roll that fails leaves its segment for the next start",
+        "storage/log_segments.py",
+        "            self._discard([segment])\n            raise\n        self._flusher.unsynced.add(segment.log_path)\n",
+        "            raise\n        self._flusher.unsynced.add(segment.log_path)\n",
+        finding="core 20",
+        world="storage",
+        test="unit/storage/log/test_descriptors.py"
+        "::test_segment_that_cannot_be_begun_keeps_no_descriptor_and_hides_no_record_from_the_next_start",
+    ),
+    Mutant(
+        "a segment that could not be ended is taken for one with room",
+        "storage/segment.py",
+        "        last = self.time_index.last_entry  # opens both indexes, which then have room\n"
+        "        self._index_full = True  # if this fails",
+        "        self._index_full = True\n        last = self.time_index.last_entry  # if this fails",
+        finding="storage seed 1052",
+        world="storage",
+        test="unit/storage/log/test_descriptors.py"
+        "::test_segment_that_could_not_be_ended_takes_records_though_its_indexes_were_not_open_before",
+    ),
+    Mutant(
+        "an index entry gets its blocks after its batch was written",
+        "storage/segment.py",
+        "            self.offset_index.reserve_entry()\n            self.time_index.reserve_entry()\n",
+        "            pass\n",
+        finding="core 20",
+        world="storage",
+        test="unit/storage/log/test_descriptors.py"
+        "::test_change_without_a_free_descriptor_is_done_or_left_undone_or_the_fault_of_the_directory",
+    ),
+    Mutant(
+        "a log that was cut in part goes on",
+        "storage/log_state.py",
+        '        self.fault(descriptors.half_way(error, f"the log of {self.partition}"))\n',
+        "        self.fault(error)\n",
+        finding="core 20",
+        world="storage",
+        test="unit/storage/log/test_descriptors.py"
+        "::test_change_without_a_free_descriptor_is_done_or_left_undone_or_the_fault_of_the_directory",
+    ),
+    Mutant(
+        "a follower knows the leader epochs of what it could not append",
+        "storage/appender.py",
+        "        self._write(data, plan, first, last, max_timestamp, offset_of_max, now_ms)\n"
+        "        # Not before: what is refused for want of a descriptor comes again, and would begin its epochs where it begins itself.\n"
+        "        for header, _ in batches:\n"
+        "            self._start_epoch(header.leader_epoch, header.base_offset)\n",
+        "        for header, _ in batches:\n"
+        "            self._start_epoch(header.leader_epoch, header.base_offset)\n"
+        "        self._write(data, plan, first, last, max_timestamp, offset_of_max, now_ms)\n",
+        finding="core 20",
+        world="storage",
+        test="unit/storage/log/test_descriptors.py"
+        "::test_leader_epochs_of_what_could_not_be_appended_are_not_known_before_it_comes_again",
+    ),
+    Mutant(
+        "a cut counts on a snapshot of producers from below the log start",
+        "storage/producer_replay.py",
+        "        snapshot = None\n    start = log_start_offset if snapshot is None else snapshot.offset\n",
+        "        pass\n    start = log_start_offset if snapshot is None else max(snapshot.offset, log_start_offset)\n",
+        finding="core 24",
+        world="storage",
+        test="unit/storage/log/test_upkeep.py"
+        "::test_transaction_whose_marker_is_below_the_log_start_is_not_open_after_a_truncation",
+    ),
+    Mutant(
+        "a follower begins a segment behind what compaction has left out",
+        "storage/appender.py",
+        "self._segments.roll(end if last - end <= RELATIVE_OFFSET_MAX else first, now_ms)\n",
+        "self._segments.roll(first, now_ms)\n",
+        finding="core 21",
+        world="storage",
+        test="unit/storage/log/test_recovery.py"
+        "::test_offsets_that_compaction_left_out_where_a_follower_began_a_segment_are_no_lost_tail",
+    ),
+    Mutant(
+        "an index that has become too small loses entries",
+        "storage/index_file.py",
+        "        return max(self._round(self.max_index_bytes), (entries + 1) * self.ENTRY_SIZE)\n",
+        "        return self._round(self.max_index_bytes)\n",
+        finding="core 22",
+        world="storage",
+        test="unit/storage/log/test_upkeep.py"
+        "::test_smaller_segment_index_bytes_cost_no_entry_of_the_segment_that_is_active",
+    ),
+    Mutant(
+        "retention deletes the segments that a worker of the cleaner reads",
+        "storage/manager.py",
+        "            if not log.config.is_compacted and not self.is_being_cleaned(log.partition):\n",
+        "            if not log.config.is_compacted:\n",
+        finding="core 23",
+        world="storage",
+        test="unit/storage/cleaner/test_cleaner.py"
+        "::test_log_that_is_no_longer_compacted_has_its_retention_after_its_cleaning",
+    ),
+    Mutant(
+        "a log that moves is deleted before its copy is on disk",
+        "storage/manager_moves.py",
+        "        self._old[old.partition] = _Old(old.directory, [])\n        self._make_safe(old, copy)\n",
+        "        self._delete(old)\n",
+        finding="core 1",
+        world="storage",
+        test="unit/storage/manager/test_moves.py::test_power_cut_at_any_step_of_a_move_takes_nothing_that_was_flushed",
+    ),
+    Mutant(
+        "of two logs of one partition the one that is used is not made durable",
+        "storage/manager_moves.py",
+        "        _make_durable(staying, disk)\n",
+        "",
+        finding="storage seed 347",
+        world="storage",
+        test="unit/storage/manager/test_moves.py::test_kill_in_a_move_and_a_power_cut_after_that_take_nothing_that_was_flushed",
+    ),
+    Mutant(
+        "a copy takes the name of a log of which a checkpoint still tells",
+        "storage/manager.py",
+        "                self._save_bounds(future.log_dir, then)\n\n        directory, disk",
+        "                then(None)\n\n        directory, disk",
+        finding="storage seed 567",
+        world="storage",
+        test="unit/storage/manager/test_moves.py::test_power_cut_in_a_move_back_takes_nothing_that_was_flushed",
+    ),
+    Mutant(
+        "what recovery or a killed process has deleted comes back with the next power cut",
+        "storage/recovery.py",
+        "        self._epoch_file.unsynced.add(doubtful[0].log_path)\n",
+        "",
+        finding="storage seeds 1035, 153",
+        world="storage",
+        test="unit/storage/log/test_recovery.py::test_first_flush_after_a_crash_syncs_the_directory",
+    ),
+    Mutant(
+        "the indexes of a segment that was being replaced are trusted",
+        "storage/recovery.py",
+        "            elif segment.base_offset in replaced:\n                segment.rebuild_indexes",
+        "            elif False:\n                segment.rebuild_indexes",
+        finding="storage seed 20021",
+        world="storage",
+        test="unit/storage/log/test_recovery.py::test_indexes_of_a_segment_that_was_being_replaced_are_built_again",
+    ),
+    Mutant(
+        "what is below a log start that was not saved counts as durable",
+        "storage/log.py",
+        "        return self._retention.maybe_increment_log_start_offset(offset, reason)\n",
+        "        moved = self._retention.maybe_increment_log_start_offset(offset, reason)\n"
+        "        self.flusher.recovery_point = max(self.flusher.recovery_point, Offset(offset))\n"
+        "        return moved\n",
+        finding="power cut 6",
+        world="storage",
+        test="simulation/test_storage_power.py::test_what_was_deleted_is_whole_where_a_power_cut_brings_it_back",
+    ),
+    Mutant(
+        "a log that starts anew without a descriptor takes its directory with it",
+        "storage/truncation.py",
+        '        state.check_descriptors()\n        logger.info("dropping all of',
+        '        logger.info("dropping all of',
+        finding="storage reading 3",
+        world="storage",
+        test="unit/storage/log/test_descriptors.py::test_cut_for_which_there_are_too_few_descriptors_is_left_undone",
+        why="the old segments close what the new one needs, unless connections take it within the turn of the loop",
+    ),
+    Mutant(
+        "a log that has begun anew is said not to have, for want of a descriptor for its bounds",
+        "storage/truncation.py",
+        "            if isinstance(error, OSError) and descriptors.are_exhausted(error) and not state.is_closed:\n",
+        "            if False:\n",
+        finding="storage seed 3",
+        world="storage",
+        test="unit/storage/log/test_descriptors.py::test_log_that_begins_anew_is_told_so_when_its_bounds_are_on_disk",
+    ),
+    Mutant(
+        "a repair of indexes that could not begin never ends",
+        "storage/segment.py",
+        "            self.is_under_repair = False  # no descriptor",
+        "            pass  # no descriptor",
+        finding="storage reading 3",
+        world="storage",
+        test="unit/storage/log/test_index_repair.py::test_repair_that_could_not_begin_is_begun_by_the_next_who_reads",
+    ),
+    Mutant(
+        "a swap of compacted segments without a descriptor is left half done",
+        "storage/log_segments.py",
+        "                if isinstance(error, OSError) and descriptors.are_exhausted(error):\n",
+        "                if False:\n",
+        finding="storage reading 3",
+        world="storage",
+        test="unit/storage/log/test_descriptors.py"
+        "::test_cleaned_segments_take_their_places_when_a_descriptor_is_free_again",
+    ),
+    # -- with flush.messages, what is acknowledged is on disk
+    Mutant(
+        "with flush.messages a leader commits what is not on its own disk",
+        "storage/log.py",
+        "        if flusher.recovery_point < flusher.due_up_to and offset > flusher.recovery_point:\n",
+        "        if False:\n",
+        finding="seed 33",
+        profile="flushed",
+        test="unit/replication/test_replica_manager.py::test_leader_commits_what_is_on_its_own_disk_too",
+    ),
+    Mutant(
+        "with flush.messages what a killed process wrote counts before it is on disk",
+        "storage/recovery.py",
+        "        if end_offset - recovery_point >= self._config.flush_messages:\n",
+        "        if False:\n",
+        finding="kill, then power",
+        profile="twice",
+        test="unit/storage/log/test_recovery.py"
+        "::test_records_of_a_killed_process_are_on_disk_before_they_count_where_flush_messages_wants_that",
+    ),
+    Mutant(
+        "the retry of a batch that is being flushed is answered at once",
+        "storage/appender.py",
+        "            flush_due=before.last_offset >= self._flusher.recovery_point and self._flusher.is_due(),\n",
+        "            flush_due=False,\n",
+        finding="core 3",
+        profile="ambushes",
+        test="unit/replication/test_replica_manager.py"
+        "::test_retry_of_a_batch_that_is_being_flushed_waits_for_the_disk_too",
+    ),
+]

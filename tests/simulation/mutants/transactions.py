@@ -1,0 +1,234 @@
+"""Wrongs of transactions, and of the coordinators of both kinds."""
+
+from tests.simulation.mutants.mutant import Mutant
+
+MUTANTS = [
+    # -- replication: the machine of a partition
+    Mutant(
+        "a coordinator that missed an epoch goes on as it was",
+        "runtime/coordinator.py",
+        "            if current.state is ShardState.ACTIVE and epoch == current.epoch + 1:\n",
+        "            if current.state is ShardState.ACTIVE:\n",
+        finding="missed epoch",
+        profile="ambushes",
+        test="unit/runtime/test_coordinator.py::test_coordinator_that_missed_an_epoch_loads_again",
+    ),
+    Mutant(
+        "a coordinator that missed its successor delivers markers of what that one has ended",
+        "transactions/coordinator.py",
+        "        if self._runtime.elected(partition, epoch):\n",
+        "        if self._runtime.elected(partition, epoch) and False:\n",
+        finding="missed epoch",
+        profile="ambushes",
+        test="unit/transactions/test_transaction_coordinator.py"
+        "::test_a_coordinator_that_missed_its_successor_sends_nothing_for_what_that_one_ended",
+    ),
+    # -- transactions
+    Mutant(
+        "a cluster that steps back does not raise the epoch that was asked for",
+        "transactions/machine.py",
+        "            decided = end(txn, identity, commit=commit, client_version",
+        "            client_version = min(client_version, self._transaction_version())\n"
+        "            decided = end(txn, identity, commit=commit, client_version",
+        finding="T4",
+        profile="transactions",
+    ),
+    Mutant(
+        "without verification no partition is added to a transaction",
+        "transactions",
+        "            and (asked is Asked.ADD or producers.transaction_verification)",
+        "            and producers.transaction_verification",
+        finding="T1",
+        profile="transactions",
+    ),
+    Mutant(
+        "offsets in a transaction are refused with the log's own error",
+        "parts",
+        "            raise Refused(coordinator_error(refusal.code), refusal.message) from refusal",
+        "            raise",
+        also=(
+            (
+                "groups",
+                "        partition = self.partition_for(request.group_id)\n        self._runtime.require(partition)\n        guard",
+                "        partition = self.partition_for(request.group_id)\n        guard",
+            ),
+        ),
+        finding="T2",
+        profile="groups",
+    ),
+    Mutant(
+        "the last producer epoch is raised",
+        "transactions",
+        "    return min(epoch, LAST_CLIENT_EPOCH) + 1",
+        "    return epoch + 1",
+        finding="T3",
+        profile="successions",
+        test="unit/transactions/test_transaction_rules.py::test_a_transaction_with_the_last_epoch_is_fenced",
+    ),
+    Mutant(
+        "an answer from before a marker confirms a batch that comes after it",
+        "transactions/verification.py",
+        "        key = (question, tuple(guards.items()))\n",
+        "        key = (question, tuple(guards))\n",
+        finding="T5",
+        profile="ambushes",
+        test="unit/transactions/test_verification.py"
+        "::test_an_answer_from_before_a_marker_confirms_no_batch_that_came_after_it",
+    ),
+    Mutant(
+        "late batches are not verified",
+        "storage",
+        "        if guard is None or entry is None or entry.guard is not guard:",
+        "        if False:",
+        also=(
+            (
+                "transactions",
+                "        return (\n            header.producer_id != NO_PRODUCER_ID\n",
+                "        return asked is Asked.ADD and (\n            header.producer_id != NO_PRODUCER_ID\n",
+            ),
+        ),
+        profile="transactions",
+    ),
+    Mutant(
+        "a decided transaction is forgotten with its coordinator",
+        "transactions",
+        "            if txn.state.is_prepared:\n                result.effects.append(Tell(_markers_of(txn)))\n",
+        "            if False:\n                result.effects.append(Tell(_markers_of(txn)))\n",
+        profile="transactions",
+    ),
+    Mutant(
+        "an open transaction has no timer after a fail-over",
+        "transactions",
+        "            elif txn.state is TransactionState.ONGOING:\n                self._watch(result, txn, now_ms)\n        result.effects",
+        "            elif False:\n                self._watch(result, txn, now_ms)\n        result.effects",
+        profile="transactions",
+    ),
+    Mutant(
+        "a partition of a transaction gets no marker",
+        "transactions",
+        "        self.left = set(message.partitions)",
+        "        self.left = set(message.partitions[1:])",
+    ),
+    Mutant(
+        "an abort commits",
+        "transactions",
+        "        transaction_result=decided.is_commit,",
+        "        transaction_result=True,",
+    ),
+    Mutant(
+        "markers without an answer are not sent again",
+        "transactions",
+        "            for marker, _ in sent:\n                self._park(marker)\n            return",
+        "            return",
+        profile="transactions",
+    ),
+    Mutant(
+        "a partition that the coordinator has not heard of is gone",
+        "transactions",
+        "                if not await self._exists(partition):",
+        "                if True:",
+        finding="1a80086",
+        profile="coincidences",
+        test="unit/transactions/test_marker_delivery.py"
+        "::test_a_partition_that_this_broker_has_not_heard_of_yet_gets_its_marker",
+    ),
+    Mutant(
+        "markers that were refused are not sent again",
+        "transactions",
+        "        if again:\n            self._park(_Marker(decided, tuple(again)))",
+        "        if again:\n            decided.left.difference_update(again)",
+        profile="transactions",
+    ),
+    Mutant(
+        "the epoch does not rise when a transaction is fenced",
+        "transactions",
+        "    epoch = _raise(txn.epoch)\n    if txn.has_kept:",
+        "    epoch = txn.epoch\n    if txn.has_kept:",
+        profile="transactions",
+    ),
+    Mutant(
+        "EndTxn of a stranger is obeyed",
+        "transactions",
+        "    if identity != txn.client:\n        raise refuse_stranger(txn, identity)\n    if txn.state is not TransactionState.ONGOING and commit:",
+        "    if txn.state is not TransactionState.ONGOING and commit:",
+        profile="transactions",
+    ),
+    Mutant(
+        "a transaction that has timed out stays open",
+        "transactions",
+        "        if txn.start_ms <= now_ms < txn.start_ms + txn.timeout_ms:\n            self._watch(result, txn, now_ms)\n            return result\n",
+        "        if True:\n            return result\n",
+        profile="transactions",
+    ),
+    Mutant(
+        "producer ids are given out twice",
+        "transactions",
+        "        self._next_id += 1\n        if self._next_block is None",
+        "        self._next_id += 0\n        if self._next_block is None",
+    ),
+    # -- coordinators
+    Mutant(
+        "a coordinator serves what it has loaded before it is committed",
+        "server",
+        "        error = await replicated\n",
+        "        error = ErrorCode.NONE\n",
+        finding="T13",
+        profile="groups",
+    ),
+    Mutant(
+        "who looks at what waits is disturbed by a failing disk",
+        "runtime",
+        "        completed = 0\n"
+        "        # Of a copy: a look at the log may find that its disk has failed, and then everybody who waits for it is woken.\n"
+        "        for operation in list(watchers):\n"
+        "            if not operation.completed and operation.is_satisfied_by(key):\n"
+        "                completed += self._finish(operation, False)\n"
+        "        return completed\n",
+        "        done = [operation for operation in watchers if operation.is_satisfied_by(key)]\n"
+        "        for operation in done:\n"
+        "            self._finish(operation, False)\n"
+        "        return len(done)\n",
+        finding="R9",
+        profile="meetings",
+        test="unit/replication/test_replica_manager.py::test_disk_that_a_long_poll_finds_broken_ends_every_wait_once",
+    ),
+    Mutant(
+        "a batch behind a refused one is judged by the log",
+        "replication",
+        "        if code not in RETRIABLE or code in _UNTRUSTED:\n            return\n",
+        "        if True:\n            return\n",
+        also=(("replication", "            self.early.elected(partition.tp)\n", "            pass\n"),),
+        finding="L2",
+        profile="refusals",
+        test="unit/replication/test_early_batches.py"
+        "::test_batches_behind_one_that_a_new_leader_refused_get_its_error_and_all_come_again_in_order",
+    ),
+    Mutant(
+        "a coordinator answers before its record is committed",
+        "runtime",
+        "        self._uncommitted.add(number)\n        limit = self._limit(responses)",
+        "        is_replayed = True\n        committed(ErrorCode.NONE)",
+        profile="groups",
+    ),
+    Mutant(
+        "a coordinator keeps its state when it is refused",
+        "runtime",
+        "            if error is ErrorCode.NONE:\n                self._answer(responses)",
+        "            if True:\n                self._answer(responses)",
+        profile="groups",
+    ),
+    Mutant(
+        "the timers of a coordinator that has moved go on",
+        "runtime",
+        "        self.state = ShardState.CLOSED\n        self._alarms.clear()",
+        "        self.state = ShardState.CLOSED",
+        profile="groups",
+    ),
+    Mutant(
+        "reads of a coordinator do not wait for what they saw",
+        "runtime",
+        "        if self._uncommitted:\n            future: asyncio.Future[None]",
+        "        if False:\n            future: asyncio.Future[None]",
+        profile="groups",
+    ),
+]

@@ -1,0 +1,223 @@
+"""Wrongs of the embedded ZooKeeper, and of the session of a broker."""
+
+from tests.simulation.mutants.mutant import Mutant
+
+MUTANTS = [
+    # -- the embedded ZooKeeper and the session
+    Mutant(
+        "a broker that was killed waits for its former session",
+        "coordination",
+        "            if self._former is not None and await self._former.end(stat.ephemeral_owner):",
+        "            if False:",
+        profile="power",
+    ),
+    Mutant(
+        "a broker keeps the key to its session only after it has registered",
+        "coordination",
+        """            await self._former.keep(await self._session.key())
+        while True:
+""",
+        "            pass\n        while True:\n",
+        also=(
+            (
+                "coordination",
+                "                self._registered(stat.czxid)\n                return self._epoch\n",
+                "                self._registered(stat.czxid)\n"
+                "                if self._former is not None:\n"
+                "                    await self._former.keep(await self._session.key())\n"
+                "                return self._epoch\n",
+            ),
+        ),
+        finding="tier seed 73",
+        profile="starts",
+        test="unit/coordination/test_registration.py"
+        "::test_broker_that_was_killed_as_it_registered_closes_that_session_too",
+    ),
+    Mutant(
+        "ZooKeeper takes a torn flush for damage",
+        "coordination",
+        "        if not mark and len(head) == RECORD_HEADER.size:",
+        "        if len(head) == RECORD_HEADER.size:",
+        finding="R11",
+        profile="coincidences",
+        test="unit/zookeeper/test_store.py::test_power_cut_may_take_any_page_of_the_last_flush",
+    ),
+    Mutant(
+        "a bad byte in a snapshot of ZooKeeper hides the older good one",
+        "coordination/embedded/snapshot.py",
+        "            table[number] = tuple((source.i32(), source.text(), source.text()) for _ in range(source.i32()))\n",
+        "            table[number] = tuple(\n"
+        '                (source.i32(), (source.buffer() or b"").decode(), (source.buffer() or b"").decode())\n'
+        "                for _ in range(source.i32())\n"
+        "            )\n",
+        finding="R11",
+        profile="meetings",
+        test="unit/zookeeper/test_store.py::test_snapshot_damaged_anywhere_is_passed_over_for_an_older_one",
+    ),
+    Mutant(
+        "ZooKeeper takes a page of zeros among acknowledged writes for the end",
+        "coordination",
+        "        if mark > at:\n",
+        "        if False:\n",
+        also=(("coordination", "            self._disk.fdatasync(self._fd)\n", "            pass\n"),),
+        profile="zookeeper",
+    ),
+    Mutant(
+        "ephemeral znodes outlive their session",
+        "coordination",
+        "        paths = tuple(self.tree.ephemerals.get(session_id, ()))",
+        "        paths = ()",
+        also=(
+            (
+                "coordination",
+                "        for path in dict.fromkeys((*txn.paths, *self.tree.ephemerals.get(session_id, ()))):",
+                "        for path in txn.paths:",
+            ),
+        ),
+        profile="zookeeper",
+    ),
+    Mutant(
+        "ZooKeeper answers before its log is synced",
+        "coordination",
+        "        if self._records:\n            held = self._waiting\n        elif self._flushing is not None:\n            held = self._flushing\n        else:\n",
+        "        if True:\n",
+        profile="zookeeper",
+    ),
+    Mutant(
+        "a conditional write ignores the version",
+        "coordination",
+        "    if expected not in (-1, current):\n        raise Refusal(Err.BAD_VERSION)\n",
+        "",
+        profile="zookeeper",
+    ),
+    Mutant(
+        "a watch is not told",
+        "coordination",
+        "        clients = table.trigger(path, event)\n",
+        "        clients = table.trigger(path, event)[1:]\n",
+    ),
+    Mutant(
+        "a repeated operation is sent twice in another order",
+        "coordination",
+        "        return self.order < other.order",
+        "        return self.order > other.order",
+    ),
+    Mutant(
+        "a foreign notification ends the broker",
+        "coordination",
+        '        except Malformed as error:\n            log.error("ignoring %s/%s: %s", self._root, name, error)\n        except Exception:',
+        "        except ZeroDivisionError:",
+        profile="meetings",
+        finding="R8",
+        test="unit/coordination/test_config_store.py::test_notification_that_makes_no_sense_is_passed_over",
+    ),
+    # -- moves between log directories, and the session of a broker
+    Mutant(
+        "a server of ZooKeeper that is behind says that a topic is gone",
+        "coordination/topic_lookup.py",
+        "        await session.catch_up(paths.BROKER_TOPICS)\n",
+        "",
+        finding="control 4",
+        test="unit/coordination/test_topic_lookup.py"
+        "::test_topic_that_a_server_of_zookeeper_has_not_heard_of_yet_exists",
+        why="the ZooKeeper of the worlds is one server",
+    ),
+    Mutant(
+        "a broker that hosts a new topic has the settings that its server of ZooKeeper knows so far",
+        "coordination/config_store.py",
+        "            await self._session.catch_up(paths.config_type(entity_type))\n",
+        "            pass\n",
+        finding="control 5",
+        test="unit/coordination/test_config_store.py"
+        "::test_settings_of_a_topic_that_a_server_of_zookeeper_has_not_heard_of_yet_are_read",
+        why="the ZooKeeper of the worlds is one server",
+    ),
+    Mutant(
+        "a broker that is not connected to ZooKeeper as it registers ends",
+        "coordination/session.py",
+        '        while (found := self._connection.key) is None:\n            await self.exists("/")\n',
+        '        if (found := self._connection.key) is None:\n            raise TypeError("no key")\n',
+        finding="seed 10",
+        profile="coincidences",
+        test="unit/coordination/test_registration.py"
+        "::test_broker_registers_when_the_connection_is_back_that_was_lost_just_before",
+    ),
+    Mutant(
+        "a broker that returns without a restart knows topics for ever that were deleted meanwhile",
+        "coordination/deleted_topics.py",
+        "        if epochs != self._told_in:\n",
+        "        if False:\n",
+        finding="core 7",
+        profile="coincidences",
+        test="unit/coordination/test_deleted_topics.py"
+        "::test_broker_that_returns_forgets_topics_that_were_deleted_meanwhile",
+    ),
+    Mutant(
+        "settings that changed while a broker was away for long are not read again",
+        "coordination/notifications.py",
+        "            self._is_reload_due = True\n",
+        "            pass\n",
+        finding="core 8",
+        profile="coincidences",
+        test="unit/coordination/test_config_store.py"
+        "::test_broker_that_was_away_for_so_long_that_notifications_are_gone_reads_all_settings_again",
+    ),
+    Mutant(
+        "where a group lives is counted by what the controller has told so far",
+        "coordination/internal_topic.py",
+        "        if self.partitions:\n            return partition_of(key, self.partitions)\n",
+        "        if counted := self._metadata.partition_count(self.name):\n            return partition_of(key, counted)\n",
+        finding="chaos 3309",
+        profile="coincidences",
+        test="unit/coordination/test_internal_topic.py"
+        "::test_group_lives_in_one_partition_whatever_the_controller_has_told_so_far",
+    ),
+    # -- what strangers write into ZooKeeper
+    Mutant(
+        "somebody who deletes the place of notifications ends every broker",
+        "coordination/notifications.py",
+        "                except ZkError as error:\n                    # Somebody has deleted it",
+        "                except ZeroDivisionError as error:\n                    # Somebody has deleted it",
+        finding="core 11",
+        profile="strangers",
+        test="unit/coordination/test_config_store.py"
+        "::test_broker_goes_on_when_somebody_has_deleted_the_place_of_notifications",
+    ),
+    Mutant(
+        "an assignment in ZooKeeper that makes no sense takes the controller from the cluster, or deletes all replicas",
+        "coordination/znodes.py",
+        "        everyone = tuple(dict.fromkeys(replicas))\n        coming, going = set(adding), set(removing)\n",
+        "        return ReplicaAssignment(tuple(replicas), adding=tuple(adding), removing=tuple(removing))\n"
+        "        everyone = tuple(dict.fromkeys(replicas))\n        coming, going = set(adding), set(removing)\n",
+        finding="core 14",
+        profile="strangers",
+        test="scenarios/controller/test_reassignment_scenarios.py"
+        "::test_assignment_that_makes_no_sense_takes_the_controller_from_nobody_and_deletes_nothing",
+    ),
+    # -- topics and settings that change while nobody looks
+    Mutant(
+        "a topic that was made again has the partitions of the former one as well",
+        "coordination/metadata_cache.py",
+        "            topic.partitions.clear()\n        for state in states:",
+        "        for state in states:",
+        profile="meetings",
+        test="unit/coordination/test_metadata_cache.py"
+        "::test_nothing_of_a_topic_is_left_when_its_successor_is_heard_of_first",
+    ),
+    Mutant(
+        "of two changes of an entity's settings at once one is lost",
+        "coordination/config_store.py",
+        "            await self._session.set(path, data, version)\n",
+        "            await self._session.set(path, data)\n",
+        profile="meetings",
+        test="unit/broker/test_broker_settings.py::test_changes_of_several_settings_at_once_lose_none",
+    ),
+    Mutant(
+        "who waits for the former life of a broker that was missed waits on",
+        "coordination/features.py",
+        "            self._broker_epochs = {**before, **now}\n",
+        "            self._broker_epochs = now\n",
+        test="unit/coordination/test_features.py::test_broker_that_returns_after_it_was_missed_is_noticed",
+        why="what waits is asked again after request.timeout.ms, and nothing is lost",
+    ),
+]
