@@ -50,6 +50,8 @@ _AWAIT_METADATA: Final = frozenset(
 )
 
 START: Final = Offset(0)
+#: A follower asks again after `replica.fetch.wait.max.ms` at the latest: 500 ms, unless somebody has set it.
+SILENT_MS: Final = 1_000
 _NOTHING: Final = FetchRecorded(False, False, None)
 _HW_MOVED: Final = FetchRecorded(True, False, None)
 _LOG_START_MOVED: Final = FetchRecorded(False, True, None)
@@ -215,6 +217,14 @@ class PartitionMachine:
         if required_acks == -1 and len(self.isr) < self._min_isr:
             return ErrorCode.NOT_ENOUGH_REPLICAS
         return ErrorCode.NONE
+
+    def silent(self, now_ms: int) -> frozenset[BrokerId]:
+        """Members of the ISR that have not fetched lately. One of them may have been elected, unheard of here."""
+        return frozenset(
+            follower.broker_id
+            for follower in self._order
+            if follower.broker_id in self.isr and now_ms - follower.last_fetch_ms > SILENT_MS
+        )
 
     def check_replicated(self, required_offset: int, leadership: int) -> ErrorCode | None:
         """For an acks=all produce that ends below `required_offset`: None while it must wait, else its answer.

@@ -156,18 +156,34 @@ class Partition:
         if error is not ErrorCode.NONE:
             raise Refused(error, self._why_not_appended(error))
         log = self.local_log
-        info = log.append_as_leader(
-            records,
-            leader_epoch=self.machine.leader_epoch,
-            origin=origin,
-            now_ms=now_ms,
-            verification_guard=verification_guard,
-        )
+        try:
+            info = log.append_as_leader(
+                records,
+                leader_epoch=self.machine.leader_epoch,
+                origin=origin,
+                now_ms=now_ms,
+                verification_guard=verification_guard,
+            )
+        except Refused as refused:
+            raise self._judged(refused, now_ms) from refused
         try:
             hw_moved = self.machine.record_append(log.log_end_offset, now_ms)
         except Exception as bug:
             raise BrokenInvariant(f"{self.tp}: what was appended cannot be counted: {bug!r}") from bug
         return Appended(info, hw_moved)
+
+    def _judged(self, refused: Refused, now_ms: int) -> Refused:
+        """What to say of a sequence that leaves something out.
+
+        A leader that was deposed and has not heard of it lacks what its successor has written. librdkafka may come to it again
+        with a batch that the successor has lost the connection of, and takes OUT_OF_ORDER_SEQUENCE_NUMBER for the end.
+        """
+        if refused.code is not ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER or not (silent := self.machine.silent(now_ms)):
+            return refused
+        return Refused(
+            ErrorCode.NOT_LEADER_OR_FOLLOWER,
+            f"another broker may lead {self.tp}: {sorted(silent)} are in sync and do not fetch from here. {refused.message}",
+        )
 
     def _why_not_appended(self, error: ErrorCode) -> str:
         if error is ErrorCode.NOT_ENOUGH_REPLICAS:

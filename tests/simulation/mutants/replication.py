@@ -382,4 +382,14 @@ MUTANTS = [
         test="unit/replication/test_replica_manager.py"
         "::test_record_that_was_cut_while_the_disk_was_slow_is_not_acknowledged",
     ),
+    Mutant(
+        "a leader of the past says that a sequence is out of order",
+        "replication/partition.py",
+        "            raise self._judged(refused, now_ms) from refused\n",
+        "            raise\n",
+        finding="chaos 3602",
+        profile="answers",
+        test="unit/replication/test_early_batches.py"
+        "::test_leader_whose_followers_are_gone_does_not_say_that_a_sequence_is_out_of_order",
+    ),
 ]

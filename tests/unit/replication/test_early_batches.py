@@ -25,6 +25,7 @@ class Leader(World):
     def __init__(self, folder: Path) -> None:
         super().__init__(folder, replicas=(ME, FOLLOWER), isr=(ME,))
         self._epoch = 0
+        self.isr: tuple[int, ...] = (ME,)
 
     def lead(self) -> None:
         self._epoch += 1
@@ -43,7 +44,7 @@ class Leader(World):
         return PartitionLeadership(
             leader=leader,
             leader_epoch=LeaderEpoch(self._epoch),
-            isr=(ME,),
+            isr=self.isr,
             partition_epoch=self._epoch,
             replicas=(ME, FOLLOWER),
         )
@@ -55,12 +56,14 @@ class Leader(World):
         builder.append(None, b"%d" % sequence, timestamp=self.clock.now_ms())
         return bytearray(builder.build())
 
-    def produce(self, sequence: int, *, producer: int = 7, epoch: int = 0, partition: int = 0) -> ErrorCode:
+    def produce(
+        self, sequence: int, *, producer: int = 7, epoch: int = 0, partition: int = 0, acks: int = -1
+    ) -> ErrorCode:
         outcomes: list[AppendOutcome] = []
         tp = TopicPartition("t", partition)
         self.manager.append(
             [AppendEntry(tp, self.batch(sequence, producer=producer, epoch=epoch))],
-            required_acks=-1,
+            required_acks=acks,
             timeout_ms=0,
             origin=Origin.CLIENT,
             on_done=outcomes.extend,
@@ -266,3 +269,26 @@ def test_refused_producer_is_told_where_the_log_starts(leader: Leader) -> None:
         on_done=outcomes.extend,
     )
     assert [(outcome.error, outcome.log_start_offset) for outcome in outcomes] == [(OUT_OF_ORDER, 2)]
+
+
+def test_leader_whose_followers_are_gone_does_not_say_that_a_sequence_is_out_of_order(leader: Leader) -> None:
+    """It may have been deposed without hearing of it: its successor has the records that the batch comes after. librdkafka had
+    lost the connection to that one, went back to the former leader, and ended. Chaos seed 3602."""
+    leader.isr = (ME, FOLLOWER)
+    leader.lead()
+    leader.fetch_as_follower(0, leader_epoch=1)
+    leader.produce(0, acks=1)
+    leader.fetch_as_follower(1, leader_epoch=1)
+    leader.clock.advance_ms(500)
+    assert leader.produce(40) is OUT_OF_ORDER
+    leader.clock.advance_ms(501)
+    assert leader.produce(40) is NOT_LEADER
+    leader.fetch_as_follower(1, leader_epoch=1)
+    assert leader.produce(40) is OUT_OF_ORDER
+
+
+def test_true_gap_is_told_by_a_leader_that_is_alone_in_sync(leader: Leader) -> None:
+    leader.lead()
+    leader.produce(0)
+    leader.clock.advance_ms(5_000)
+    assert leader.produce(40) is OUT_OF_ORDER
