@@ -187,7 +187,7 @@ class Broker:
         self.schemas = SchemaChecks(lambda: self.config, self._clock, on_thread=self._on_thread, spawn=self._spawn)
         self.dynamic.subscribe_topics(self.schemas.topic_settings_changed)
         self.dynamic.subscribe(self.schemas.settings_changed)
-        await self.security.start(self.session)
+        await self._unless_stopped(self.security.start(self.session))
         await self._open_logs()
         self._assemble()
         await self._unless_stopped(self._count_internal_topics())
@@ -195,6 +195,9 @@ class Broker:
 
     async def _find_cluster(self) -> None:
         await self.session.start()
+        await self.session.outlive(self._look_around)
+
+    async def _look_around(self) -> None:
         await create_top_level_paths(self.session)
         self.cluster_id = await create_or_get_cluster_id(self.session, lambda: format_uuid(random_uuid()))
         self.broker_id = await find_broker_id(self.config, self.session, self._platform.disk)
@@ -231,7 +234,7 @@ class Broker:
         await storage.open(
             self.broker_id,
             self.cluster_id,
-            load_settings=self.settings.start,
+            load_settings=lambda: self.session.outlive(self.settings.start),
             pool=self._pool,
             registry=self.registry,
         )
@@ -496,7 +499,7 @@ class Broker:
             await self._open_control_socket(self._control_path, self._faults)
         # Nobody is served before the epoch of this life is known: a controller that takes the former life for alive would
         # make this broker leader in an old epoch, without the records that a power cut took. Who connects meanwhile waits.
-        await self._unless_stopped(self.registrar.register())
+        await self._unless_stopped(self.session.outlive(self.registrar.register))
         # Clients keep what a broker says of features for as long as they are connected.
         self.features.on_change = lambda: self._spawn(self._refresh_features(), "cluster features")
         self.features.on_returned = self.broker_connections.brokers_returned

@@ -11,7 +11,7 @@ from barnabas.client.admin.topics import NewTopic, create_topics
 from barnabas.client.errors import BrokerRefused, ClientError
 from barnabas.coordination.paths import TOPICS, broker_id, config_entity, delete_topic, partition_state, topic
 from barnabas.coordination.registration import DuplicateBrokerId
-from barnabas.coordination.zk_errors import ZkError
+from barnabas.coordination.zk_errors import ConnectionLost
 from barnabas.coordination.znodes import LeaderAndIsr, ReplicaAssignment, TopicAssignment, decode_config
 from barnabas.core.errors import ErrorCode, Malformed
 from barnabas.core.ids import TopicPartition
@@ -618,7 +618,7 @@ def _is_zookeepers(error: BaseException | None) -> bool:
     """A broker that cannot start because ZooKeeper is away, or still knows its former life."""
     if isinstance(error, BaseExceptionGroup):
         return all(_is_zookeepers(each) for each in error.exceptions)
-    return isinstance(error, ZkError | DuplicateBrokerId)
+    return isinstance(error, ConnectionLost | DuplicateBrokerId)
 
 
 class _LogCapture(logging.Handler):

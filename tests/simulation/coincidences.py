@@ -357,7 +357,7 @@ class Coincidences(LyingInWait):
         self._when(is_time, cut, within_s=4.0)
 
     def lose_zookeeper_as_it_registers(self) -> None:
-        """A broker that is killed, and whose connection to ZooKeeper is gone in the moment in which it registers."""
+        """A broker that is killed, and whose connection to ZooKeeper, or session, is gone as it registers."""
         broker = self._choose(self._serving())
         if broker is None or not self._faults._may_kill(broker):
             return
@@ -371,9 +371,17 @@ class Coincidences(LyingInWait):
             registrar, session = broker.broker.registrar, broker.broker.session  # type: ignore[union-attr]
             register = registrar.register
 
+            has_expired = self._world.chance(0.5)
+
             async def registers() -> Any:
-                self._note(f"{broker.name} has lost its connection to ZooKeeper")
-                session._connection._client.lose_connection()  # type: ignore[union-attr]
+                nonlocal has_expired
+                if has_expired:
+                    has_expired = False
+                    self._note(f"{broker.name} has lost its session")
+                    self._cluster.expire_session(broker)
+                else:
+                    self._note(f"{broker.name} has lost its connection to ZooKeeper")
+                    session._connection._client.lose_connection()  # type: ignore[union-attr]
                 return await register()
 
             registrar.register = registers  # type: ignore[method-assign]

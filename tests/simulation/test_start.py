@@ -36,3 +36,28 @@ def test_a_broker_knows_the_features_of_the_cluster_before_it_says_which_it_has(
         return {"features": asker.features}
 
     assert in_child(first_answer) == {"features": {name: [level, level] for name, (_, level) in ANNOUNCED.items()}}
+
+
+def test_a_broker_whose_session_expires_as_it_starts_goes_on_with_the_next_one() -> None:
+    """It was the end of one that had to wait for a busy machine. Chaos seed 3607."""
+
+    def ends() -> dict[str, Any]:
+        cluster = SimCluster(1, Scenario(brokers=1))
+        broker = cluster.brokers[1]
+        expired = 0
+        cluster.zookeeper.start()
+        for delay_ms in range(40):
+            broker.start()
+            while getattr(broker.broker, "session", None) is None or not broker.broker.session.session_id:
+                cluster.world.run_until(cluster.world.now_s + 0.001)
+            cluster.world.run_until(cluster.world.now_s + delay_ms / 1000)
+            expired += not broker.is_serving
+            cluster.expire_session(broker)
+            life = broker.lives
+            cluster.world.run_until(cluster.world.now_s + 10)
+            if not broker.is_serving or broker.lives != life:
+                return {"expired": 0, "ended after ms": delay_ms}
+            broker.kill()
+        return {"expired": expired}
+
+    assert in_child(ends)["expired"] > 20

@@ -6,7 +6,6 @@ broker looks at all registrations. So a mixed cluster runs without them, and the
 left. Owner: the event loop.
 """
 
-import asyncio
 import logging
 from collections.abc import Callable, Collection, Mapping
 from typing import Final
@@ -14,7 +13,6 @@ from typing import Final
 from barnabas.coordination import paths
 from barnabas.coordination.operations import Get, GetChildren, Operation, ZkCode
 from barnabas.coordination.session import SessionState, ZooKeeperSession
-from barnabas.coordination.zk_errors import SessionExpired
 from barnabas.coordination.znodes import BrokerRegistration
 from barnabas.core.errors import Malformed
 from barnabas.core.words import TRANSACTION_VERSION
@@ -63,19 +61,8 @@ class ClusterFeatures:
 
     async def refresh(self) -> None:
         """Look at all registrations."""
-        renewed = asyncio.Event()
-        unsubscribe = self._session.on_state(lambda state: renewed.set() if state is SessionState.RENEWED else None)
-        try:
-            while True:
-                renewed.clear()
-                try:
-                    if await self._look():
-                        return
-                except SessionExpired as error:
-                    log.info("cannot read the brokers' features until there is another ZooKeeper session: %s", error)
-                    await renewed.wait()
-        finally:
-            unsubscribe()
+        while not await self._session.outlive(self._look):
+            pass
 
     def _watched(self, path: str) -> None:
         self.on_change()

@@ -14,9 +14,9 @@ import heapq
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Sequence
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from barnabas.coordination import paths
 from barnabas.coordination.operations import (
@@ -47,6 +47,8 @@ if TYPE_CHECKING:
     from barnabas.coordination.kazoo_client import Answer, KazooConnection
 
 _log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 #: Guarded writes that travel as one transaction, by number and by size; reads that travel as one request, by number.
 #: ZooKeeper takes 1 MB.
@@ -148,15 +150,9 @@ class ZooKeeperSession:
         try:
             async with asyncio.timeout(self._config.connection_timeout_ms / 1000):
                 await self._first
-                # Credentials are looked at after the connection is there: an answer says that they were taken.
-                await self.exists("/")
-                if self._config.chroot:
-                    await self.ensure_path(self._config.chroot)
-                    self._connection.chroot = self._config.chroot
-        except SessionExpired as error:
+                await self.outlive(self._settle_in)
+        except NotAuthorized:
             await self.stop()
-            if self._are_credentials_refused:
-                raise NotAuthorized(f"ZooKeeper at {self._config.hosts} refuses the credentials") from error
             raise
         except TimeoutError:
             await self.stop()
@@ -166,6 +162,19 @@ class ZooKeeperSession:
             ) from None
         finally:
             telling.cancel()
+
+    async def _settle_in(self) -> None:
+        assert self._connection is not None
+        try:
+            # Credentials are looked at after the connection is there: an answer says that they were taken.
+            await self.exists("/")
+            if self._config.chroot:
+                await self.ensure_path(self._config.chroot)
+                self._connection.chroot = self._config.chroot
+        except SessionExpired as error:
+            if self._are_credentials_refused:
+                raise NotAuthorized(f"ZooKeeper at {self._config.hosts} refuses the credentials") from error
+            raise
 
     def _tell_of_waiting(self) -> None:
         _log.warning(
@@ -253,6 +262,21 @@ class ZooKeeperSession:
     async def _one(self, operation: Operation) -> Result:
         answer = await self.batch([operation])
         return checked(operation, answer.results[0])
+
+    async def outlive(self, work: Callable[[], Awaitable[T]]) -> T:
+        """Do it again with the next session, as often as one expires meanwhile. For what may be done twice."""
+        renewed = asyncio.Event()
+        unsubscribe = self.on_state(lambda state: renewed.set() if state is SessionState.RENEWED else None)
+        try:
+            while True:
+                renewed.clear()
+                try:
+                    return await work()
+                except SessionExpired as error:
+                    _log.info("waiting for another session with ZooKeeper: %s", error)
+                    await renewed.wait()
+        finally:
+            unsubscribe()
 
     # --- batches ------------------------------------------------------------------------------------------------------
 

@@ -68,11 +68,11 @@ class SecurityParts:
         """Read ACLs and delegation tokens from ZooKeeper, if this broker uses them."""
         if isinstance(self.authorizer, AclAuthorizer):
             self.acl_store = AclStore(session, self.authorizer, self._clock)
-            await self.acl_store.start()
+            await session.outlive(self.acl_store.start)
             self._spawn(self.acl_store.run(), "acl changes")
         if self._parts.tokens.is_enabled:
             self._token_store = TokenStore(session, self._parts.tokens, self._clock)
-            await self._token_store.start()
+            await session.outlive(self._token_store.start)
             self._spawn(self._token_store.run(), "delegation token changes")
 
     def serve(self, is_controller: Callable[[], bool]) -> None:

@@ -133,6 +133,15 @@ MUTANTS = [
         why="the ZooKeeper of the worlds is one server",
     ),
     Mutant(
+        "a broker whose session expires as it registers ends",
+        "broker.py",
+        "        await self._unless_stopped(self.session.outlive(self.registrar.register))\n",
+        "        await self._unless_stopped(self.registrar.register())\n",
+        finding="chaos 3607",
+        profile="coincidences",
+        test="simulation/test_start.py::test_a_broker_whose_session_expires_as_it_starts_goes_on_with_the_next_one",
+    ),
+    Mutant(
         "a broker that is not connected to ZooKeeper as it registers ends",
         "coordination/session.py",
         '        while (found := self._connection.key) is None:\n            await self.exists("/")\n',

@@ -109,7 +109,7 @@ def test_an_expired_session_puts_the_look_off_until_there_is_another() -> None:
         def __init__(self, zk: ZooKeeperSession, ensemble: Ensemble) -> None:
             self._zk = zk
             self._ensemble: Ensemble | None = ensemble
-            self.on_state = zk.on_state
+            self.on_state, self.outlive = zk.on_state, zk.outlive
 
         async def batch(self, operations: object) -> object:
             if self._ensemble is not None:
