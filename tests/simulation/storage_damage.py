@@ -13,7 +13,8 @@ from barnabas.storage.log_types import Origin
 from barnabas.storage.segment import IndexUnderRepair
 from tests.simulation.disk_files import NAME
 from tests.simulation.disk_life import Life
-from tests.simulation.storage_world import COMPACTED, CONFIGS, PLAIN, ROOT, Crash, Promise, StorageWorld
+from tests.simulation.storage_ledger import Promise
+from tests.simulation.storage_world import COMPACTED, CONFIGS, PLAIN, ROOT, Crash, StorageWorld
 
 #: How a file of that kind may be damaged so that a start can tell. One byte that is another number cannot be told: neither an
 #: index nor a file of offsets has a checksum. A snapshot that is gone, and an index of aborted transactions, say that there was

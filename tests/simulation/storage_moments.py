@@ -9,9 +9,10 @@ from barnabas.storage import names
 from barnabas.storage.log_types import Origin
 from barnabas.storage.manager import CHECKPOINTS
 from tests.simulation.disk_files import Dir, File
+from tests.simulation.storage_ledger import Ledger, Promise
 from tests.simulation.storage_moves import MovingWorld
 from tests.simulation.storage_scarce import ScarceWorld
-from tests.simulation.storage_world import CONFIGS, PLAIN, ROOT, Crash, Ledger, Promise, StorageWorld
+from tests.simulation.storage_world import CONFIGS, PLAIN, ROOT, Crash, StorageWorld
 
 
 class HastyWorld(MovingWorld):
@@ -323,7 +324,7 @@ class UnendedWorld(ScarceWorld):
                 # It was the only one: the broker ends.
                 self.restart("kill")
                 continue
-            self._check_now()
+            self.check_now()
             for _ in range(rng.randint(2, 5)):
                 self._lead()
-            self._check_now()
+            self.check_now()

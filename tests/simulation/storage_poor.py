@@ -12,8 +12,9 @@ from barnabas.storage.log import Log
 from barnabas.storage.log_types import Origin
 from barnabas.storage.segment import IndexUnderRepair
 from tests.simulation.storage_damage import damage
+from tests.simulation.storage_ledger import Promise
 from tests.simulation.storage_scarce import ScarceWorld
-from tests.simulation.storage_world import COMPACTED, PLAIN, ROOT, Promise, StorageWorld
+from tests.simulation.storage_world import COMPACTED, PLAIN, ROOT, StorageWorld
 
 #: More tries than anything takes that goes on.
 _TRIES = 20
@@ -40,7 +41,7 @@ class PoorWorld(ScarceWorld):
             change, self.left_max = rng.choice(((self._abort, 3), (self._begin_anew_or_not, 6), (self._find_damage, 6)))
             change()
             assert not self._is_offline, "a process without a free descriptor has given up a disk that is well"
-            self._check_now()
+            self.check_now()
             if rng.random() < 0.2:
                 self.restart(rng.choice(("power", "kill", "clean")))
 
