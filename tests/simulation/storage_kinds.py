@@ -6,6 +6,7 @@ from typing import NamedTuple
 from tests.simulation.storage_damage import DamagedWorld, KilledWorld, RepairedWorld, SwappedWorld
 from tests.simulation.storage_moments import (
     AbortedWorld,
+    FailingWorld,
     FlushingWorld,
     HastyWorld,
     RemadeWorld,
@@ -64,6 +65,7 @@ def _later(rest: int, *, is_journaled: bool) -> Kind | None:
         35: Kind(UnlinkedWorld, UnlinkedWorld.run_unlinks, 80, False),
         33: Kind(PoorWorld, PoorWorld.run_poor, 40, is_journaled),
         22: Kind(PoorCleanerWorld, PoorCleanerWorld.run_poor_compactions, 10, is_journaled),
+        14: Kind(FailingWorld, FailingWorld.run_failures, 15, is_journaled),
         31: Kind(UnendedWorld, UnendedWorld.run_short_ends, 40, is_journaled),
     }
     return kinds.get(rest)

@@ -10,12 +10,11 @@ from barnabas.storage.log import Log
 from tests.simulation.storage_world import PLAIN, StorageWorld
 
 
-class ScarceWorld(StorageWorld):
-    #: How many descriptors there may still be.
-    left_max = 12
+class FallibleWorld(StorageWorld):
+    """Its directories may go offline, while something happens that is a reason for that."""
 
     def start(self) -> None:
-        self._is_offline = self._is_scarce = False
+        self._is_offline = self._may_fail = False
         super().start()
         #: Those of a directory that has gone offline are the manager's no more.
         self._logs = {partition: self.manager.get(partition) for partition in self.ledgers}
@@ -26,10 +25,15 @@ class ScarceWorld(StorageWorld):
         return log
 
     def _dir_failed(self, path: str, partitions: list[TopicPartition]) -> None:
-        if not self._is_scarce:
+        if not self._may_fail:
             super()._dir_failed(path, partitions)
         self.tell(f"{path} is offline")
         self._is_offline = True
+
+
+class ScarceWorld(FallibleWorld):
+    #: How many descriptors there may still be.
+    left_max = 12
 
     def run_short_of_descriptors(self, rounds: int) -> None:
         rng = self.rng
@@ -60,7 +64,7 @@ class ScarceWorld(StorageWorld):
     def _without_descriptors(self, change: Callable[[], None]) -> None:
         left = self.life.descriptors_left = self.rng.randint(0, self.left_max)
         self.tell(f"{left} descriptors are left")
-        self._is_scarce = True
+        self._may_fail = True
         try:
             change()
         except LogDirFault as fault:
@@ -69,7 +73,7 @@ class ScarceWorld(StorageWorld):
             self.tell(f"refused: {refused}")
         finally:
             self.life.descriptors_left = None
-            self._is_scarce = False
+            self._may_fail = False
 
     # -- what it is about to do
 
