@@ -211,6 +211,7 @@ class StorageWorld:
         before = {partition: self.promise(partition) for partition in self.ledgers}
         self.tell(f"restart: kill, and a power cut before operation {operations} of the recovery")
         self.disk.process_died(self.life)
+        self.between_lives("kill")
         self.crashes_in = operations
         with contextlib.suppress(Crash):
             self.start()
