@@ -137,9 +137,10 @@ class RottenWorld(StorageWorld):
             known, is_leaving_out = len(ledger.batches), rng.random() < 0.5
             for _ in range(rng.randint(3, 6)):
                 for _ in range(rng.randint(1, 4)):
-                    self._follow(gap=rng.choice((0, 3)) if is_leaving_out else 0)
+                    gap = rng.choice((0, 3)) if is_leaving_out else 0
+                    self.follow(self._keyed(), gap=gap)
                 self.log(PLAIN).roll(self.clock.now_ms())
-            self._follow(gap=0)
+            self.follow(self._keyed())
             self.log(PLAIN).flusher.flush()
             # Where nothing was left out, a hole shows, unless nobody knows what was flushed.
             self._is_losing_checkpoint = not is_leaving_out
@@ -149,16 +150,6 @@ class RottenWorld(StorageWorld):
             self.restart_and_lose_power(operations)
             self.crash_kinds = EVERYTHING
             self._bad = None
-
-    def _follow(self, *, gap: int) -> None:
-        """A leader that has compacted the topic once has left out what is in the gap."""
-        log, ledger = self.log(PLAIN), self.ledgers[PLAIN]
-        sent = self.sent_by_leader(self._keyed(), int(log.log_end_offset) + gap, ledger.epoch)
-        self.tell(f"{PLAIN} follows with {sent.header.base_offset}, {len(sent.data)} bytes")
-        log.append_as_follower(sent.data, now_ms=self.clock.now_ms())
-        ledger.batches.append(sent)
-        if gap:
-            ledger.gaps.add(sent.header.base_offset)
 
     def promise(self, partition: TopicPartition) -> Promise:
         promised = super().promise(partition)

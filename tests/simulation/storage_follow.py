@@ -34,14 +34,10 @@ class CutBackWorld(StorageWorld):
             self.restart(rng.choice(("power", "power", "power", "kill")))
 
     def _follow(self, count: int, *, rolls: float) -> None:
-        log, ledger = self.log(PLAIN), self.ledgers[PLAIN]
         for _ in range(count):
-            sent = self.sent_by_leader(self._keyed(), int(log.log_end_offset), ledger.epoch)
-            self.tell(f"{PLAIN} follows with {sent.header.base_offset}, {len(sent.data)} bytes")
-            log.append_as_follower(sent.data, now_ms=self.clock.now_ms())
-            ledger.batches.append(sent)
+            self.follow(self._keyed())
             if self.rng.random() < rolls:
-                log.roll(self.clock.now_ms())
+                self.log(PLAIN).roll(self.clock.now_ms())
 
 
 class ManySegmentsWorld(StorageWorld):

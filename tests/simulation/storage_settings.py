@@ -70,26 +70,20 @@ class ChangingWorld(StorageWorld):
     # -- offsets that are left out
 
     def _follow_a_leader_that_compacted(self) -> None:
-        rng, log, ledger = self.rng, self.log(PLAIN), self.ledgers[PLAIN]
+        rng, log = self.rng, self.log(PLAIN)
         for _ in range(rng.randint(1, 20)):
-            offset = int(log.log_end_offset)
             batch = self._keyed()
             will_roll = log.segments.active.should_roll(
                 size_bytes=len(batch),
                 max_timestamp=self.clock.now_ms(),
-                last_offset=offset,
+                last_offset=int(log.log_end_offset),
                 now_ms=self.clock.now_ms(),
                 segment_bytes=log.config.segment_bytes,
                 segment_ms=log.config.segment_ms,
             )
             # Often where a follower begins a segment.
-            if rng.random() < (0.5 if will_roll else 0.02):
-                offset += rng.randint(1, 5)
-                ledger.gaps.add(offset)
-            sent = self.sent_by_leader(batch, offset, ledger.epoch)
-            self.tell(f"{PLAIN} follows with {offset}, {len(batch)} bytes")
-            log.append_as_follower(sent.data, now_ms=self.clock.now_ms())
-            ledger.batches.append(sent)
+            is_leaving_out = rng.random() < (0.5 if will_roll else 0.02)
+            self.follow(batch, gap=rng.randint(1, 5) if is_leaving_out else 0)
         log.update_high_watermark(log.log_end_offset)
 
     # -- the end of a topic's compaction

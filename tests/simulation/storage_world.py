@@ -407,6 +407,16 @@ class StorageWorld:
         self.ledgers[PLAIN].remember(sent.data)
         return sent
 
+    def follow(self, data: bytes, *, gap: int = 0) -> None:
+        """The next batch of a leader. One that has compacted the topic once has left out what is in the gap."""
+        log, ledger = self.log(PLAIN), self.ledgers[PLAIN]
+        sent = self.sent_by_leader(data, int(log.log_end_offset) + gap, ledger.epoch)
+        self.tell(f"{PLAIN} follows with {sent.header.base_offset}, {len(data)} bytes")
+        log.append_as_follower(sent.data, now_ms=self.clock.now_ms())
+        ledger.batches.append(sent)
+        if gap:
+            ledger.gaps.add(sent.header.base_offset)
+
     def begin_transaction(self, values: Sequence[bytes]) -> bytes:
         """Of a producer that writes nothing else. Answers with the marker that aborts it."""
         log, ledger, now_ms = self.log(PLAIN), self.ledgers[PLAIN], self.clock.now_ms()
