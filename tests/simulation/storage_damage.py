@@ -1,4 +1,4 @@
-"""Logs whose small files are damaged, or are another segment's, or come back after they were deleted.
+"""Logs whose files are damaged, or are another segment's, or come back after they were deleted.
 
 A start builds what is damaged from the records, and what it has built is damaged no more after the next power cut.
 """
@@ -11,9 +11,10 @@ from barnabas.protocol.records import BatchBuilder, end_txn_marker
 from barnabas.storage import names
 from barnabas.storage.log_types import Origin
 from barnabas.storage.segment import IndexUnderRepair
-from tests.simulation.disk_files import NAME
+from tests.simulation.disk_files import EVERYTHING, NAME, SYNC
 from tests.simulation.disk_life import Life
-from tests.simulation.storage_world import COMPACTED, CONFIGS, PLAIN, ROOT, Crash, Promise, StorageWorld
+from tests.simulation.storage_ledger import Promise
+from tests.simulation.storage_world import COMPACTED, CONFIGS, PLAIN, ROOT, Crash, StorageWorld
 
 #: How a file of that kind may be damaged so that a start can tell. One byte that is another number cannot be told: neither an
 #: index nor a file of offsets has a checksum. A snapshot that is gone, and an index of aborted transactions, say that there was
@@ -116,6 +117,63 @@ class DamagedWorld(StorageWorld):
             self.restart(rng.choice(("clean", "clean", "kill")))
             if rng.random() < 0.6:
                 self.restart("power")
+
+
+class RottenWorld(StorageWorld):
+    """A record goes bad in the middle of a log, and a start reads all of it: the file that says how far it is on disk is lost,
+    or was not written since. What is before the record stays. What follows it goes, or stays with it: the power goes while
+    the start cuts it off, and no start after that may find a hole, and leave it."""
+
+    def __init__(self, seed: int, *, journaled: bool = False) -> None:
+        #: The place, among the batches, of what has gone bad.
+        self._bad: int | None = None
+        self._is_losing_checkpoint = False
+        super().__init__(seed, journaled=journaled)
+
+    def run_rot(self, rounds: int) -> None:
+        rng = self.rng
+        for _ in range(rounds):
+            ledger = self.ledgers[PLAIN]
+            known, is_leaving_out = len(ledger.batches), rng.random() < 0.5
+            for _ in range(rng.randint(3, 6)):
+                for _ in range(rng.randint(1, 4)):
+                    gap = rng.choice((0, 3)) if is_leaving_out else 0
+                    self.follow(self._keyed(), gap=gap)
+                self.log(PLAIN).roll(self.clock.now_ms())
+            self.follow(self._keyed())
+            self.log(PLAIN).flusher.flush()
+            # Where nothing was left out, a hole shows, unless nobody knows what was flushed.
+            self._is_losing_checkpoint = not is_leaving_out
+            self._bad = rng.randrange(max(known, 1), len(ledger.batches))
+            # Between two syncs of the directory, or before one of them.
+            self.crash_kinds, operations = rng.choice((((NAME,), rng.randint(5, 150)), ((SYNC,), rng.randint(1, 3))))
+            self.restart_and_lose_power(operations)
+            self.crash_kinds = EVERYTHING
+            self._bad = None
+
+    def promise(self, partition: TopicPartition) -> Promise:
+        promised = super().promise(partition)
+        if partition != PLAIN or self._bad is None:
+            return promised
+        before = self.ledgers[PLAIN].batches[self._bad - 1]
+        return promised._replace(durable=min(promised.durable, before.header.next_offset))
+
+    def between_lives(self, how: str) -> None:
+        if self._bad is None:
+            return
+        life = self.disk.life()
+        bad = self.ledgers[PLAIN].batches[self._bad].data
+        folder = f"{ROOT}/{names.partition_dir(PLAIN)}"
+        for name in life.listdir(folder):
+            at = life.read_file(f"{folder}/{name}").find(bad) if name.endswith(names.LOG_SUFFIX) else -1
+            if at >= 0:
+                self.tell(f"the record at position {at} of {name} goes bad")
+                self.disk.damage(f"{folder}/{name}", at + len(bad) - 1, bad[-1] ^ 1)
+        if self._is_losing_checkpoint:
+            self.tell(f"{names.RECOVERY_POINT_CHECKPOINT} is lost")
+            damage(life, f"{ROOT}/{names.RECOVERY_POINT_CHECKPOINT}", "gone")
+            self.disk.write_back()
+        self.disk.process_died(life)
 
 
 class RepairedWorld(StorageWorld):

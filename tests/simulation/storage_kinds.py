@@ -3,9 +3,11 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
-from tests.simulation.storage_damage import DamagedWorld, KilledWorld, RepairedWorld, SwappedWorld
+from tests.simulation.storage_damage import DamagedWorld, KilledWorld, RepairedWorld, RottenWorld, SwappedWorld
+from tests.simulation.storage_follow import CutBackWorld, GarbledWorld, ManySegmentsWorld
 from tests.simulation.storage_moments import (
     AbortedWorld,
+    FailingWorld,
     FlushingWorld,
     HastyWorld,
     RemadeWorld,
@@ -14,7 +16,7 @@ from tests.simulation.storage_moments import (
     UnlinkedWorld,
 )
 from tests.simulation.storage_moves import MovingWorld
-from tests.simulation.storage_poor import PoorCleanerWorld, PoorWorld
+from tests.simulation.storage_poor import PoorCleanerWorld, PoorFollowerWorld, PoorWorld
 from tests.simulation.storage_scarce import ScarceWorld
 from tests.simulation.storage_settings import ChangingWorld
 from tests.simulation.storage_turns import ReadingWorld, TransactionsWorld
@@ -64,6 +66,12 @@ def _later(rest: int, *, is_journaled: bool) -> Kind | None:
         35: Kind(UnlinkedWorld, UnlinkedWorld.run_unlinks, 80, False),
         33: Kind(PoorWorld, PoorWorld.run_poor, 40, is_journaled),
         22: Kind(PoorCleanerWorld, PoorCleanerWorld.run_poor_compactions, 10, is_journaled),
+        14: Kind(FailingWorld, FailingWorld.run_failures, 15, is_journaled),
+        4: Kind(CutBackWorld, CutBackWorld.run_cuts_back, 25, False),
+        27: Kind(ManySegmentsWorld, ManySegmentsWorld.run_deep_cuts, 10, is_journaled),
+        34: Kind(GarbledWorld, GarbledWorld.run_garbled, 30, is_journaled),
+        16: Kind(RottenWorld, RottenWorld.run_rot, 15, is_journaled),
+        36: Kind(PoorFollowerWorld, PoorFollowerWorld.run_poor_restarts, 30, is_journaled),
         31: Kind(UnendedWorld, UnendedWorld.run_short_ends, 40, is_journaled),
     }
     return kinds.get(rest)

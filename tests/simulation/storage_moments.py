@@ -3,15 +3,16 @@
 import contextlib
 from dataclasses import replace
 
-from barnabas.core.errors import Refused
+from barnabas.core.errors import LogDirFault, Refused
 from barnabas.core.ids import TopicPartition
 from barnabas.storage import names
 from barnabas.storage.log_types import Origin
 from barnabas.storage.manager import CHECKPOINTS
-from tests.simulation.disk_files import Dir, File
-from tests.simulation.storage_moves import MovingWorld
-from tests.simulation.storage_scarce import ScarceWorld
-from tests.simulation.storage_world import CONFIGS, PLAIN, ROOT, Crash, Ledger, Promise, StorageWorld
+from tests.simulation.disk_files import SYNC, Dir, File
+from tests.simulation.storage_ledger import Ledger, Promise
+from tests.simulation.storage_moves import OTHER, MovingWorld
+from tests.simulation.storage_scarce import FallibleWorld, ScarceWorld
+from tests.simulation.storage_world import CONFIGS, PLAIN, ROOT, Crash, StorageWorld
 
 
 class HastyWorld(MovingWorld):
@@ -154,6 +155,67 @@ class FlushingWorld(StorageWorld):
     def promise(self, partition: TopicPartition) -> Promise:
         promised = super().promise(partition)
         return promised._replace(durable=max(promised.durable, self._acknowledged)) if partition == PLAIN else promised
+
+
+class FailingWorld(FallibleWorld):
+    """Several logs whose records are on disk before they are acknowledged, in two directories. The disk of one fails to sync:
+    the first flush that finds out closes all logs there, and others are under way. The broker goes on with the other disk,
+    and answers. Later the disk is well again, and has what was acknowledged."""
+
+    roots = (ROOT, OTHER)
+    partitions = tuple(TopicPartition(PLAIN.topic, number) for number in range(5))
+    first_configs = {"plain": replace(CONFIGS["plain"], flush_messages=1)}
+
+    def __init__(self, seed: int, *, journaled: bool = False) -> None:
+        #: Of each log, the end of what was acknowledged.
+        self._acknowledged = dict.fromkeys(self.partitions, 0)
+        super().__init__(seed, journaled=journaled)
+
+    def run_failures(self, rounds: int) -> None:
+        rng = self.rng
+        for _ in range(rounds):
+            self._write(rng.randint(1, 20))
+            if rng.random() < 0.5:
+                self.threads.run_pending()
+            self._may_fail = True
+            failing = rng.choice(self.roots)
+            self.tell(f"no sync succeeds in {failing}")
+            self.disk.fail(failing, frozenset((SYNC,)))
+            self._write(rng.randint(1, 20))
+            if rng.random() < 0.3:
+                # It was for a moment: nobody knows which of them has failed before.
+                self.disk.heal()
+                self._write(rng.randint(0, 5))
+            self.threads.run_pending()
+            self.disk.heal()
+            # A page that could not be written counts as clean, and no later process can tell: whose disk has failed reboots.
+            self.restart("power")
+
+    def _write(self, count: int) -> None:
+        for _ in range(count):
+            partition = self.rng.choice(self.partitions)
+            try:
+                self._append(partition)
+                if self.rng.random() < 0.3:
+                    self.threads.run_one()
+            except (LogDirFault, Refused) as error:
+                self.tell(f"failed: {error}")
+
+    def _append(self, partition: TopicPartition) -> None:
+        log = self.log(partition)
+        self.append_data(partition, log, self.ledgers[partition], self._keyed(), Origin.CLIENT)
+        end = int(log.log_end_offset)
+
+        def told(error: Exception | None) -> None:
+            self.tell(f"{partition} is {'not ' if error else ''}acknowledged up to {end}")
+            if error is None:
+                self._acknowledged[partition] = max(self._acknowledged[partition], end)
+
+        log.flusher.flush_then(end, told)
+
+    def promise(self, partition: TopicPartition) -> Promise:
+        promised = super().promise(partition)
+        return promised._replace(durable=max(promised.durable, self._acknowledged[partition]))
 
 
 class AbortedWorld(StorageWorld):
@@ -323,7 +385,7 @@ class UnendedWorld(ScarceWorld):
                 # It was the only one: the broker ends.
                 self.restart("kill")
                 continue
-            self._check_now()
+            self.check_now()
             for _ in range(rng.randint(2, 5)):
                 self._lead()
-            self._check_now()
+            self.check_now()

@@ -5,7 +5,8 @@ from collections.abc import Callable
 
 from barnabas.core.ids import TopicPartition
 from barnabas.storage.log_types import Origin
-from tests.simulation.storage_world import PLAIN, ROOT, Crash, Promise, StorageWorld
+from tests.simulation.storage_ledger import Promise
+from tests.simulation.storage_world import PLAIN, ROOT, Crash, StorageWorld
 
 OTHER = "/others"
 

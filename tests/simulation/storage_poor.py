@@ -8,12 +8,14 @@ from collections.abc import Callable
 from barnabas.core.errors import LogDirFault, Refused
 from barnabas.core.ids import TopicPartition
 from barnabas.storage import names
+from barnabas.storage.file_handle import FileRange
 from barnabas.storage.log import Log
 from barnabas.storage.log_types import Origin
 from barnabas.storage.segment import IndexUnderRepair
 from tests.simulation.storage_damage import damage
+from tests.simulation.storage_ledger import Promise
 from tests.simulation.storage_scarce import ScarceWorld
-from tests.simulation.storage_world import COMPACTED, PLAIN, ROOT, Promise, StorageWorld
+from tests.simulation.storage_world import COMPACTED, PLAIN, ROOT, StorageWorld
 
 #: More tries than anything takes that goes on.
 _TRIES = 20
@@ -40,7 +42,7 @@ class PoorWorld(ScarceWorld):
             change, self.left_max = rng.choice(((self._abort, 3), (self._begin_anew_or_not, 6), (self._find_damage, 6)))
             change()
             assert not self._is_offline, "a process without a free descriptor has given up a disk that is well"
-            self._check_now()
+            self.check_now()
             if rng.random() < 0.2:
                 self.restart(rng.choice(("power", "kill", "clean")))
 
@@ -53,8 +55,8 @@ class PoorWorld(ScarceWorld):
         if log.log_end_offset == end and not self._is_offline:
             self.append_data(PLAIN, log, ledger, marker, Origin.COORDINATOR)
 
-    def _begin_anew_or_not(self) -> None:
-        """As a follower whose leader has deleted what would come next."""
+    def _begin_anew_or_not(self) -> bool:
+        """As a follower whose leader has deleted what would come next. Whether it has."""
         log, ledger = self.log(PLAIN), self.ledgers[PLAIN]
         offset = int(log.log_end_offset) + self.rng.randint(0, 5)
         self.tell(f"{PLAIN} begins anew at {offset}")
@@ -78,6 +80,7 @@ class PoorWorld(ScarceWorld):
         if answers == [None]:
             ledger.batches, ledger.deleted_below = [], offset
         ledger.cutting_to = 1 << 62
+        return answers == [None]
 
     def _find_damage(self) -> None:
         """Indexes have to be built again, and there is no descriptor for that. Whoever asks later gets them."""
@@ -114,6 +117,49 @@ class PoorWorld(ScarceWorld):
     def check(self, partition: TopicPartition, promise: Promise, how: str) -> None:
         if not self._is_damaging:  # or the first who reads would be this one
             super().check(partition, promise, how)
+
+
+class PoorFollowerWorld(PoorWorld):
+    """A follower has just started, and its leader has deleted what would come next. Nobody has opened its segments yet, but for
+    what slow connections are being sent, and those keep what they hold: it gets no descriptor by leaving them."""
+
+    left_max = 10
+
+    def __init__(self, seed: int, *, journaled: bool = False) -> None:
+        #: What the last start has to be held against: whoever looks opens all files.
+        self._unchecked: list[tuple[TopicPartition, Promise, str]] = []
+        super().__init__(seed, journaled=journaled)
+
+    def run_poor_restarts(self, rounds: int) -> None:
+        rng = self.rng
+        for _ in range(rounds):
+            for _ in range(rng.randint(1, 6)):
+                self._lead()
+            if rng.random() < 0.3:
+                self._roll()
+            self.restart(rng.choice(("power", "kill", "clean")))
+            sending = self._send()
+            has_begun_anew = self._begin_anew_or_not()
+            assert not self._is_offline, "a process without a free descriptor has given up a disk that is well"
+            self._check_start(COMPACTED if has_begun_anew else None)
+            self.check_now()
+            for each in sending:
+                each.release()
+
+    def _send(self) -> list[FileRange]:
+        log, rng = self.log(PLAIN), self.rng
+        start, end = int(log.log_start_offset), int(log.log_end_offset)
+        offsets = [rng.randrange(start, end) for _ in range(rng.randint(0, 3)) if start < end]
+        return [each for offset in offsets for each in log.read(offset, max_bytes=1000, max_offset=end).ranges]
+
+    def check(self, partition: TopicPartition, promise: Promise, how: str) -> None:
+        self._unchecked.append((partition, promise, how))
+
+    def _check_start(self, only: TopicPartition | None) -> None:
+        for partition, promise, how in self._unchecked:
+            if only in (None, partition):
+                super().check(partition, promise, how)
+        self._unchecked.clear()
 
 
 class PoorCleanerWorld(StorageWorld):

@@ -2,22 +2,19 @@
 their directory. Nobody closes a log that was left as it was: it has to be what it says, and go on."""
 
 import itertools
-import struct
 from collections.abc import Callable
 
 from barnabas.core.errors import LogDirFault, Refused
 from barnabas.core.ids import TopicPartition
-from barnabas.protocol.record_batch import read_header
 from barnabas.storage.log import Log
-from tests.simulation.storage_world import PLAIN, StorageWorld, Stored, after_holes, check_derived, content
+from tests.simulation.storage_world import PLAIN, StorageWorld
 
 
-class ScarceWorld(StorageWorld):
-    #: How many descriptors there may still be.
-    left_max = 12
+class FallibleWorld(StorageWorld):
+    """Its directories may go offline, while something happens that is a reason for that."""
 
     def start(self) -> None:
-        self._is_offline = self._is_scarce = False
+        self._is_offline = self._may_fail = False
         super().start()
         #: Those of a directory that has gone offline are the manager's no more.
         self._logs = {partition: self.manager.get(partition) for partition in self.ledgers}
@@ -28,10 +25,15 @@ class ScarceWorld(StorageWorld):
         return log
 
     def _dir_failed(self, path: str, partitions: list[TopicPartition]) -> None:
-        if not self._is_scarce:
+        if not self._may_fail:
             super()._dir_failed(path, partitions)
         self.tell(f"{path} is offline")
         self._is_offline = True
+
+
+class ScarceWorld(FallibleWorld):
+    #: How many descriptors there may still be.
+    left_max = 12
 
     def run_short_of_descriptors(self, rounds: int) -> None:
         rng = self.rng
@@ -55,14 +57,14 @@ class ScarceWorld(StorageWorld):
                 # It was the only one: the broker ends.
                 self.restart("kill")
             else:
-                self._check_now()
+                self.check_now()
             if rng.random() < 0.15:
                 self.restart(rng.choice(("power", "kill", "clean")))
 
     def _without_descriptors(self, change: Callable[[], None]) -> None:
         left = self.life.descriptors_left = self.rng.randint(0, self.left_max)
         self.tell(f"{left} descriptors are left")
-        self._is_scarce = True
+        self._may_fail = True
         try:
             change()
         except LogDirFault as fault:
@@ -71,23 +73,7 @@ class ScarceWorld(StorageWorld):
             self.tell(f"refused: {refused}")
         finally:
             self.life.descriptors_left = None
-            self._is_scarce = False
-
-    def _check_now(self) -> None:
-        """The log is what it was, or what it was to become."""
-        log, ledger = self.log(PLAIN), self.ledgers[PLAIN]
-        found = content(log)
-        first = found[0].header.base_offset if found else int(log.log_end_offset)
-        expected = [stored for stored in ledger.batches if stored.header.base_offset >= first]
-        assert found == expected, (
-            f"{PLAIN} has {[stored.header.base_offset for stored in found]}, not "
-            f"{[stored.header.base_offset for stored in expected]}"
-        )
-        end = ledger.batches[-1].header.next_offset if ledger.batches else int(log.log_end_offset)
-        assert log.log_end_offset == end, f"{PLAIN} ends at {log.log_end_offset}, not {end}"
-        if self.rng.random() < 0.5:
-            log.update_high_watermark(end)
-            check_derived(log, after_holes(found, ledger))
+            self._may_fail = False
 
     # -- what it is about to do
 
@@ -106,13 +92,8 @@ class ScarceWorld(StorageWorld):
         offset, first_epoch = int(log.log_end_offset), max(ledger.epoch, log.latest_epoch or 0)
         sent = []
         for epoch in sorted(self.rng.choices((first_epoch, first_epoch + 1), k=self.rng.randint(2, 5))):
-            batch = bytearray(self._keyed())
-            struct.pack_into(">q", batch, 0, offset)
-            struct.pack_into(">i", batch, 12, epoch)
-            header = read_header(batch)
-            ledger.remember(bytes(batch))
-            sent.append(Stored(header, bytes(batch)))
-            offset = header.next_offset
+            sent.append(self.sent_by_leader(self._keyed(), offset, epoch))
+            offset = sent[-1].header.next_offset
         self.tell(f"{PLAIN} follows: {[(s.header.base_offset, s.header.leader_epoch) for s in sent]}")
         data = b"".join(stored.data for stored in sent)
         for is_again in (False, True):

@@ -1,16 +1,15 @@
 """Logs whose topics get other settings: they are no longer compacted, or compacted again, and their indexes become smaller. A
 follower gets what a leader has left of a topic that it once compacted."""
 
-import struct
 from dataclasses import replace
 
 from barnabas.core.config.log_config import CLEANUP_COMPACT, CLEANUP_DELETE, LogConfig
 from barnabas.core.ids import TopicPartition
-from barnabas.protocol.record_batch import read_header
 from barnabas.protocol.records import BatchBuilder
 from barnabas.storage.log_types import Origin
+from tests.simulation.storage_ledger import check_indexes
 from tests.simulation.storage_moves import OTHER
-from tests.simulation.storage_world import COMPACTED, PLAIN, ROOT, StorageWorld, Stored, check_indexes
+from tests.simulation.storage_world import COMPACTED, PLAIN, ROOT, StorageWorld
 
 
 class ChangingWorld(StorageWorld):
@@ -71,28 +70,20 @@ class ChangingWorld(StorageWorld):
     # -- offsets that are left out
 
     def _follow_a_leader_that_compacted(self) -> None:
-        rng, log, ledger = self.rng, self.log(PLAIN), self.ledgers[PLAIN]
+        rng, log = self.rng, self.log(PLAIN)
         for _ in range(rng.randint(1, 20)):
-            offset = int(log.log_end_offset)
-            batch = bytearray(self._keyed())
+            batch = self._keyed()
             will_roll = log.segments.active.should_roll(
                 size_bytes=len(batch),
                 max_timestamp=self.clock.now_ms(),
-                last_offset=offset,
+                last_offset=int(log.log_end_offset),
                 now_ms=self.clock.now_ms(),
                 segment_bytes=log.config.segment_bytes,
                 segment_ms=log.config.segment_ms,
             )
             # Often where a follower begins a segment.
-            if rng.random() < (0.5 if will_roll else 0.02):
-                offset += rng.randint(1, 5)
-                ledger.gaps.add(offset)
-            struct.pack_into(">q", batch, 0, offset)
-            struct.pack_into(">i", batch, 12, ledger.epoch)
-            ledger.remember(bytes(batch))
-            self.tell(f"{PLAIN} follows with {offset}, {len(batch)} bytes")
-            log.append_as_follower(batch, now_ms=self.clock.now_ms())
-            ledger.batches.append(Stored(read_header(batch), bytes(batch)))
+            is_leaving_out = rng.random() < (0.5 if will_roll else 0.02)
+            self.follow(batch, gap=rng.randint(1, 5) if is_leaving_out else 0)
         log.update_high_watermark(log.log_end_offset)
 
     # -- the end of a topic's compaction

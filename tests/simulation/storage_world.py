@@ -7,29 +7,38 @@ against it, and everything that is derived (producers, transactions, epochs, ind
 import contextlib
 import itertools
 import struct
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Executor, Future
-from dataclasses import dataclass, field
 from random import Random
-from typing import Any, NamedTuple
+from typing import Any
 
 from barnabas.core.config.log_config import CLEANUP_COMPACT, LogConfig
 from barnabas.core.errors import Refused
 from barnabas.core.ids import TopicPartition
-from barnabas.protocol.record_batch import BatchHeader, check_crc, iter_batches, read_header
-from barnabas.protocol.records import BatchBuilder, end_txn_marker, iter_records
+from barnabas.protocol.record_batch import BatchHeader, read_header
+from barnabas.protocol.records import BatchBuilder, end_txn_marker
 from barnabas.storage.cleaner.cleaner import Cleaner
 from barnabas.storage.cleaner.settings import CleanerSettings
 from barnabas.storage.environment import InlineThreads, LogEnvironment
+from barnabas.storage.file_handle import SegmentPool
 from barnabas.storage.log import Log
 from barnabas.storage.log_types import Origin
 from barnabas.storage.manager import LogManager
 from barnabas.storage.manager_settings import ManagerSettings
-from barnabas.storage.record_check import read_marker
 from tests.manual_time import ManualClock, ManualThreads, ManualTimers
 from tests.simulation.compaction import InProcessWorker
 from tests.simulation.disk import SimDisk
 from tests.simulation.disk_files import EVERYTHING, NAME, SYNC
+from tests.simulation.storage_ledger import (
+    Ledger,
+    Promise,
+    Stored,
+    aborted_offsets,
+    after_holes,
+    check_derived,
+    content,
+    records,
+)
 
 PLAIN, COMPACTED = TopicPartition("plain", 0), TopicPartition("compacted", 0)
 ROOT = "/logs"
@@ -94,57 +103,22 @@ class RandomThreads(ManualThreads):
             InlineThreads().run(work, done)
 
 
-class Stored(NamedTuple):
-    header: BatchHeader
-    data: bytes
-
-
-@dataclass
-class Ledger:
-    """What one partition must hold."""
-
-    batches: list[Stored] = field(default_factory=list)
-    #: Everything that was ever written, by base offset.
-    history: dict[int, set[bytes]] = field(default_factory=dict)
-    #: Whether records were cut off since everything was last durable: they may come back.
-    was_cut: bool = False
-    #: A cut that is under way: what is at or above it is in doubt.
-    cutting_to: int = 1 << 62
-    epoch: int = 0
-    #: The highest log start: what is below may come back after a power cut, whole or in part.
-    deleted_below: int = 0
-    #: Base offsets before which a leader has left out others: it compacted the topic once.
-    gaps: set[int] = field(default_factory=set)
-    #: The last epoch of each producer. One that the log has forgotten goes on in the next, as clients do.
-    producer_epochs: dict[int, int] = field(default_factory=dict)
-
-    def remember(self, data: bytes) -> None:
-        self.history.setdefault(read_header(data).base_offset, set()).add(data)
-
-
-def content(log: Log) -> list[Stored]:
-    """Every batch of every segment, CRCs checked."""
-    found = []
-    for segment in log.segments:
-        data = segment.file.read(0, segment.size_bytes)
-        for position, header in iter_batches(data):
-            check_crc(data, position, header)
-            found.append(Stored(header, data[position : position + header.size_bytes]))
-    return found
-
-
 class StorageWorld:
     #: The directories of its logs.
     roots: tuple[str, ...] = (ROOT,)
     #: The settings of its topics when it begins; they may change.
     first_configs: Mapping[str, LogConfig] = CONFIGS
     is_tiering = False
+    #: Its logs.
+    partitions: tuple[TopicPartition, ...] = (PLAIN, COMPACTED)
+    #: How many segments that are not active may be open.
+    open_segments_max = 1000
 
     def __init__(self, seed: int, *, journaled: bool = False) -> None:
         self.rng = Random(seed)
         self.clock = ManualClock()
         self.disk = SimDisk(now_ns=lambda: self.clock.now_ms() * 1_000_000, journaled=journaled)
-        self.ledgers = {PLAIN: Ledger(), COMPACTED: Ledger()}
+        self.ledgers = {partition: Ledger() for partition in self.partitions}
         self.configs = dict(self.first_configs)
         self.story: list[str] = []
         self.crashes_in = -1
@@ -173,6 +147,7 @@ class StorageWorld:
             clock=self.clock,
             timers=self.timers,
             threads=self.threads,
+            pool=SegmentPool(self.open_segments_max),
             make_pool=lambda count, name: InlinePool(),
             random=self.rng,
             is_tiering=self.is_tiering,
@@ -236,6 +211,7 @@ class StorageWorld:
         before = {partition: self.promise(partition) for partition in self.ledgers}
         self.tell(f"restart: kill, and a power cut before operation {operations} of the recovery")
         self.disk.process_died(self.life)
+        self.between_lives("kill")
         self.crashes_in = operations
         with contextlib.suppress(Crash):
             self.start()
@@ -245,7 +221,7 @@ class StorageWorld:
         for partition, promise in before.items():
             self.check(partition, promise, "power")
 
-    def promise(self, partition: TopicPartition) -> "Promise":
+    def promise(self, partition: TopicPartition) -> Promise:
         log, ledger = self.log(partition), self.ledgers[partition]
         end = ledger.batches[-1].header.next_offset if ledger.batches else 0
         return Promise(
@@ -422,6 +398,25 @@ class StorageWorld:
         log.append_as_leader(batch, leader_epoch=ledger.epoch, now_ms=self.clock.now_ms(), origin=origin)
         ledger.batches.append(Stored(read_header(stored), bytes(stored)))
 
+    def sent_by_leader(self, data: bytes, offset: int, epoch: int) -> Stored:
+        """A batch of `PLAIN` as its leader has stored it, on its way to this follower."""
+        batch = bytearray(data)
+        struct.pack_into(">q", batch, 0, offset)
+        struct.pack_into(">i", batch, 12, epoch)
+        sent = Stored(read_header(batch), bytes(batch))
+        self.ledgers[PLAIN].remember(sent.data)
+        return sent
+
+    def follow(self, data: bytes, *, gap: int = 0) -> None:
+        """The next batch of a leader. One that has compacted the topic once has left out what is in the gap."""
+        log, ledger = self.log(PLAIN), self.ledgers[PLAIN]
+        sent = self.sent_by_leader(data, int(log.log_end_offset) + gap, ledger.epoch)
+        self.tell(f"{PLAIN} follows with {sent.header.base_offset}, {len(data)} bytes")
+        log.append_as_follower(sent.data, now_ms=self.clock.now_ms())
+        ledger.batches.append(sent)
+        if gap:
+            ledger.gaps.add(sent.header.base_offset)
+
     def begin_transaction(self, values: Sequence[bytes]) -> bytes:
         """Of a producer that writes nothing else. Answers with the marker that aborts it."""
         log, ledger, now_ms = self.log(PLAIN), self.ledgers[PLAIN], self.clock.now_ms()
@@ -526,7 +521,7 @@ class StorageWorld:
 
     # -- what must hold
 
-    def check(self, partition: TopicPartition, promise: "Promise", how: str) -> None:
+    def check(self, partition: TopicPartition, promise: Promise, how: str) -> None:
         log, ledger = self.log(partition), self.ledgers[partition]
         found = content(log)
         by_base = {stored.header.base_offset: stored.data for stored in found}
@@ -540,7 +535,7 @@ class StorageWorld:
             f"{partition} ends at {end}, not {promise.durable}"
         )
         expected = [s for s in ledger.batches if s.header.last_offset >= promise.start and s.header.next_offset <= end]
-        if partition == PLAIN:
+        if partition.topic == PLAIN.topic:
             for stored in expected:
                 if stored.header.next_offset <= promise.durable:
                     base = stored.header.base_offset
@@ -570,12 +565,28 @@ class StorageWorld:
             ledger.was_cut = end < promise.end
         ledger.cutting_to = 1 << 62
         log.update_high_watermark(end)
-        if partition == PLAIN:
+        if partition.topic == PLAIN.topic:
             found = after_holes(found, ledger)
         check_derived(log, found)
 
+    def check_now(self) -> None:
+        """The log is what it was, or what it was to become."""
+        log, ledger = self.log(PLAIN), self.ledgers[PLAIN]
+        found = content(log)
+        first = found[0].header.base_offset if found else int(log.log_end_offset)
+        expected = [stored for stored in ledger.batches if stored.header.base_offset >= first]
+        assert found == expected, (
+            f"{PLAIN} has {[stored.header.base_offset for stored in found]}, not "
+            f"{[stored.header.base_offset for stored in expected]}"
+        )
+        end = ledger.batches[-1].header.next_offset if ledger.batches else int(log.log_end_offset)
+        assert log.log_end_offset == end, f"{PLAIN} ends at {log.log_end_offset}, not {end}"
+        if self.rng.random() < 0.5:
+            log.update_high_watermark(end)
+            check_derived(log, after_holes(found, ledger))
+
     def _check_compacted(
-        self, partition: TopicPartition, ledger: Ledger, found: list[Stored], end: int, promise: "Promise"
+        self, partition: TopicPartition, ledger: Ledger, found: list[Stored], end: int, promise: Promise
     ) -> None:
         # Above that a lost tail looks as what compaction leaves, and recovery must not take that for damage.
         limit = min(promise.durable, end)
@@ -594,139 +605,9 @@ class StorageWorld:
             )
 
 
-def after_holes(found: list[Stored], ledger: Ledger) -> list[Stored]:
-    """What comes after the last hole among deleted records that came back: a snapshot knows of what is missing in it, and the
-    records before it do not."""
-    holes = [
-        place
-        for place, (a, b) in enumerate(itertools.pairwise(found), 1)
-        if a[0].next_offset != b[0].base_offset and b[0].base_offset not in ledger.gaps
-    ]
-    return found[holes[-1] if holes else 0 :]
-
-
 def _short(header: BatchHeader) -> str:
     kind = "marker" if header.is_control else "transactional" if header.is_transactional else "batch"
     return (
         f"[{header.base_offset}, {header.last_offset}] {kind} of {header.size_bytes} bytes, epoch {header.leader_epoch}, "
         f"producer {header.producer_id} sequence {header.base_sequence}"
     )
-
-
-class Promise(NamedTuple):
-    start: int
-    durable: int
-    end: int
-
-
-def records(batches: list[Stored], aborted: set[int]) -> Iterator[tuple[bytes, int, bytes]]:
-    """(key, offset, value) of what was not aborted."""
-    for header, data in batches:
-        if not header.is_control:
-            for record in iter_records(data, 0, header):
-                if record.offset not in aborted:
-                    yield bytes(record.key or b""), record.offset, bytes(record.value or b"")
-
-
-def aborted_offsets(batches: list[Stored]) -> set[int]:
-    opened: dict[int, set[int]] = {}
-    aborted: set[int] = set()
-    for header, data in batches:
-        if header.is_control:
-            marker = read_marker(data, header)
-            offsets = opened.pop(header.producer_id, set())
-            if marker is not None and not marker.is_commit:
-                aborted |= offsets
-        elif header.is_transactional:
-            opened.setdefault(header.producer_id, set()).update(range(header.base_offset, header.next_offset))
-    return aborted
-
-
-def check_derived(log: Log, found: list[Stored]) -> None:
-    """Producers, transactions, epochs and indexes agree with the records."""
-    name = log.partition
-    start, end = int(log.log_start_offset), int(log.log_end_offset)
-    # State is read from the log start on; what a snapshot knows of records before that is known too.
-    found = [stored for stored in found if stored.header.last_offset >= start]
-    opened: dict[int, int] = {}
-    aborted: set[tuple[int, int, int]] = set()
-    last: dict[int, BatchHeader] = {}
-    for header, data in found:
-        if header.producer_id < 0:
-            continue
-        if header.is_control:
-            marker = read_marker(data, header)
-            first = opened.pop(header.producer_id, None)
-            if marker is not None and not marker.is_commit and first is not None:
-                aborted.add((header.producer_id, first, header.base_offset))
-        else:
-            last[header.producer_id] = header
-            if header.is_transactional:
-                opened.setdefault(header.producer_id, header.base_offset)
-    first_found = found[0].header.base_offset if found else end
-    # Compaction may have taken the first record of a transaction whose marker the power took after that.
-    kept = {stored.header.base_offset for stored in found} if log.config.is_compacted else range(first_found, end)
-    open_before = False
-    for producer_id, header in last.items():
-        entry = log.producers.entry(producer_id)
-        assert entry is not None, f"{name}: producer {producer_id} is forgotten"
-        sequence = (header.base_sequence + header.last_offset_delta) & 0x7FFFFFFF
-        # And a producer's last batch, where the power took one that came after it.
-        is_compacted_away = header.last_offset < entry.last_data_offset and not any(
-            stored.header.base_offset <= entry.last_data_offset < stored.header.next_offset for stored in found
-        )
-        assert (entry.last_sequence, entry.last_data_offset) == (sequence, header.last_offset) or (
-            log.config.is_compacted and is_compacted_away
-        ), f"{name}: {entry} of {header}"
-        first = entry.txn_first_offset
-        if first is not None and first not in kept:
-            open_before = True  # since records that are deleted
-        else:
-            assert first == opened.get(producer_id), f"{name}: {entry}, open since {opened.get(producer_id)}"
-    open_before |= any(
-        first is not None and first not in kept
-        for first in (entry.txn_first_offset for entry in log.producers.producers.values())
-    )
-    if not open_before:
-        expected = max(start, min([*opened.values(), end]))
-        assert log.last_stable_offset == expected, f"{name}: last stable {log.last_stable_offset}, not {expected}"
-    if not log.config.is_compacted:
-        told = {(txn.producer_id, txn.last_offset): txn.first_offset for txn in log.aborted_transactions(start, end)}
-        for producer_id, first_offset, last_offset in aborted:
-            if last_offset >= start:
-                known = told.pop((producer_id, last_offset), None)
-                assert known is not None and (known == first_offset or known < first_found), (
-                    f"{name}: {known}, {aborted}"
-                )
-        assert all(known < first_found for known in told.values()), f"{name}: never aborted: {told}"
-    for header, _ in found:
-        if header.base_offset >= start:
-            epoch = max((e.epoch for e in log.epochs.entries if e.start_offset <= header.base_offset), default=None)
-            assert epoch == header.leader_epoch, (
-                f"{name}: epoch {epoch} at {header.base_offset}, {header.leader_epoch} there"
-            )
-    check_indexes(log)
-
-
-def check_indexes(log: Log) -> None:
-    stamps: list[tuple[int, int]] = []
-    for segment in log.segments:
-        data = segment.file.read(0, segment.size_bytes)
-        batches = dict(iter_batches(data))
-        for position, header in batches.items():
-            at = segment.find(header.base_offset)
-            assert at is not None and at.position == position, f"{log.partition}: {header.base_offset} is found at {at}"
-            if header.is_control:
-                stamps.append((header.max_timestamp, header.base_offset))
-            else:
-                stamps += [(record.timestamp, record.offset) for record in iter_records(data, position, header)]
-        index = segment.offset_index
-        for number in range(index.entries):
-            entry = index.entry(number)
-            assert entry.position in batches, f"{log.partition}: {entry} points into a batch"
-            assert batches[entry.position].base_offset <= entry.offset
-    visible = [(timestamp, offset) for timestamp, offset in stamps if offset >= log.log_start_offset]
-    for timestamp in sorted({stamp for stamp, _ in visible})[::5]:
-        told = log.offset_for_timestamp(timestamp)
-        expected = next(offset for stamp, offset in visible if stamp >= timestamp)
-        assert told is not None and told.offset == expected, f"{log.partition}: at {timestamp} {told}, not {expected}"

@@ -379,7 +379,6 @@ MUTANTS = [
         world="storage",
         test="unit/storage/log/test_upkeep.py"
         "::test_a_flush_that_fails_when_the_log_has_been_closed_is_not_said_to_have_succeeded",
-        why="a broker whose disk fails answers nobody any more",
     ),
     Mutant(
         "a segment that was cut off comes back among records of the same epoch",
@@ -390,7 +389,6 @@ MUTANTS = [
         world="storage",
         test="unit/storage/log/test_power_cuts.py"
         "::test_segment_that_was_cut_off_does_not_come_back_among_later_records",
-        why="what follows a cut is of a later epoch in every world, and its file is synced with the directory",
     ),
     Mutant(
         "what follows a damaged segment goes after that was cut",
@@ -401,7 +399,6 @@ MUTANTS = [
         world="storage",
         test="unit/storage/log/test_recovery.py"
         "::test_what_follows_a_damaged_segment_is_gone_for_good_before_that_is_cut",
-        why="a lost end of a compacted log looks as what compaction leaves",
     ),
     Mutant(
         "a cut reads files that the pool may have closed",
@@ -423,7 +420,6 @@ MUTANTS = [
         finding="storage reading 2",
         world="storage",
         test="unit/storage/log/test_truncation.py::test_cut_reads_more_segments_than_may_be_open",
-        why="snapshots of the producers are there, and few segments",
     ),
     Mutant(
         "what was cut is sent with what came in its place",
@@ -457,7 +453,6 @@ MUTANTS = [
         world="storage",
         test="unit/storage/log/test_append.py"
         "::test_follower_that_gets_a_damaged_batch_with_its_log_start_inside_stays_where_it_is",
-        why="no answer is damaged on its way",
     ),
     Mutant(
         "a start believes checkpoints that name a log which is gone",

@@ -296,7 +296,6 @@ MUTANTS = [
         finding="storage reading 3",
         world="storage",
         test="unit/storage/log/test_descriptors.py::test_cut_for_which_there_are_too_few_descriptors_is_left_undone",
-        why="the old segments close what the new one needs, unless connections take it within the turn of the loop",
     ),
     Mutant(
         "a log that has begun anew is said not to have, for want of a descriptor for its bounds",
