@@ -51,7 +51,7 @@ class Answered(Successor):
             await cluster.link(broker)  # no time is lost with that later
         transactions = Transactions(cluster)
         identities = [await transactions.initialise(None, timeout_ms=_TIMEOUT_MS) for _ in range(2)]
-        asks = _fetches_of(reader, led.tp)
+        asks = fetches_of(reader, led.tp)
         if asks is None or asks.held is not None or asks.other.held is not None or not led.is_same_life:
             return
         end, epoch, every_batch = led.end, led.partition.log.epochs.latest_epoch, range(_BATCHES)
@@ -177,7 +177,7 @@ def _release(line: "_Line") -> None:
     line.poll()
 
 
-def _fetches_of(process: BrokerProcess, tp: TopicPartition) -> "_Line | None":
+def fetches_of(process: BrokerProcess, tp: TopicPartition) -> "_Line | None":
     """A follower's side of the connection on which it fetches a partition."""
     fetcher = process.broker.replication.fetchers.fetcher_of(tp) if process.is_serving and process.broker else None
     connection: Any = None if fetcher is None else getattr(fetcher._endpoint, "_connection", None)
