@@ -84,7 +84,7 @@ class Answered(Successor):
     # -- who is next ------------------------------------------------------------------------------------------------------
 
     async def _is_next(self, cluster: AsyncClient, led: Led, successor: BrokerProcess, reader: BrokerProcess) -> bool:
-        """Whether an election makes it the next leader, and every_batch knows who leads until then."""
+        """Whether an election makes it the next leader, and everybody knows who leads until then."""
         order = (successor.id, led.process.id, reader.id)
         await alter_reassignments(cluster, {led.tp: order})
 
