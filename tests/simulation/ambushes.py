@@ -315,7 +315,7 @@ class Ambusher(Guest):
             cluster, self._record(tp, sum_), identity, 0, transactional_id=name, to=led.process.id
         )
         await self._settle(cluster, name, identity, sum_, commit=isinstance(first, int))
-        answers = _answers_to(led.process, coordinator, "transaction-verification")
+        answers = answers_to(led.process, coordinator, "transaction-verification")
         if not isinstance(first, int) or answers is None or answers.held is not None or not led.is_same_life:
             return
         sum_, producers = self._begin("twice"), led.partition.log.producers
@@ -373,7 +373,7 @@ class Ambusher(Guest):
             outcome = await self._produce(
                 cluster, self._record(tp, sum_), identity, 0, transactional_id=name, to=led.process.id
             )
-            answers = _answers_to(process, led.process, "transaction-markers")
+            answers = answers_to(process, led.process, "transaction-markers")
             if number and answers is not None and answers.other.held is None and isinstance(outcome, int):
                 await self._decide_unheard(
                     cluster, name, identity, sum_, answers.other, process, controller, place, others
@@ -541,7 +541,7 @@ class Ambusher(Guest):
                 raise
 
 
-def _answers_to(process: BrokerProcess, other: BrokerProcess, purpose: str) -> "_Line | None":
+def answers_to(process: BrokerProcess, other: BrokerProcess, purpose: str) -> "_Line | None":
     """The other broker's side of a connection that a broker has to it."""
     links = getattr(process.broker, "broker_connections", None)
     for lane in () if links is None else links._lanes:

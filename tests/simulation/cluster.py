@@ -45,10 +45,10 @@ from tests.simulation.modern import ModernReader
 from tests.simulation.network import Network
 from tests.simulation.oracle import Oracle
 from tests.simulation.process import BrokerProcess, Process, ZooKeeperProcess
+from tests.simulation.readers import Reading
 from tests.simulation.records import bytes_of, missed_aborts, offset_records
 from tests.simulation.scenario import RELEASES, Scenario, vary
 from tests.simulation.stranger import Stranger
-from tests.simulation.successions import Successor
 from tests.simulation.visitors import StaticMember, Visitor
 from tests.simulation.watch import Watch
 from tests.simulation.watch_control import COORDINATORS
@@ -283,7 +283,7 @@ class SimCluster:
             *(Guest(self, f"guest{number}", partitions) for number in range(scenario.guests)),
             *(StaticMember(self, f"s{number}", topics) for number in range(scenario.static_members)),
             *(Visitor(self, f"visitor{number}") for number in range(scenario.visitors)),
-            *(Successor(self, f"ambusher{number}", ambushed) for number in range(scenario.ambushers)),
+            *(Reading(self, f"ambusher{number}", ambushed) for number in range(scenario.ambushers)),
             *(ModernReader(self, f"m{number}", "modern", inputs) for number in range(scenario.modern_members)),
             *([ModernReader(self, "mixed", "group", topics, is_alone=False)] if scenario.has_mixed_group else []),
             *(

@@ -36,6 +36,11 @@ class Life(Disk):
         self._maps.clear()
 
     @property
+    def open_files(self) -> dict[int, str]:
+        """By descriptor: where the file was when it was opened."""
+        return {fd: opened.path for fd, opened in self._fds.items()}
+
+    @property
     def open_count(self) -> int:
         """Descriptors and maps: for tests that look for leaks."""
         return len(self._fds) + len(self._maps)

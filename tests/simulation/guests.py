@@ -23,6 +23,12 @@ from barnabas.core.ids import TopicPartition
 from barnabas.core.words import LATEST, READ_COMMITTED, READ_UNCOMMITTED
 from barnabas.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
 from barnabas.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
+from barnabas.protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponse,
+)
 from barnabas.protocol.messages.produce import ProduceResponse
 from barnabas.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitRequest,
@@ -41,6 +47,10 @@ if TYPE_CHECKING:
 _END_TXN_V1: Final = 4
 _ADD_OFFSETS_V1: Final = 3
 _TXN_OFFSET_COMMIT_V1: Final = 4
+#: As clients before Kafka 2.1 speak: they say for how long an offset is to be kept.
+_OFFSET_COMMIT_WITH_RETENTION: Final = (2, 3, 4)
+_YEAR_MS: Final = 365 * 86_400_000
+_EVER_MS: Final = 2**63 - 1
 _TIMEOUT_MS: Final = 5_000
 #: Nothing was written, for sure.
 _REFUSED_AT_ONCE: Final = (ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
@@ -107,6 +117,7 @@ class Guest(Client):
         version_max: int | None = PRODUCE_V1,
         to: int | None = None,
         acks: int = -1,
+        key: bytes | None = None,
     ) -> int | ClientError:
         """One record in a batch of its own, once. Its offset, or why there is none."""
         builder = BatchBuilder(
@@ -115,7 +126,7 @@ class Guest(Client):
             base_sequence=sequence,
             transactional=transactional_id is not None,
         )
-        builder.append(None, record.name.encode(), timestamp=self.clock.now_ms())
+        builder.append(key, record.name.encode(), timestamp=self.clock.now_ms())
         if to is None:
             (to,) = await cluster.leaders([record.tp])
         request = produce_request(
@@ -416,6 +427,30 @@ class Guest(Client):
                 self.oracle.committed(group, {tp: self._count})
         finally:
             await looking
+
+    async def _commits_for_ever(self, cluster: AsyncClient) -> None:
+        """A client that says for how long, as none of ours does; where the scenario names it."""
+        self._count += 1
+        group, tp = f"{self.name}-kept-{self._count}", self.chance.choice(self._partitions)
+        self.groups.append(group)
+        partition = OffsetCommitRequestPartition(
+            partition_index=tp.partition, committed_offset=self._count, committed_metadata=""
+        )
+        request = OffsetCommitRequest(
+            group_id=group,
+            retention_time_ms=self.chance.choice([_YEAR_MS, _EVER_MS - _YEAR_MS, _EVER_MS]),
+            topics=[OffsetCommitRequestTopic(name=tp.topic, partitions=[partition])],
+        )
+        self.oracle.commits(group, {tp: self._count})
+        answer = await cluster.ask_coordinator(
+            group,
+            request,
+            OffsetCommitResponse,
+            error_of=lambda answer: answer.topics[0].partitions[0].error_code,
+            version_max=self.chance.choice(_OFFSET_COMMIT_WITH_RETENTION),
+        )
+        check(answer.topics[0].partitions[0].error_code)
+        self.oracle.committed(group, {tp: self._count})
 
     async def _look(self, group: str) -> None:
         """On a connection of its own: on the other one it would wait for the commit."""

@@ -61,15 +61,22 @@ class Client(Process):
     def end(self) -> None:
         self.ending = True
 
-    def connect(self, *, request_timeout_ms: int = 3_000, api_timeout_ms: int = 30_000) -> AsyncClient:
+    def connect(
+        self,
+        *,
+        request_timeout_ms: int = 3_000,
+        api_timeout_ms: int = 30_000,
+        metadata_max_age_ms: int = 10_000,
+        client_id: str | None = None,
+    ) -> AsyncClient:
         return AsyncClient(
             ClientConfig(
                 bootstrap=self.cluster.bootstrap,
-                client_id=self.name,
+                client_id=client_id or self.name,
                 request_timeout_ms=request_timeout_ms,
                 api_timeout_ms=api_timeout_ms,
                 connect_timeout_ms=2_000,
-                metadata_max_age_ms=10_000,
+                metadata_max_age_ms=metadata_max_age_ms,
             ),
             chance=self.chance,
         )

@@ -1,13 +1,17 @@
 """Memory returns: what a cluster still holds when clients have gone and all is quiet.
 
 Whatever a broker reaches from its root is walked through: nothing that waits for a client, no member of a group, no connection
-whose other side has closed it, no task or timer beyond those of the brokers' own work.
+whose other side has closed it, no task or timer beyond those of the brokers' own work. Of the files of logs that it has open,
+none is being read, and each belongs to a segment that it knows.
 """
 
 import types
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
+
+from barnabas.storage.file_handle import OpenFile
+from barnabas.storage.names import LOG_SUFFIX
 
 if TYPE_CHECKING:
     from tests.simulation.cluster import SimCluster
@@ -37,7 +41,7 @@ def left(cluster: "SimCluster") -> list[str]:
 def _found(process: "BrokerProcess", brokers: int) -> Iterator[tuple[str, int, int]]:
     loop = process.loop
     assert loop is not None
-    kinds, largest = walk(process.broker)
+    kinds, largest, files = walk(process.broker)
     for name in CLIENTS:
         yield name, kinds[name], 0
     for name in LINKS:
@@ -50,10 +54,16 @@ def _found(process: "BrokerProcess", brokers: int) -> Iterator[tuple[str, int, i
     yield f"timers ({timers})", timers.total(), 20 + 6 * brokers
     place, size = largest
     yield f"entries of {place}", size, 400
+    pinned = [each.path for each in files if each.pins]
+    yield f"files that are being read ({pinned})", len(pinned), 0
+    known = {each.fd for each in files}
+    lost = [path for fd, path in process.open_files.items() if path.endswith(LOG_SUFFIX) and fd not in known]
+    yield f"files that belong to no segment ({lost})", len(lost), 0
 
 
-def walk(root: object) -> tuple[Counter[str], tuple[str, int]]:
-    """How many of each class of ours are reachable, and which container is the largest: where it is, and its size."""
+def walk(root: object) -> tuple[Counter[str], tuple[str, int], list[OpenFile]]:
+    """How many of each class of ours are reachable; which container is the largest, where it is, and its size; open files."""
+    files: list[OpenFile] = []
     kinds: Counter[str] = Counter()
     largest = ("", 0)
     seen: set[int] = set()
@@ -74,8 +84,10 @@ def walk(root: object) -> tuple[Counter[str], tuple[str, int]]:
             left += [(value, place) for value in _captured(each)]
         elif kind.__module__.startswith("barnabas.") and not isinstance(each, type):
             kinds[kind.__name__] += 1
+            if isinstance(each, OpenFile):
+                files.append(each)
             left += [(value, f"{kind.__name__}.{name}") for name, value in _fields(each).items()]
-    return kinds, largest
+    return kinds, largest, files
 
 
 def _both(mapping: Mapping[Any, Any]) -> Iterator[Any]:

@@ -239,6 +239,8 @@ class _Line:
         self.is_gone = False
         self.descriptors = 0
         self.watchers: list[SimSocket] = []
+        #: How much of what this side sends may be on its way, or wait to be read.
+        self.window_bytes = WINDOW_BYTES
         #: What this side has sent since `hold`; None: nothing is held back.
         self.held: list[bytes | None] | None = None
         self._last_s = 0.0
@@ -251,7 +253,7 @@ class _Line:
 
     @property
     def room(self) -> int:
-        return WINDOW_BYTES - self.on_way_bytes - self.other.received_bytes
+        return self.window_bytes - self.on_way_bytes - self.other.received_bytes
 
     def send(self, data: bytes) -> None:
         world = self.network.world

@@ -201,6 +201,10 @@ class Process:
             self.storage.process_died(self._life)
             self._life = None
 
+    @property
+    def open_files(self) -> dict[int, str]:
+        return {} if self._life is None else self._life.open_files
+
     @contextmanager
     def looked_at(self) -> Iterator[None]:
         """What the oracle reads of its disk costs it nothing, and does not count for when it is to die."""

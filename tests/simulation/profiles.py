@@ -155,6 +155,17 @@ RARE_PROFILES: dict[str, Profile] = {
          "ambushes": ("uses_up_its_epochs", "changes_its_assignor", "is_cut_while_it_is_copied")},
         {"kill": 1, "reset_connections": 1},
     ),
+    #: Answers that are long on their way, and what clients are told that come at the wrong moment (`answers.py`, `readers.py`).
+    "answers": Profile(
+        {**_FAST, "brokers": 4, "seconds": 30.0, "pace_s": (0.1, 0.5), "fault_every_s": (5.0, 9.0), "network_s": 0.002,
+         "replica_lag_ms": 10_000, "session_timeout_ms": 6_000, "segment_bytes": 1_048_576, "producers": 1,
+         "transactional": 0, "readers": 1, "group_members": 0, "guests": 0, "has_keeper": True,
+         "has_admin": False, "has_table": False, "has_acks_one": False, "ambushers": 1,
+         "ambushes": ("is_cut_while_it_is_sent", "is_cut_while_it_is_sent", "commits_for_ever",
+                      "cannot_learn_where_to_begin", "loses_sight_of_a_topic"),
+         "fixed": {"replica.socket.timeout.ms": "10000"}},
+        {"kill": 1, "reset_connections": 1},
+    ),
     #: Coincidences: each fault waits until something is half done, and strikes then (`coincidences.py`).
     "coincidences": Profile(
         {**_FAST, "brokers": 5, "seconds": 30.0, "pace_s": (0.1, 0.5), "network_s": 0.01, "fault_every_s": (0.2, 1.0),
@@ -191,6 +202,8 @@ _OWN = {
     36: "successions",
     42: "ambushes",
 }
+#: Likewise, but for the first of them.
+_LATER = {0: "answers"}
 
 
 def name_of(seed: int) -> str:
@@ -199,7 +212,8 @@ def name_of(seed: int) -> str:
         return _NAMES[(seed - seed // 3 - 1) % len(_NAMES)]
     if seed % 6 == 3:
         return _RARE_NAMES[seed // 6 % len(_RARE_NAMES)]
-    return _OWN.get(seed % 48, "")
+    own = _OWN if seed < 48 else {**_OWN, **_LATER}
+    return own.get(seed % 48, "")
 
 
 def profile_of(seed: int, *, has_rare: bool = True) -> Profile:

@@ -195,13 +195,13 @@ class Successor(Ambusher):
         loop.hold_work(_is_read_for_a_copy)
         try:
             with self._alone(leader):
-                await self._write(cluster, led, identities[0], range(_COPIED))
+                await self._write(cluster, tp, identities[0], range(_COPIED), to=leader.id)
                 folder = "/two" if log.log_dir == "/one" else "/one"
                 self.note(f"moves the log of {tp} on broker {leader.id} to {folder}, which is at {led.end}")
                 await alter_replica_log_dirs(cluster, leader.id, {tp: folder})
                 if not await self._until(lambda: loop.held_work):
                     return
-                await self._write(cluster, led, identities[0], range(_COPIED, 2 * _COPIED))
+                await self._write(cluster, tp, identities[0], range(_COPIED, 2 * _COPIED), to=leader.id)
                 # The copy gets what is there before the second half, then waits for that.
                 loop.release_work()
                 loop.hold_work(_is_read_for_a_copy)
@@ -215,7 +215,7 @@ class Successor(Ambusher):
                     return
                 if not await self._write_over(cluster, tp, identities[1]):
                     return
-            if await self._until(lambda: self._is_written_over(led, end, epoch)):
+            if await self._until(lambda: self._is_written_over(led, end, epoch, 2 * _COPIED)):
                 self.note(f"finds {tp} on {leader.name} written over, from {end} on")
         finally:
             loop.release_work()
@@ -231,10 +231,19 @@ class Successor(Ambusher):
             await asyncio.sleep(_PAUSE_S)
         return None
 
-    async def _write(self, cluster: AsyncClient, led: Led, identity: ProducerIdentity, sequences: range) -> None:
+    async def _write(
+        self,
+        cluster: AsyncClient,
+        tp: TopicPartition,
+        identity: ProducerIdentity,
+        sequences: range,
+        *,
+        to: int,
+        key: bytes | None = None,
+    ) -> None:
         """Without waiting for anybody else."""
         for sequence in sequences:
-            await self._produce(cluster, self._sized_record(led.tp), identity, sequence, to=led.process.id, acks=1)
+            await self._produce(cluster, self._sized_record(tp), identity, sequence, to=to, acks=1, key=key)
 
     async def _write_over(self, cluster: AsyncClient, tp: TopicPartition, identity: ProducerIdentity) -> bool:
         """At whoever leads by now, which may not have heard of that yet."""
@@ -254,11 +263,11 @@ class Successor(Ambusher):
         self._count += 1
         return self.oracle.sends(f"{self.name}-{self._count:06}", tp, is_durable=True, is_idempotent=True)
 
-    def _is_written_over(self, led: Led, end: int, epoch: int) -> bool:
+    def _is_written_over(self, led: Led, end: int, epoch: int, count: int) -> bool:
         log = led.partition.log
         if log is None or not led.is_same_life:
             return False
-        return led.end >= end + 2 * _COPIED and log.epochs.epoch_at(end) != epoch
+        return led.end >= end + count and log.epochs.epoch_at(end) != epoch
 
 
 def _have_ended(sums: list[Sum]) -> None:

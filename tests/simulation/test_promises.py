@@ -3,22 +3,25 @@
 import asyncio
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import pytest
 
+from barnabas.broker import Broker
 from barnabas.core.ids import LeaderEpoch, Offset, TopicPartition
 from barnabas.groups.records import OffsetCommit, offset_commit
 from barnabas.protocol.records import BatchBuilder
 from barnabas.replication.delayed import DelayedProduce
 from barnabas.storage.epoch_cache import EpochEntry, LeaderEpochCache
+from barnabas.storage.file_handle import OpenFile
+from tests.simulation import memory
 from tests.simulation.cluster import SimCluster
 from tests.simulation.disk_life import Life
 from tests.simulation.faults import Damage, Faults
 from tests.simulation.memory import walk
 from tests.simulation.network import Network
 from tests.simulation.oracle import Fate, Oracle, Read, Sent
-from tests.simulation.process import Process
+from tests.simulation.process import BrokerProcess, Process
 from tests.simulation.records import offset_records
 from tests.simulation.scenario import Scenario
 from tests.simulation.world import Violation, World
@@ -77,9 +80,36 @@ def test_walk_finds_what_a_closure_holds() -> None:
             self.listeners = {1: [lambda: waiting]}
             self.many = list(range(500))
 
-    kinds, largest = walk(Root())
+    kinds, largest, files = walk(Root())
     assert kinds["DelayedProduce"] == 1
     assert largest == ("Root.many", 500)
+    assert files == []
+
+
+def test_file_that_is_being_read_and_one_that_nobody_knows_are_left() -> None:
+    class Root:
+        __module__ = "barnabas.test"
+        segments: ClassVar[list[OpenFile]] = []
+
+        def __init__(self) -> None:
+            self.known = Root.segments
+
+    world = World(1)
+
+    def open_three(disk: Life) -> None:
+        files = [OpenFile(disk, disk.open(f"/{number}.log", create=True), f"/{number}.log") for number in range(3)]
+        files[1].pin()
+        Root.segments = files[:2]
+
+    process = cast(BrokerProcess, Worker(world, open_three, on_thread=False))
+    process.start()
+    world.run_until(world.now_s + 1)
+    process.broker = cast(Broker, Root())
+    left = memory.left(cast(SimCluster, SimpleNamespace(brokers={1: process})))
+    assert [line for line in left if ".log" in line] == [
+        "worker has 1 of files that are being read (['/1.log']), 0 at most are due",
+        "worker has 1 of files that belong to no segment (['/2.log']), 0 at most are due",
+    ]
 
 
 def output(oracle: Oracle, source: tuple[TopicPartition, int]) -> Read:

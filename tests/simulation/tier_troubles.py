@@ -64,9 +64,15 @@ TROUBLES: dict[str, Profile] = {
     "newer": Profile({**_FEW, "fault_every_s": (3.0, 6.0)}, {"reset_connections": 1}),
     #: It goes when records were deleted while a broker was busy with where its log starts.
     "trimmed": Profile({**_FEW, "fault_every_s": (0.5, 1.5)}, {"slow_disk": 5, "reset_connections": 1}),
+    #: Clients go away while the store is asked for them.
+    "leaving": Profile({**_FEW, "fault_every_s": (3.0, 6.0)}, {"reset_connections": 1}),
+    #: Leaders are overruled when the end of a transaction is in the store, and nobody else has heard of it.
+    "unheard": Profile(
+        {**_FEW, "seconds": 30.0, "fault_every_s": (4.0, 8.0), "replica_lag_ms": 700}, {"reset_connections": 1}
+    ),
 }
 #: What came later has turns of those that were there, in which no mutant had been found.
-_LATER = {1: "newer", 9: "trimmed", 12: "back"}
+_LATER = {1: "newer", 9: "trimmed", 10: "unheard", 11: "leaving", 12: "back"}
 #: Where nothing but what is in memory tells what the store has, and nothing stays there.
 _SMALL_CACHES = {
     "remote.log.index.file.cache.total.size.bytes": "1",
@@ -75,6 +81,7 @@ _SMALL_CACHES = {
 }
 SETTINGS: dict[str, dict[str, str]] = {
     "border": _SMALL_CACHES,
+    "leaving": _SMALL_CACHES,
     # Several leave at once, and those that come back stay for a while.
     "back": {"log.retention.check.interval.ms": "1500", "log.flush.offset.checkpoint.interval.ms": "100"},
     "newer": {
@@ -82,15 +89,22 @@ SETTINGS: dict[str, dict[str, str]] = {
         "log.flush.start.offset.checkpoint.interval.ms": "100",
     },
     "trimmed": {"log.retention.check.interval.ms": "200", "log.flush.start.offset.checkpoint.interval.ms": "60000"},
+    # Who has no answer waits for it.
+    "unheard": {"request.timeout.ms": "8000", "replica.socket.timeout.ms": "8000"},
 }
 TOPIC_SETTINGS: dict[str, dict[str, str]] = {"border": {"segment.bytes": "600"}}
 #: Of the topic that may lose records: between two of its records without a transaction, and the bytes of a segment.
-HISTORY: dict[str, tuple[tuple[float, float], str]] = {"overruled": ((0.2, 0.5), "1500")}
+HISTORY: dict[str, tuple[tuple[float, float], str]] = {
+    "overruled": ((0.2, 0.5), "1500"),
+    "unheard": ((0.05, 0.1), "4000"),
+}
 WEATHERS: dict[str, tuple[str, ...]] = {
     "border": ("well",),
     "late": ("well", "well", "slow"),
     "back": ("well",),
     "newer": ("well", "away", "away"),
+    "unheard": ("well",),
+    "leaving": ("well", "slow"),
 }
 #: How closely brokers are looked at.
 LOOK_S = 0.003
@@ -531,9 +545,12 @@ class Overrule:
         state = self._cluster.partition_states().get(self._tp)
         is_alone = state is not None and tuple(state.isr) == (self._leader.id,)
         if self._is_over() or is_alone or self._world.now_s > until_s:
-            self._world.after(self._world.between(*self._alone_s) if is_alone else 0.0, partial(self._strike, is_alone))
+            self._wait_alone(is_alone)
         else:
             self._world.after(0.1, partial(self._wait, until_s))
+
+    def _wait_alone(self, is_alone: bool) -> None:
+        self._world.after(self._world.between(*self._alone_s) if is_alone else 0.0, partial(self._strike, is_alone))
 
     def _strike(self, is_alone: bool) -> None:
         if self._is_over():

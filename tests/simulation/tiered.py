@@ -27,6 +27,8 @@ from tests.simulation.lineage import AbortAuditor, HistoryAuditor, HistoryReader
 from tests.simulation.load import Client
 from tests.simulation.process import BrokerProcess
 from tests.simulation.scenario import Scenario
+from tests.simulation.tier_leavers import KINDS as LEAVERS
+from tests.simulation.tier_overruled import KINDS as OVERRULED
 from tests.simulation.tier_returns import KINDS as RETURNS
 from tests.simulation.tier_troubles import HISTORY, KINDS, SETTINGS, TOPIC_SETTINGS, TROUBLES, WEATHERS, trouble_of
 
@@ -89,7 +91,7 @@ class Weather:
         self._cluster = cluster
         self._chance = cluster.world.random
         self._kinds = WEATHERS.get(name, WEATHER)
-        self.trouble = {**KINDS, **RETURNS}[name](cluster)
+        self.trouble = {**KINDS, **RETURNS, **OVERRULED, **LEAVERS}[name](cluster)
         self.objects: dict[str, bytes] = {}
         #: Of each object, the process that put it, and its life.
         self.writers: dict[str, tuple[BrokerProcess, int]] = {}

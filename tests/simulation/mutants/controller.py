@@ -140,7 +140,7 @@ MUTANTS = [
         "            self._broker_epochs = now\n",
         profile="coincidences",
         finding="seed 6",
-        test="unit/coordination/test_features.py::test_broker_that_was_seen_to_be_away_is_noticed_when_it_returns",
+        test="unit/coordination/test_features.py::test_broker_that_returns_after_it_was_missed_is_noticed",
     ),
     Mutant(
         "a new controller keeps silent towards the replicas",

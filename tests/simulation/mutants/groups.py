@@ -120,8 +120,8 @@ MUTANTS = [
         "groups/offsets.py",
         "min(now_ms + request.retention_time_ms, EXPIRY_MAX_MS)",
         "now_ms + request.retention_time_ms",
+        profile="answers",
         test="unit/groups/test_groups_offsets.py::test_offset_that_is_to_be_kept_for_ever_is_kept",
-        why="no client of the simulation speaks OffsetCommit before v5",
     ),
     # -- members of our own client
     Mutant(
@@ -129,9 +129,9 @@ MUTANTS = [
         "client/group.py",
         "        self.consumer.assign({})\n        self._consumed, self._committed = {}, {}\n",
         "",
+        profile="answers",
         test="unit/client/test_client_group.py"
         "::test_member_that_cannot_learn_where_to_begin_keeps_nothing_of_what_it_had",
-        why="consumers of the simulation have a protocol of their own",
     ),
     Mutant(
         "a topic that was out of sight for a moment is read again",
@@ -139,8 +139,8 @@ MUTANTS = [
         "        self._seen[name] = (info.topic_id, max(count, len(info.partitions)))\n",
         "        self._seen[name] = (info.topic_id, max(count, len(info.partitions)))\n"
         "        count = self.counts.get(name, 0)\n",
+        profile="answers",
         test="unit/client/test_client_reading_alone.py"
         "::test_topic_that_a_broker_did_not_know_for_a_while_is_not_read_again",
-        why="consumers of the simulation have a protocol of their own",
     ),
 ]

@@ -282,8 +282,8 @@ MUTANTS = [
         "now_ms=self._clock.now_ms(), leader_epoch=self.machine.leader_epoch)\n",
         "now_ms=self._clock.now_ms())\n",
         finding="KAFKA-18723",
+        profile="answers",
         test="unit/replication/test_follower_truncation.py::test_follower_takes_nothing_of_a_later_epoch_than_its_leader",
-        why="answers are sent at once in a simulated network",
     ),
     Mutant(
         "a deletion is answered while checkpoints name the log",

@@ -427,10 +427,9 @@ MUTANTS = [
         "                opened.cut_at = found.position\n",
         "",
         finding="KAFKA-18723",
-        world="storage",
+        profile="answers",
         test="unit/storage/log/test_truncation.py"
         "::test_part_of_an_answer_that_was_cut_is_not_sent_with_what_came_in_its_place",
-        why="answers are sent at once in a simulated network",
     ),
     Mutant(
         "the index of aborted transactions is opened after the marker was written",

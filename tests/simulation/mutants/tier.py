@@ -55,7 +55,7 @@ MUTANTS = [
         ),
         finding="tier 4",
         world="tier",
-        profile="overruled",
+        profile="unheard",
         test="unit/tiered/test_tier_reader.py::test_what_an_overruled_leader_aborted_does_not_hide_what_the_log_aborted",
     ),
     Mutant(
@@ -181,9 +181,9 @@ MUTANTS = [
         "",
         finding="storage reading 6",
         world="tier",
+        profile="leaving",
         test="unit/tiered/test_tier_reads.py"
         "::test_client_that_goes_away_leaves_nothing_pinned_of_what_was_read_for_it_meanwhile",
-        why="nobody counts what a simulated process has open",
     ),
     Mutant(
         "the leader epochs that a log keeps of the tier begin above where it starts",

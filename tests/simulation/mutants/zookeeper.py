@@ -221,12 +221,4 @@ MUTANTS = [
         profile="meetings",
         test="unit/broker/test_broker_settings.py::test_changes_of_several_settings_at_once_lose_none",
     ),
-    Mutant(
-        "who waits for the former life of a broker that was missed waits on",
-        "coordination/features.py",
-        "            self._broker_epochs = {**before, **now}\n",
-        "            self._broker_epochs = now\n",
-        test="unit/coordination/test_features.py::test_broker_that_returns_after_it_was_missed_is_noticed",
-        why="what waits is asked again after request.timeout.ms, and nothing is lost",
-    ),
 ]
