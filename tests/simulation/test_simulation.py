@@ -47,8 +47,8 @@ def test_cluster_keeps_its_promises(first: int) -> None:
     report = simulate(f"{first}:{min(first + CHUNK, SEEDS)}")
     assert not report["failures"], describe(report)
     assert report["acknowledged"] > 10 * report["seeds"], "hardly anything was acknowledged: the run proves nothing"
-    # Each has eight partitions or more.
-    assert report["excused"] <= 2 * report["seeds"], "many partitions were excused: the run proves little"
+    # Each has eight partitions or more: at most one of sixteen.
+    assert report["excused"] <= report["seeds"] // 2, "many partitions were excused: the run proves little"
 
 
 def test_linked_clusters_keep_their_promises() -> None:

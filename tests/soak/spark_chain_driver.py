@@ -7,7 +7,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,24 +29,28 @@ def drive(settings: dict[str, str]) -> None:
     """Both queries, until the process is killed; with `drain`, until all there is has gone through."""
     import barnabas.spark
 
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(Path.cwd()), os.environ.get("PYTHONPATH", "")])
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
-    os.environ["SPARK_HOME"] = str(home_of_its_own(Path(settings["folder"], "home")))
-    spark = _session(settings)
+    spark = session_of(settings)
     barnabas.spark.register(spark)
     spark.dataSource.register(_mortal_sink())
     spark.dataSource.register(_watched_source(Path(settings["folder"], "reads")))
     starts = [partial(_into_topic, spark, settings), partial(_into_delta, spark, settings)]
     if settings["drain"]:
         for start in starts:
-            _supervise([start])
+            supervise([start])
     else:
-        _supervise(starts, lambda: Path(settings["folder"], "started").write_text(str(os.getpid())))
+        supervise(starts, lambda: Path(settings["folder"], "started").write_text(str(os.getpid())))
 
 
-def _supervise(starts: Sequence[Callable[[], Any]], started: Callable[[], object] = lambda: None) -> None:
-    """Queries until all have ended, or one has failed; but a Python process that starts too slowly for Spark is no failure."""
+def _fail(error: Exception) -> None:
+    raise error
+
+
+def supervise(
+    starts: Sequence[Callable[[], Any]],
+    started: Callable[[], object] = lambda: None,
+    failed: Callable[[Exception], None] = _fail,
+) -> None:
+    """Queries until all have ended. A Python process that starts too slowly for Spark is no failure."""
     queries = [start() for start in starts]
     started()
     while queries:
@@ -55,12 +59,12 @@ def _supervise(starts: Sequence[Callable[[], Any]], started: Callable[[], object
             if query.isActive:
                 continue
             error = query.exception()
-            if error is None:
-                queries, starts = [q for q in queries if q is not query], [s for s in starts if s is not start]
-            elif _TOO_SLOW in str(error):
+            if error is not None and _TOO_SLOW in str(error):
                 queries[queries.index(query)] = start()
-            else:
-                raise error
+                continue
+            if error is not None:
+                failed(error)
+            queries, starts = [q for q in queries if q is not query], [s for s in starts if s is not start]
 
 
 def home_of_its_own(home: Path) -> Path:
@@ -74,10 +78,15 @@ def home_of_its_own(home: Path) -> Path:
     return home
 
 
-def _session(settings: dict[str, str]) -> Any:
+def session_of(settings: dict[str, str], environment: Mapping[str, str] | None = None) -> Any:
+    """A Spark of this process. `environment`: what to set for it, where that is not this Python alone."""
     from pyspark.sql import SparkSession
 
     folder = settings["folder"]
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(Path.cwd()), os.environ.get("PYTHONPATH", "")])
+    os.environ.update(environment or dict.fromkeys(("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"), sys.executable))
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    os.environ["SPARK_HOME"] = str(home_of_its_own(Path(folder, "home")))
     Path(folder, "events").mkdir(exist_ok=True)
     builder = (
         SparkSession.builder.master(settings["master"])
