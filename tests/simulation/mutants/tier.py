@@ -118,6 +118,15 @@ MUTANTS = [
         world="tier",
     ),
     Mutant(
+        "local retention takes the active segment, too",
+        "storage/retention.py",
+        "            is_kept = next_base is None and (is_local or segment.size_bytes == 0)\n",
+        "            is_kept = next_base is None and segment.size_bytes == 0\n",
+        finding="tier reading 1",
+        world="tier",
+        test="unit/storage/log/test_tiered_log.py::test_the_active_segment_stays_also_where_the_tier_has_all_of_it",
+    ),
+    Mutant(
         "the leader epochs of what is in the tier only are lost with the power",
         "storage/log_tier.py",
         "    lower = [entry for entry in kept if entry.start_offset < first_local]\n",

@@ -101,6 +101,20 @@ def test_nothing_leaves_the_disk_that_is_not_in_the_tier(partition: TieredPartit
     assert partition.log.latest_tiered_offset() is None
 
 
+def test_the_active_segment_stays_also_where_the_tier_has_all_of_it(tmp_path: Path) -> None:
+    """Another replica, which led, began its next segment where this log ends. Without a segment, the next append or read
+    ended the broker."""
+    partition = TieredPartition(tmp_path)
+    partition.fill(30)
+    partition.commit()
+    log, active = partition.log, partition.log.active_segment
+    log.highest_copied_offset = log.log_end_offset - 1
+    log.delete_old_segments(NOW_MS)
+    assert list(log.segments) == [active]
+    partition.append(b"next")
+    assert log.read(active.base_offset, max_bytes=10_000, max_offset=log.log_end_offset).size_bytes
+
+
 def test_local_retention_by_age_keeps_what_is_young(tmp_path: Path) -> None:
     partition = TieredPartition(tmp_path, replace(CONFIG, local_retention_bytes=-1, local_retention_ms=1000))
     partition.fill(10)
