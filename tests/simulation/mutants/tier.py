@@ -208,12 +208,23 @@ MUTANTS = [
     Mutant(
         "a follower that is cut within the tier forgets what was open there",
         "replication/fetcher.py",
-        "        if isinstance(effect, TruncateTo) and effect.offset < replica.tier_end and self._tier() is not None:\n",
+        "        if is_in_tier and not state.began_in_tier:\n",
         "        if False:\n",
         finding="tier seed 71",
         profile="overruled",
         world="tier",
         test="unit/replication/test_replica_fetcher.py"
         "::test_follower_that_is_to_be_cut_within_the_tier_begins_where_the_tier_ends",
+    ),
+    Mutant(
+        "a follower begins after a segment of an overruled leader, without end",
+        "replication/fetcher.py",
+        "        if is_in_tier and not state.began_in_tier:\n",
+        "        if is_in_tier:\n",
+        finding="tier reading 2",
+        profile="overruled",
+        world="tier",
+        test="unit/replication/test_replica_fetcher.py"
+        "::test_follower_that_began_after_a_segment_of_an_overruled_leader_is_cut_where_its_own_leader_says",
     ),
 ]
