@@ -7,6 +7,7 @@ from typing import NamedTuple
 from barnabas.core.config.log_config import LogConfig
 from barnabas.core.errors import ErrorCode, Refused
 from barnabas.core.ids import Offset
+from barnabas.runtime import descriptors
 from barnabas.storage.epoch_cache import KeptEpochs
 from barnabas.storage.log_segments import LogSegments
 from barnabas.storage.log_state import LogState
@@ -111,11 +112,14 @@ class LogRetention:
         state.log_start_offset = Offset(offset)
         state.settle_local_start()
         # The recovery point stays: a power cut may take the new log start back, and what is below it must be whole then.
+        state.epochs.truncate_from_start(offset)
         try:
-            state.epochs.truncate_from_start(offset)
             state.epochs.flush()
         except OSError as error:
-            state.fault(error)
+            # The log starts there all the same. Without a free descriptor they are written later: whoever reads the file cuts
+            # them itself.
+            if not descriptors.are_exhausted(error):
+                state.fault(error)
         state.producers.on_log_start_offset(offset, state.snapshots.latest)
         state.env.on_log_start(state.partition)
         return True
