@@ -356,4 +356,26 @@ MUTANTS = [
         test="unit/replication/test_replica_manager.py"
         "::test_retry_of_a_batch_that_is_being_flushed_waits_for_the_disk_too",
     ),
+    Mutant(
+        "a follower that could not write its leader epochs did not append",
+        "storage/retention.py",
+        "            if not descriptors.are_exhausted(error):\n                state.fault(error)\n",
+        "            state.fault(error)\n",
+        finding="tier reading 3",
+        test="unit/replication/test_replica_manager.py"
+        "::test_follower_has_what_it_appended_though_no_descriptor_is_free_as_its_log_start_moves",
+        why="no whole broker of the simulation runs out of descriptors",
+    ),
+    Mutant(
+        "a deleted log is forgotten before there is a descriptor for the checkpoints",
+        "storage/manager.py",
+        "            if isinstance(error, OSError) and descriptors.are_exhausted(error):\n"
+        "                self._env.timers.call_later(RETRY_S, lambda: save(path))\n"
+        "                return\n",
+        "",
+        finding="tier reading 4",
+        test="unit/storage/manager/test_log_manager.py"
+        "::test_a_deleted_log_is_forgotten_when_a_descriptor_is_free_for_the_checkpoints",
+        why="no whole broker of the simulation runs out of descriptors",
+    ),
 ]
