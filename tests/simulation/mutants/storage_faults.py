@@ -378,4 +378,14 @@ MUTANTS = [
         "::test_a_deleted_log_is_forgotten_when_a_descriptor_is_free_for_the_checkpoints",
         why="no whole broker of the simulation runs out of descriptors",
     ),
+    Mutant(
+        "what a coordinator wrote counts as lost if no descriptor is free to flush it",
+        "replication/appends.py",
+        "            elif isinstance(error, LogDirFault) and descriptors.are_exhausted(error.cause):\n",
+        "            elif False:\n",
+        finding="tier reading 5",
+        test="unit/replication/test_replica_manager.py"
+        "::test_own_record_for_which_no_descriptor_is_free_to_flush_is_committed_later",
+        why="no whole broker of the simulation runs out of descriptors",
+    ),
 ]

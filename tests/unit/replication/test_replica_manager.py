@@ -583,6 +583,19 @@ def test_follower_that_has_no_descriptor_to_flush_with_acknowledges_when_it_has_
     asyncio.run(run())
 
 
+def test_own_record_for_which_no_descriptor_is_free_to_flush_is_committed_later(tmp_path: Path) -> None:
+    """A coordinator that is told of a failure does not carry out what it has written: markers would never be sent."""
+    disk = ScarceDisk()
+    world = World(tmp_path, flush_messages=1, disk=disk)
+    disk.refusals = 2
+    _, heard = world.append_own()
+    assert (heard, world.log.high_watermark) == ([], 0)
+    world.timers.advance_ms(1000)
+    assert (heard, disk.refusals) == ([], 0)
+    world.timers.advance_ms(1000)
+    assert (heard, world.log.high_watermark) == ([ErrorCode.NONE], 2)
+
+
 class FullProcess(Disk):
     """Opens no file any more, once it is full."""
 
