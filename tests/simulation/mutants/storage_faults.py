@@ -388,4 +388,13 @@ MUTANTS = [
         "::test_own_record_for_which_no_descriptor_is_free_to_flush_is_committed_later",
         why="no whole broker of the simulation runs out of descriptors",
     ),
+    Mutant(
+        "a move that cannot read what its log knows of producers ends the broker",
+        "replication/log_dir_moves.py",
+        "await self._read(current, lambda: snapshot.disk.read_file(snapshot.path))\n",
+        "await self._on_thread(lambda: snapshot.disk.read_file(snapshot.path))\n",
+        finding="tier reading 6",
+        test="unit/storage/manager/test_moves.py::test_log_that_begins_in_the_tier_moves_with_what_it_knows_of_it",
+        why="no whole broker of the simulation runs out of descriptors",
+    ),
 ]
