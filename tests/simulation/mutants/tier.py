@@ -227,4 +227,15 @@ MUTANTS = [
         test="unit/replication/test_replica_fetcher.py"
         "::test_follower_that_began_after_a_segment_of_an_overruled_leader_is_cut_where_its_own_leader_says",
     ),
+    Mutant(
+        "a timestamp behind one that was deleted in its batch is not found in the tier",
+        "tiered/reader.py",
+        "            await self._copies.ensure(copy, start, copy.source.size_bytes)\n",
+        "            raise\n",
+        finding="tier reading 7",
+        world="tier",
+        test="unit/tiered/test_tier_reader.py"
+        "::test_a_timestamp_is_found_behind_one_that_was_deleted_in_the_middle_of_its_batch",
+        why="timestamps of a batch ascend in every world",
+    ),
 ]
