@@ -208,7 +208,9 @@ class LogSegments:
                 env.disk.unlink(path)
 
         def done(error: BaseException | None) -> None:
-            if isinstance(error, OSError):
+            if isinstance(error, OSError) and descriptors.are_exhausted(error):
+                env.timers.call_later(RETRY_S, delete)  # the disk is well, and nobody else would delete them
+            elif isinstance(error, OSError):
                 logger.error("deletion of segments of %s failed: %s", partition, error)
                 env.on_fault(LogDirFault(log_dir, error))
             elif error is not None:

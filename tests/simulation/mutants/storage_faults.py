@@ -397,4 +397,15 @@ MUTANTS = [
         test="unit/storage/manager/test_moves.py::test_log_that_begins_in_the_tier_moves_with_what_it_knows_of_it",
         why="no whole broker of the simulation runs out of descriptors",
     ),
+    Mutant(
+        "segments that no descriptor was free to delete stay until the next start",
+        "storage/log_segments.py",
+        "                env.timers.call_later(RETRY_S, delete)  # the disk is well, and nobody else would delete them\n",
+        "                return\n",
+        finding="tier reading 8",
+        world="storage",
+        test="unit/storage/log/test_descriptors.py"
+        "::test_deleted_segment_leaves_the_disk_when_a_descriptor_is_free_to_sync_its_directory",
+        why="nobody looks for what was deleted before the next start, which deletes it",
+    ),
 ]
