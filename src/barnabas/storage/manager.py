@@ -396,6 +396,8 @@ class LogManager:
                 logger.info("deleted %s", path)
             elif isinstance(error, FileNotFoundError):
                 logger.info("%s was already deleted", path)
+            elif isinstance(error, OSError) and descriptors.are_exhausted(error):
+                self._env.timers.call_later(RETRY_S, work)
             elif isinstance(error, OSError):
                 self.handle_fault(LogDirFault(log_dir, error))
             else:

@@ -408,4 +408,14 @@ MUTANTS = [
         "::test_deleted_segment_leaves_the_disk_when_a_descriptor_is_free_to_sync_its_directory",
         why="nobody looks for what was deleted before the next start, which deletes it",
     ),
+    Mutant(
+        "a deleted topic that no descriptor was free to remove takes its room until the next start",
+        "storage/manager.py",
+        "                self._env.timers.call_later(RETRY_S, work)\n",
+        "                return\n",
+        finding="tier reading 8",
+        test="unit/storage/manager/test_log_manager.py"
+        "::test_a_deleted_log_is_forgotten_when_a_descriptor_is_free_for_the_checkpoints",
+        why="no whole broker of the simulation runs out of descriptors",
+    ),
 ]

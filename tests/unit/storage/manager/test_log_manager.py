@@ -669,13 +669,16 @@ def test_a_deleted_log_is_forgotten_when_a_descriptor_is_free_for_the_checkpoint
     broker.manager.delete(tp("t"))
     forgotten: list[bool] = []
     broker.manager.when_forgotten(lambda: forgotten.append(True))
-    broker.run(1)
+    broker.run(120_000)
     assert not forgotten
     broker.disk.has_descriptors = True
     while not forgotten:
         broker.run(100)
     assert "t-0" not in checkpoint(tmp_path, names.LOG_START_OFFSET_CHECKPOINT)
     assert not broker.failed
+    broker.run(2000)
+    broker.run()
+    assert not [path.name for path in tmp_path.iterdir() if path.is_dir()], "nor does it take any room"
 
 
 def test_a_deletion_that_a_restart_interrupted_is_finished(tmp_path: Path) -> None:
