@@ -418,4 +418,14 @@ MUTANTS = [
         "::test_a_deleted_log_is_forgotten_when_a_descriptor_is_free_for_the_checkpoints",
         why="no whole broker of the simulation runs out of descriptors",
     ),
+    Mutant(
+        "a log whose worker could not be started three times is left alone",
+        "storage/cleaner/cleaner.py",
+        "self._deaths.get(partition, 0) + report.was_running\n",
+        "self._deaths.get(partition, 0) + 1\n",
+        finding="tier reading 9",
+        world="storage",
+        test="unit/storage/cleaner/test_cleaner.py::test_a_log_whose_worker_cannot_be_started_is_cleaned_when_it_can",
+        why="workers of the simulation are no processes, and can always be started",
+    ),
 ]
