@@ -238,4 +238,15 @@ MUTANTS = [
         "::test_a_timestamp_is_found_behind_one_that_was_deleted_in_the_middle_of_its_batch",
         why="timestamps of a batch ascend in every world",
     ),
+    Mutant(
+        "two threads write the leader epochs of the tier at once",
+        "storage/log_tier.py",
+        "    if state.keeping_epochs is not None:\n",
+        "    if False:\n",
+        finding="tier reading 10",
+        world="tier",
+        test="unit/storage/log/test_tiered_log.py"
+        "::test_a_replica_begins_where_the_tier_ends_while_local_retention_is_under_way",
+        why="a thread of the simulation does all of its work at once",
+    ),
 ]
