@@ -208,8 +208,8 @@ MUTANTS = [
     Mutant(
         "a follower that is cut within the tier forgets what was open there",
         "replication/fetcher.py",
-        "        if is_in_tier and not state.began_in_tier:\n",
-        "        if False:\n",
+        "        may_begin_in_tier = self._tier() is not None and not state.began_in_tier\n",
+        "        may_begin_in_tier = False\n",
         finding="tier seed 71",
         profile="overruled",
         world="tier",
@@ -219,8 +219,8 @@ MUTANTS = [
     Mutant(
         "a follower begins after a segment of an overruled leader, without end",
         "replication/fetcher.py",
-        "        if is_in_tier and not state.began_in_tier:\n",
-        "        if is_in_tier:\n",
+        "        may_begin_in_tier = self._tier() is not None and not state.began_in_tier\n",
+        "        may_begin_in_tier = self._tier() is not None\n",
         finding="tier reading 2",
         profile="overruled",
         world="tier",
