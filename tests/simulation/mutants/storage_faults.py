@@ -428,4 +428,27 @@ MUTANTS = [
         test="unit/storage/cleaner/test_cleaner.py::test_a_log_whose_worker_cannot_be_started_is_cleaned_when_it_can",
         why="workers of the simulation are no processes, and can always be started",
     ),
+    Mutant(
+        "a segment begins without what is known of producers if no descriptor is free for that",
+        "storage/log_segments.py",
+        "        state.producers.update_map_end_offset(new_base)\n"
+        "        if (snapshot := state.snapshots.take(state.producers, sync=False)) is not None:\n"
+        "            self._flusher.unsynced.add(snapshot)\n",
+        "",
+        also=(
+            (
+                "storage/log_segments.py",
+                "        state.segments.add(segment)\n        logger.info(",
+                "        state.segments.add(segment)\n"
+                "        state.producers.update_map_end_offset(new_base)\n"
+                "        if (snapshot := state.snapshots.take(state.producers, sync=False)) is not None:\n"
+                "            self._flusher.unsynced.add(snapshot)\n"
+                "        logger.info(",
+            ),
+        ),
+        finding="tier reading 11",
+        world="storage",
+        test="unit/storage/log/test_descriptors.py::test_segment_begins_with_what_is_known_of_producers_or_not_at_all",
+        why="logs alone have no tier, and no whole broker of the simulation runs out of descriptors",
+    ),
 ]

@@ -379,3 +379,27 @@ def test_deleted_segment_leaves_the_disk_when_a_descriptor_is_free_to_sync_its_d
     disk.left = None
     partition.timers.advance_ms(2000)
     assert not [name for name in partition.files() if name.endswith(".deleted")]
+
+
+def test_segment_begins_with_what_is_known_of_producers_or_not_at_all(tmp_path: Path) -> None:
+    """A replica that begins after the copy of the segment before knows of producers and open transactions only what the file
+    there tells."""
+    for given in range(100):
+        disk = FullProcess()
+        root = tmp_path / str(given)
+        root.mkdir()
+        partition = Partition(root, disk=disk)
+        partition.transact(7)
+        disk.left = given
+        try:
+            partition.log.roll(NOW_MS)
+            is_done = True
+        except LogDirFault:
+            is_done = False
+        disk.left = None
+        log = partition.log
+        assert all(log.snapshot_at(base) is not None for base in log.segments.base_offsets[1:]), given
+        log.abandon()
+        if is_done:
+            return
+    pytest.fail("no number of descriptors was enough")
