@@ -249,4 +249,15 @@ MUTANTS = [
         "::test_a_replica_begins_where_the_tier_ends_while_local_retention_is_under_way",
         why="a thread of the simulation does all of its work at once",
     ),
+    Mutant(
+        "a look at the segments of the tier searches all of them for each",
+        "tiered/metadata_cache.py",
+        "        at = bisect_left(self.starts, start)\n        return at < len(self.ids) and self.ids[at] == segment_id\n",
+        "        return segment_id in self.ids\n",
+        finding="tier reading 12",
+        world="tier",
+        test="unit/tiered/test_tier_expiry.py"
+        "::test_a_look_at_thousands_of_segments_does_not_search_all_of_them_for_each",
+        why="no partition of the worlds has thousands of segments",
+    ),
 ]
