@@ -260,4 +260,15 @@ MUTANTS = [
         "::test_a_look_at_thousands_of_segments_does_not_search_all_of_them_for_each",
         why="no partition of the worlds has thousands of segments",
     ),
+    Mutant(
+        "each partition that comes to the tier looks at all that are there",
+        "tiered/metadata_topic.py",
+        "            if self._of(of) is None:\n                self._reconcile()\n",
+        "            self._reconcile()\n",
+        finding="tier reading 13",
+        world="tier",
+        test="unit/tiered/test_metadata_topic.py"
+        "::test_thousands_of_partitions_come_and_go_without_a_look_at_all_of_them_for_each",
+        why="no broker of the worlds has thousands of partitions",
+    ),
 ]
