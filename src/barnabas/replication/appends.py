@@ -5,6 +5,7 @@ Owner: the event loop. Produce comes straight through here: no coroutine, no que
 
 import logging
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final, NamedTuple
 
 from barnabas.core.clock import Clock
@@ -13,7 +14,9 @@ from barnabas.core.ids import Offset, TopicPartition
 from barnabas.replication.delayed import DelayedProduce
 from barnabas.replication.early_batches import EarlyBatches, nameless
 from barnabas.replication.hosted import HostedPartitions
+from barnabas.replication.log_waits import DESCRIPTOR_WAIT_S
 from barnabas.replication.partition import Partition
+from barnabas.runtime import descriptors
 from barnabas.storage.log_types import InvalidRecords, Origin, RecordError
 
 log = logging.getLogger(__name__)
@@ -187,16 +190,24 @@ class Appends:
         return info.first_offset
 
     def _flush_own(self, partition: Partition, end: int, on_committed: Callable[[ErrorCode], None]) -> None:
-        outcome = AppendOutcome()
         leadership = partition.machine.leaderships
 
-        def flushed() -> None:
-            if outcome.error is ErrorCode.NONE:
-                self.when_replicated(partition, end, leadership, on_committed)
+        def flush() -> None:
+            if partition.log is None:
+                on_committed(ErrorCode.KAFKA_STORAGE_ERROR)
             else:
-                on_committed(outcome.error)
+                self._flush(partition, flushed)
 
-        self._flush(outcome, partition, flushed)
+        def flushed(error: Exception | None) -> None:
+            if error is None:
+                self.when_replicated(partition, end, leadership, on_committed)
+            elif isinstance(error, LogDirFault) and descriptors.are_exhausted(error.cause):
+                # The disk is well, and the record may be on others already: it will be committed.
+                self._hosted.timers.call_later(DESCRIPTOR_WAIT_S, flush)
+            else:
+                on_committed(ErrorCode.KAFKA_STORAGE_ERROR)
+
+        flush()
 
     def when_replicated(
         self, partition: Partition, end: int, leadership: int, on_done: Callable[[ErrorCode], None]
@@ -245,25 +256,25 @@ class Appends:
         """`flush.messages` is reached: the answer waits for the disk; the loop does not."""
         left = len(to_flush)
 
-        def flushed() -> None:
+        def flushed(outcome: AppendOutcome, error: Exception | None) -> None:
             nonlocal left
+            if error is not None:
+                outcome.error, outcome.message, outcome.base_offset = ErrorCode.KAFKA_STORAGE_ERROR, str(error), -1
             left -= 1
             if left == 0:
                 then()
 
         for outcome, partition in to_flush:
-            self._flush(outcome, partition, flushed)
+            self._flush(partition, partial(flushed, outcome))
 
-    def _flush(self, outcome: AppendOutcome, partition: Partition, then: Callable[[], None]) -> None:
+    def _flush(self, partition: Partition, then: Callable[[Exception | None], None]) -> None:
         flushed_log = partition.local_log
 
         def flushed(error: Exception | None) -> None:
             if error is not None and partition.log not in (None, flushed_log):
                 # The log has moved to another directory, and has the records there.
-                self._flush(outcome, partition, then)
-                return
-            if error is not None:
-                outcome.error, outcome.message, outcome.base_offset = ErrorCode.KAFKA_STORAGE_ERROR, str(error), -1
-            then()
+                self._flush(partition, then)
+            else:
+                then(error)
 
         partition.flush_then(flushed)

@@ -45,6 +45,7 @@ class FetchState:
 
     __slots__ = (
         "backoff_ms",
+        "began_in_tier",
         "delayed_until_ms",
         "fetch_offset",
         "lag",
@@ -75,6 +76,8 @@ class FetchState:
         self.lag: int | None = None
         self.delayed_until_ms: int | None = None
         self.backoff_ms = 0
+        #: In this leader epoch it has begun where the tier ends. What its leader cuts off of that, the tier has of another one.
+        self.began_in_tier = False
 
     def step(self, event: str) -> None:
         target = TRANSITIONS.get((self.phase, event))

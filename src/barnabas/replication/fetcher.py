@@ -410,7 +410,8 @@ class ReplicaFetcher:
         if not is_wanted():
             return
         replica = self._partitions[partition]
-        if isinstance(effect, TruncateTo) and effect.offset < replica.tier_end and self._tier() is not None:
+        may_begin_in_tier = self._tier() is not None and not state.began_in_tier
+        if isinstance(effect, TruncateTo) and effect.offset < replica.tier_end and may_begin_in_tier:
             # Nothing on its disk is of use, and what was known there of producers and transactions, only the tier tells.
             _log.warning("%s: %s is to be cut to %d, which is in the tier", self.name, partition, effect.offset)
             self._machine.below_tier_end(partition)

@@ -487,6 +487,7 @@ class FetcherMachine:
             return
         # A leader that truncates on fetch compares again at the next one, so a truncation in part need not wait.
         complete = not isinstance(effect, TruncateTo) or effect.is_complete or self._truncates_on_fetch
+        state.began_in_tier = state.began_in_tier or isinstance(effect, StartFromTier)
         state.step("truncated" if complete else "truncated_in_part")
         self._resume(effect.partition, state, state.lag)
 

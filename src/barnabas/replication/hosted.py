@@ -20,6 +20,7 @@ class HostedPartitions:
     ) -> None:
         """`is_known`: whether the cluster has such a partition."""
         self.broker_id = broker_id
+        self.timers = timers
         self.partitions: dict[TopicPartition, Partition] = {}
         #: Counts moves of log ends and high watermarks, of any partition.
         self.movements = 0

@@ -158,7 +158,9 @@ class LogDirMoves:
         offset, log_start = current.local_log_start_offset, current.log_start_offset
         epochs, snapshot = current.epochs.below(offset), current.snapshot_at(offset)
         try:
-            data = b"" if snapshot is None else await self._on_thread(lambda: snapshot.disk.read_file(snapshot.path))
+            data = (
+                b"" if snapshot is None else await self._read(current, lambda: snapshot.disk.read_file(snapshot.path))
+            )
         except FileNotFoundError:
             return  # its segment has gone meanwhile: the local start is another one
         producers = producer_snapshot.decode(data) if data else ()
@@ -237,10 +239,7 @@ class LogDirMoves:
             found.release()
             return
         try:
-            data = await self._on_thread(lambda: b"".join([file_range.read() for file_range in found.ranges]))
-        except OSError as error:
-            self._logs.fail_dir(current.log_dir, error)
-            raise LogDirFault(current.log_dir, error) from error
+            data = await self._read(current, lambda: b"".join([file_range.read() for file_range in found.ranges]))
         finally:
             found.release()
         if self._throttle is not None:
@@ -248,3 +247,13 @@ class LogDirMoves:
         if not future.is_closed:
             future.append_as_follower(data, now_ms=self._clock.now_ms())
             future.update_high_watermark(min(current.high_watermark, future.log_end_offset))
+
+    async def _read(self, current: Log, work: Callable[[], bytes]) -> bytes:
+        """On a thread. Raises `FileNotFoundError`, and `LogDirFault` if the disk fails."""
+        try:
+            return await self._on_thread(work)
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            self._logs.fail_dir(current.log_dir, error)
+            raise LogDirFault(current.log_dir, error) from error

@@ -119,6 +119,11 @@ class LeaderEpochCache:
             return EpochEnd(LeaderEpoch(epoch), end)
         return EpochEnd(LeaderEpoch(epochs[higher - 1]), end)
 
+    def start_of(self, epoch: int) -> Offset | None:
+        """Where an epoch starts; None where it is not known."""
+        at = bisect_left(self._epochs, epoch)
+        return Offset(self._starts[at]) if at < len(self._epochs) and self._epochs[at] == epoch else None
+
     def epoch_at(self, offset: int) -> LeaderEpoch | None:
         """In which epoch the record at `offset` was written; None before the first that is known."""
         at = bisect_right(self._starts, offset)

@@ -49,6 +49,11 @@ class LogSegments:
             return active
         # Recovery reads the epochs of whole segments, but need not begin with this one.
         state.epochs.flush()
+        # Snapshot at the start of a segment, so that recovery of it can begin there, and a replica that has what is before in
+        # the tier only. Without one there is no segment.
+        state.producers.update_map_end_offset(new_base)
+        if (snapshot := state.snapshots.take(state.producers, sync=False)) is not None:
+            self._flusher.unsynced.add(snapshot)
         # Create the files first: if that fails, the log goes on with the segment that it has.
         segment = self._create(new_base, now_ms)
         try:
@@ -58,10 +63,6 @@ class LogSegments:
             self._discard([segment])
             raise
         state.segments.add(segment)
-        # Snapshot at the start of a segment, so that recovery of it can begin there.
-        state.producers.update_map_end_offset(new_base)
-        if (snapshot := state.snapshots.take(state.producers, sync=False)) is not None:
-            self._flusher.unsynced.add(snapshot)
         logger.info("rolled %s to a new segment at offset %d", state.partition, new_base)
         self._flusher.flush_in_background(new_base)
         return segment
@@ -208,7 +209,9 @@ class LogSegments:
                 env.disk.unlink(path)
 
         def done(error: BaseException | None) -> None:
-            if isinstance(error, OSError):
+            if isinstance(error, OSError) and descriptors.are_exhausted(error):
+                env.timers.call_later(RETRY_S, delete)  # the disk is well, and nobody else would delete them
+            elif isinstance(error, OSError):
                 logger.error("deletion of segments of %s failed: %s", partition, error)
                 env.on_fault(LogDirFault(log_dir, error))
             elif error is not None:

@@ -4,7 +4,7 @@ Owner: the event loop. An `OSError` becomes a `LogDirFault`: the environment get
 """
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final, NoReturn
 
@@ -42,6 +42,7 @@ class LogState:
         "high_watermark",
         "highest_copied_offset",
         "is_closed",
+        "keeping_epochs",
         "kept_epochs",
         "local_start_offset",
         "log_dir",
@@ -87,6 +88,8 @@ class LogState:
         self.highest_copied_offset = -1
         #: What `log_tier.keep_epochs` has written; None: not known, or being written.
         self.kept_epochs: KeptEpochs | None = None
+        #: Called when what is being written is; None: nothing is.
+        self.keeping_epochs: list[Callable[[], None]] | None = None
         #: Offset of the next record.
         self.log_end_offset = Offset(log_end_offset)
         #: Every in-sync replica has the records below. Starts at the local start, until the checkpoint or the leader says

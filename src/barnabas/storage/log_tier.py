@@ -59,16 +59,24 @@ def keep_epochs(state: LogState, kept: KeptEpochs, then: Callable[[BaseException
     Their own file: the log writes the other one without a sync, and a power cut may leave nothing of it. Where the file
     knows of records that are here after all, it does not count: they tell themselves.
     """
+    if state.keeping_epochs is not None:
+        # One after the other: two threads would take the file away from each other.
+        state.keeping_epochs.append(lambda: keep_epochs(state, kept, then))
+        return
     if state.kept_epochs == kept:
         then(None)
         return
     path, disk = f"{state.directory}/{names.TIERED_EPOCHS}", state.env.disk
     state.kept_epochs = None
+    waiting = state.keeping_epochs = []
 
     def done(error: BaseException | None) -> None:
         if error is None:
             state.kept_epochs = kept
+        state.keeping_epochs = None
         then(error)
+        for each in waiting:
+            each()
 
     state.env.threads.run(lambda: write_epochs(path, _lines(kept), sync=True, disk=disk), done)
 

@@ -24,6 +24,7 @@ from barnabas.storage.environment import Done, LogEnvironment
 from barnabas.storage.index_repair import IndexRepairs
 from barnabas.storage.log import Log
 from barnabas.storage.log_dir import LogDir
+from barnabas.storage.log_segments import RETRY_S
 from barnabas.storage.manager_load import load_dirs
 from barnabas.storage.manager_moves import OldLogs, put_one_aside
 from barnabas.storage.manager_settings import ManagerSettings
@@ -347,15 +348,21 @@ class LogManager:
         if not left:
             then()
 
-        def forgotten(error: BaseException | None) -> None:
-            # A directory that has failed, which has been reported, takes no log before the next start, which looks again.
+        def save(path: str) -> None:
+            self._save(path, CHECKPOINTS, lambda error: forgotten(path, error))
+
+        def forgotten(path: str, error: BaseException | None) -> None:
             nonlocal left
+            if isinstance(error, OSError) and descriptors.are_exhausted(error):
+                self._env.timers.call_later(RETRY_S, lambda: save(path))
+                return
+            # A directory that has failed, which has been reported, takes no log before the next start, which looks again.
             left -= 1
             if not left:
                 then()
 
         for path in directories:
-            self._save(path, CHECKPOINTS, forgotten)
+            save(path)
 
     def delete_future(self, partition: TopicPartition) -> None:
         """Give up a move between directories."""
@@ -389,6 +396,8 @@ class LogManager:
                 logger.info("deleted %s", path)
             elif isinstance(error, FileNotFoundError):
                 logger.info("%s was already deleted", path)
+            elif isinstance(error, OSError) and descriptors.are_exhausted(error):
+                self._env.timers.call_later(RETRY_S, work)
             elif isinstance(error, OSError):
                 self.handle_fault(LogDirFault(log_dir, error))
             else:

@@ -7,6 +7,7 @@ from typing import NamedTuple
 from barnabas.core.config.log_config import LogConfig
 from barnabas.core.errors import ErrorCode, Refused
 from barnabas.core.ids import Offset
+from barnabas.runtime import descriptors
 from barnabas.storage.epoch_cache import KeptEpochs
 from barnabas.storage.log_segments import LogSegments
 from barnabas.storage.log_state import LogState
@@ -39,7 +40,8 @@ def deletable_segments(
 
     Never a segment that reaches the high watermark: the log start offset must not pass it. Never an empty
     active segment: it would only be made anew. `copied_end`: the log is tiered, and what is below is in the tier. Local
-    retention takes nothing else, however old: the store may be away.
+    retention takes nothing else, however old: the store may be away. Nor does it take the active segment, all of which the
+    tier may have: another replica, which leads or has led, began its next segment where this one ends.
     """
     remaining = list(segments)
     found: list[Deletable] = []
@@ -50,7 +52,8 @@ def deletable_segments(
         for place, segment in enumerate(remaining):
             next_base = remaining[place + 1].base_offset if place + 1 < len(remaining) else None
             end = log_end_offset if next_base is None else next_base
-            if limit < end or (next_base is None and segment.size_bytes == 0) or not wants(segment, next_base):
+            is_kept = next_base is None and (is_local or segment.size_bytes == 0)
+            if limit < end or is_kept or not wants(segment, next_base):
                 break
             taken.append(segment)
         if taken:
@@ -109,11 +112,14 @@ class LogRetention:
         state.log_start_offset = Offset(offset)
         state.settle_local_start()
         # The recovery point stays: a power cut may take the new log start back, and what is below it must be whole then.
+        state.epochs.truncate_from_start(offset)
         try:
-            state.epochs.truncate_from_start(offset)
             state.epochs.flush()
         except OSError as error:
-            state.fault(error)
+            # The log starts there all the same. Without a free descriptor they are written later: whoever reads the file cuts
+            # them itself.
+            if not descriptors.are_exhausted(error):
+                state.fault(error)
         state.producers.on_log_start_offset(offset, state.snapshots.latest)
         state.env.on_log_start(state.partition)
         return True
@@ -172,7 +178,8 @@ class LogRetention:
             state.report(failed)
             return
         if last is not None:
-            end = state.segments.base_after(state.segments.floor(last.base_offset)) or state.log_end_offset
+            end = state.segments.base_after(state.segments.floor(last.base_offset))
+            assert end is not None
             kept = KeptEpochs(state.epochs.below(end), end)
             keep_epochs(state, kept, lambda error: self._delete_local(now_ms, end, error))
 

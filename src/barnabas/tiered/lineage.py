@@ -139,8 +139,8 @@ def _ranges(segment: RemoteSegment) -> list[tuple[int, int, int]]:
 
 def _shared(epochs: LeaderEpochCache, epoch: int, start: int, end: int, log_end: int) -> int:
     """How many offsets of [start, end] the log has in this epoch."""
-    for entry in epochs.entries:
-        if entry.epoch == epoch:
-            own_end = min(epochs.end_offset_for(epoch, log_end).end_offset, log_end) - 1
-            return max(0, min(end, own_end) - max(start, entry.start_offset) + 1)
-    return 0
+    own_start = epochs.start_of(epoch)
+    if own_start is None:
+        return 0
+    own_end = min(epochs.end_offset_for(epoch, log_end).end_offset, log_end) - 1
+    return max(0, min(end, own_end) - max(start, own_start) + 1)

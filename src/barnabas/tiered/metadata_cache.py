@@ -51,10 +51,15 @@ class _Epoch:
         self.ends[first:last] = [end]
         self.ids[first:last] = [segment_id]
 
-    def remove(self, segment_id: RemoteSegmentId) -> None:
-        if self.covered.pop(segment_id, None) is not None or segment_id not in self.ids:
+    def has(self, segment_id: RemoteSegmentId, start: int) -> bool:
+        """Whether reads find it, which begins at `start`."""
+        at = bisect_left(self.starts, start)
+        return at < len(self.ids) and self.ids[at] == segment_id
+
+    def remove(self, segment_id: RemoteSegmentId, start: int) -> None:
+        if self.covered.pop(segment_id, None) is not None or not self.has(segment_id, start):
             return
-        at = self.ids.index(segment_id)
+        at = bisect_left(self.starts, start)
         del self.starts[at], self.ends[at], self.ids[at]
         for other, (start, end) in list(self.covered.items()):
             self.add(other, start, end)
@@ -124,9 +129,9 @@ class RemoteLogMetadataCache:
 
     def _leave(self, segment: RemoteSegment) -> None:
         self.size_bytes -= segment.size_bytes
-        for epoch in segment.epochs:
+        for epoch, start in segment.epochs.items():
             if epoch in self._epochs:
-                self._epochs[epoch].remove(segment.id)
+                self._epochs[epoch].remove(segment.id, start)
 
     # -- questions ----------------------------------------------------------------------------------------------------
 
@@ -151,4 +156,8 @@ class RemoteLogMetadataCache:
 
     def is_read(self, segment: RemoteSegment) -> bool:
         """Whether reads find it. Not, if another copy has all that it has."""
-        return any(segment.id in self._epochs[epoch].ids for epoch in segment.epochs if epoch in self._epochs)
+        return any(
+            self._epochs[epoch].has(segment.id, start)
+            for epoch, start in segment.epochs.items()
+            if epoch in self._epochs
+        )

@@ -116,12 +116,16 @@ class RemoteMetadata:
         """This broker has a replica of the partition: know its segments."""
         if of not in self._assigned:
             self._assigned.add(of)
-            self._reconcile()
+            # Thousands come at once, and go at once; most share a partition of the topic with others.
+            if self._of(of) is None:
+                self._reconcile()
 
     def unassign(self, of: TierPartition) -> None:
         if of in self._assigned:
             self._assigned.discard(of)
-            self._reconcile()
+            shared = self._of(of)
+            if shared is None or all(self._of(each) is not shared for each in self._assigned):
+                self._reconcile()
 
     def stop(self) -> None:
         """Nothing is applied any more once this returns. The tasks are the broker's."""

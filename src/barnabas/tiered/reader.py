@@ -25,7 +25,7 @@ from barnabas.storage.log import Log
 from barnabas.storage.log_read import search_timestamp
 from barnabas.storage.log_tier import TierStart
 from barnabas.storage.log_types import OffsetMetadata, ReadResult, TimestampedOffset
-from barnabas.storage.segment_batches import BatchAt
+from barnabas.storage.segment_batches import BatchAt, CorruptSegment
 from barnabas.storage.txn_index import AbortedTxn
 from barnabas.tiered import layout
 from barnabas.tiered.lineage import Piece, piece_at, pieces
@@ -214,8 +214,14 @@ class TierReader:
         after = segment.time_index.after(timestamp)
         # The first record that is late enough is at the next entry or before; but not before `from_offset`.
         last = copy.source.end_offset if after is None or after.offset < first else after.offset
-        await self._ensure_around(copy, first, last)
-        return await self._on_thread(lambda: search_timestamp(segment, timestamp, from_offset))
+        start, _ = await self._ensure_around(copy, first, last)
+        search = partial(search_timestamp, segment, timestamp, from_offset)
+        try:
+            return await self._on_thread(search)
+        except CorruptSegment:
+            # Or further on, where the batch that the entry names has it before `from_offset`, or not at all.
+            await self._copies.ensure(copy, start, copy.source.size_bytes)
+            return await self._on_thread(search)
 
     def max_timestamp(self, view: TierView) -> int:
         """The largest of any segment below the local start; -1 if there is none."""

@@ -355,4 +355,99 @@ MUTANTS = [
         test="unit/replication/test_replica_manager.py"
         "::test_retry_of_a_batch_that_is_being_flushed_waits_for_the_disk_too",
     ),
+    Mutant(
+        "a follower that could not write its leader epochs did not append",
+        "storage/retention.py",
+        "            if not descriptors.are_exhausted(error):\n                state.fault(error)\n",
+        "            state.fault(error)\n",
+        finding="tier reading 3",
+        test="unit/replication/test_replica_manager.py"
+        "::test_follower_has_what_it_appended_though_no_descriptor_is_free_as_its_log_start_moves",
+        why="no whole broker of the simulation runs out of descriptors",
+    ),
+    Mutant(
+        "a deleted log is forgotten before there is a descriptor for the checkpoints",
+        "storage/manager.py",
+        "            if isinstance(error, OSError) and descriptors.are_exhausted(error):\n"
+        "                self._env.timers.call_later(RETRY_S, lambda: save(path))\n"
+        "                return\n",
+        "",
+        finding="tier reading 4",
+        test="unit/storage/manager/test_log_manager.py"
+        "::test_a_deleted_log_is_forgotten_when_a_descriptor_is_free_for_the_checkpoints",
+        why="no whole broker of the simulation runs out of descriptors",
+    ),
+    Mutant(
+        "what a coordinator wrote counts as lost if no descriptor is free to flush it",
+        "replication/appends.py",
+        "            elif isinstance(error, LogDirFault) and descriptors.are_exhausted(error.cause):\n",
+        "            elif False:\n",
+        finding="tier reading 5",
+        test="unit/replication/test_replica_manager.py"
+        "::test_own_record_for_which_no_descriptor_is_free_to_flush_is_committed_later",
+        why="no whole broker of the simulation runs out of descriptors",
+    ),
+    Mutant(
+        "a move that cannot read what its log knows of producers ends the broker",
+        "replication/log_dir_moves.py",
+        "await self._read(current, lambda: snapshot.disk.read_file(snapshot.path))\n",
+        "await self._on_thread(lambda: snapshot.disk.read_file(snapshot.path))\n",
+        finding="tier reading 6",
+        test="unit/storage/manager/test_moves.py::test_log_that_begins_in_the_tier_moves_with_what_it_knows_of_it",
+        why="no whole broker of the simulation runs out of descriptors",
+    ),
+    Mutant(
+        "segments that no descriptor was free to delete stay until the next start",
+        "storage/log_segments.py",
+        "                env.timers.call_later(RETRY_S, delete)  # the disk is well, and nobody else would delete them\n",
+        "                return\n",
+        finding="tier reading 8",
+        world="storage",
+        test="unit/storage/log/test_descriptors.py"
+        "::test_deleted_segment_leaves_the_disk_when_a_descriptor_is_free_to_sync_its_directory",
+        why="nobody looks for what was deleted before the next start, which deletes it",
+    ),
+    Mutant(
+        "a deleted topic that no descriptor was free to remove takes its room until the next start",
+        "storage/manager.py",
+        "                self._env.timers.call_later(RETRY_S, work)\n",
+        "                return\n",
+        finding="tier reading 8",
+        test="unit/storage/manager/test_log_manager.py"
+        "::test_a_deleted_log_is_forgotten_when_a_descriptor_is_free_for_the_checkpoints",
+        why="no whole broker of the simulation runs out of descriptors",
+    ),
+    Mutant(
+        "a log whose worker could not be started three times is left alone",
+        "storage/cleaner/cleaner.py",
+        "self._deaths.get(partition, 0) + report.was_running\n",
+        "self._deaths.get(partition, 0) + 1\n",
+        finding="tier reading 9",
+        world="storage",
+        test="unit/storage/cleaner/test_cleaner.py::test_a_log_whose_worker_cannot_be_started_is_cleaned_when_it_can",
+        why="workers of the simulation are no processes, and can always be started",
+    ),
+    Mutant(
+        "a segment begins without what is known of producers if no descriptor is free for that",
+        "storage/log_segments.py",
+        "        state.producers.update_map_end_offset(new_base)\n"
+        "        if (snapshot := state.snapshots.take(state.producers, sync=False)) is not None:\n"
+        "            self._flusher.unsynced.add(snapshot)\n",
+        "",
+        also=(
+            (
+                "storage/log_segments.py",
+                "        state.segments.add(segment)\n        logger.info(",
+                "        state.segments.add(segment)\n"
+                "        state.producers.update_map_end_offset(new_base)\n"
+                "        if (snapshot := state.snapshots.take(state.producers, sync=False)) is not None:\n"
+                "            self._flusher.unsynced.add(snapshot)\n"
+                "        logger.info(",
+            ),
+        ),
+        finding="tier reading 11",
+        world="storage",
+        test="unit/storage/log/test_descriptors.py::test_segment_begins_with_what_is_known_of_producers_or_not_at_all",
+        why="logs alone have no tier, and no whole broker of the simulation runs out of descriptors",
+    ),
 ]

@@ -118,6 +118,15 @@ MUTANTS = [
         world="tier",
     ),
     Mutant(
+        "local retention takes the active segment, too",
+        "storage/retention.py",
+        "            is_kept = next_base is None and (is_local or segment.size_bytes == 0)\n",
+        "            is_kept = next_base is None and segment.size_bytes == 0\n",
+        finding="tier reading 1",
+        world="tier",
+        test="unit/storage/log/test_tiered_log.py::test_the_active_segment_stays_also_where_the_tier_has_all_of_it",
+    ),
+    Mutant(
         "the leader epochs of what is in the tier only are lost with the power",
         "storage/log_tier.py",
         "    lower = [entry for entry in kept if entry.start_offset < first_local]\n",
@@ -199,12 +208,67 @@ MUTANTS = [
     Mutant(
         "a follower that is cut within the tier forgets what was open there",
         "replication/fetcher.py",
-        "        if isinstance(effect, TruncateTo) and effect.offset < replica.tier_end and self._tier() is not None:\n",
-        "        if False:\n",
+        "        may_begin_in_tier = self._tier() is not None and not state.began_in_tier\n",
+        "        may_begin_in_tier = False\n",
         finding="tier seed 71",
         profile="overruled",
         world="tier",
         test="unit/replication/test_replica_fetcher.py"
         "::test_follower_that_is_to_be_cut_within_the_tier_begins_where_the_tier_ends",
+    ),
+    Mutant(
+        "a follower begins after a segment of an overruled leader, without end",
+        "replication/fetcher.py",
+        "        may_begin_in_tier = self._tier() is not None and not state.began_in_tier\n",
+        "        may_begin_in_tier = self._tier() is not None\n",
+        finding="tier reading 2",
+        profile="overruled",
+        world="tier",
+        test="unit/replication/test_replica_fetcher.py"
+        "::test_follower_that_began_after_a_segment_of_an_overruled_leader_is_cut_where_its_own_leader_says",
+    ),
+    Mutant(
+        "a timestamp behind one that was deleted in its batch is not found in the tier",
+        "tiered/reader.py",
+        "            await self._copies.ensure(copy, start, copy.source.size_bytes)\n",
+        "            raise\n",
+        finding="tier reading 7",
+        world="tier",
+        test="unit/tiered/test_tier_reader.py"
+        "::test_a_timestamp_is_found_behind_one_that_was_deleted_in_the_middle_of_its_batch",
+        why="timestamps of a batch ascend in every world",
+    ),
+    Mutant(
+        "two threads write the leader epochs of the tier at once",
+        "storage/log_tier.py",
+        "    if state.keeping_epochs is not None:\n",
+        "    if False:\n",
+        finding="tier reading 10",
+        world="tier",
+        test="unit/storage/log/test_tiered_log.py"
+        "::test_a_replica_begins_where_the_tier_ends_while_local_retention_is_under_way",
+        why="a thread of the simulation does all of its work at once",
+    ),
+    Mutant(
+        "a look at the segments of the tier searches all of them for each",
+        "tiered/metadata_cache.py",
+        "        at = bisect_left(self.starts, start)\n        return at < len(self.ids) and self.ids[at] == segment_id\n",
+        "        return segment_id in self.ids\n",
+        finding="tier reading 12",
+        world="tier",
+        test="unit/tiered/test_tier_expiry.py"
+        "::test_a_look_at_thousands_of_segments_does_not_search_all_of_them_for_each",
+        why="no partition of the worlds has thousands of segments",
+    ),
+    Mutant(
+        "each partition that comes to the tier looks at all that are there",
+        "tiered/metadata_topic.py",
+        "            if self._of(of) is None:\n                self._reconcile()\n",
+        "            self._reconcile()\n",
+        finding="tier reading 13",
+        world="tier",
+        test="unit/tiered/test_metadata_topic.py"
+        "::test_thousands_of_partitions_come_and_go_without_a_look_at_all_of_them_for_each",
+        why="no broker of the worlds has thousands of partitions",
     ),
 ]

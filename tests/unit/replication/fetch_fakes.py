@@ -63,6 +63,7 @@ class FakeReplica:
         self.cut(offset)
 
     def cut(self, offset):
+        self.log_start = min(self.log_start, offset)
         del self.epochs_of[offset - self.log_start :]
         self.cache.truncate_from_end(offset)
         self.high_watermark = min(self.high_watermark, offset)

@@ -154,6 +154,35 @@ def test_follower_that_is_to_be_cut_within_the_tier_begins_where_the_tier_ends()
     asyncio.run(run())
 
 
+def test_follower_that_began_after_a_segment_of_an_overruled_leader_is_cut_where_its_own_leader_says():
+    """The record before the leader's local start is in a segment that goes on with records that an unclean election took back.
+    To begin there again, and again, would not end: the tier has no better segment."""
+
+    class Tier:
+        async def begin(self, tp, *, local_start, epoch, log_start, is_wanted):
+            replica.restart_at(8)
+            replica.tier_end = 8
+            replica.cache.assign(epoch, log_start)
+            begun.append(local_start)
+
+    begun, replica = [], FakeReplica()
+
+    async def run():
+        leader = ScriptedLeader()
+        async with managed({2: leader}) as manager:
+            manager.tier = Tier()
+            add(manager, A, replica)
+            assert (await leader.plan()).to_send[A].fetch_offset == 0
+            leader.say(FetchedPartition(A, ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE))
+            plan = await leader.plan()
+            assert (plan.to_send[A].fetch_offset, plan.to_send[A].last_fetched_epoch) == (8, 1)
+            leader.say(FetchedPartition(A, 0, 9, 0, EpochEnd(1, 5), None))
+            assert (await leader.plan()).to_send[A].fetch_offset == 5
+            assert begun == [4]
+
+    asyncio.run(run())
+
+
 def test_records_that_have_to_be_flushed_are_acknowledged_when_they_are_on_disk():
     """`flush.messages`: a leader counts what a fetch acknowledges, and so does whoever waits for acks=all."""
 

@@ -3,6 +3,7 @@
 import asyncio
 import errno
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.manual_time import ManualClock, ManualThreads, ManualTimers
@@ -21,6 +22,7 @@ from barnabas.replication.reads import FetchParams, PartitionRead
 from barnabas.replication.state import PartitionLeadership
 from barnabas.runtime import descriptors
 from barnabas.runtime.disk import Disk
+from barnabas.storage.checkpoints import read_epochs
 from barnabas.storage.environment import InlineThreads, LogEnvironment, Threads
 from barnabas.storage.log_types import Origin
 from barnabas.storage.recovery import open_log
@@ -579,6 +581,52 @@ def test_follower_that_has_no_descriptor_to_flush_with_acknowledges_when_it_has_
         assert (disk.refusals, world.log.recovery_point) == (0, 1)
 
     asyncio.run(run())
+
+
+def test_own_record_for_which_no_descriptor_is_free_to_flush_is_committed_later(tmp_path: Path) -> None:
+    """A coordinator that is told of a failure does not carry out what it has written: markers would never be sent."""
+    disk = ScarceDisk()
+    world = World(tmp_path, flush_messages=1, disk=disk)
+    disk.refusals = 2
+    _, heard = world.append_own()
+    assert (heard, world.log.high_watermark) == ([], 0)
+    world.timers.advance_ms(1000)
+    assert (heard, disk.refusals) == ([], 0)
+    world.timers.advance_ms(1000)
+    assert (heard, world.log.high_watermark) == ([ErrorCode.NONE], 2)
+
+
+class FullProcess(Disk):
+    """Opens no file any more, once it is full."""
+
+    __slots__ = ("is_full",)
+
+    def __init__(self) -> None:
+        self.is_full = False
+
+    def open(self, path: str, **how: Any) -> int:
+        if self.is_full:
+            raise OSError(errno.EMFILE, "Too many open files")
+        return super().open(path, **how)
+
+
+def test_follower_has_what_it_appended_though_no_descriptor_is_free_as_its_log_start_moves(tmp_path: Path) -> None:
+    """Told of a failure, its fetcher asked for the same records again and again: they did not fit on the log any more."""
+    disk = FullProcess()
+    world = World(tmp_path, replicas=(ME, FOLLOWER), isr=(ME, FOLLOWER), disk=disk)
+    both = (ME, FOLLOWER)
+    world.partition.become_follower(
+        PartitionLeadership(leader=FOLLOWER, leader_epoch=LeaderEpoch(1), isr=both, partition_epoch=1, replicas=both)
+    )
+    first, second = (plain_batch([(b"k", b"v")], timestamp=0) for _ in range(2))
+    second[:8] = (1).to_bytes(8, "big")
+    world.partition.append_follower(memoryview(first), 1, 0)
+    disk.is_full = True
+    world.partition.append_follower(memoryview(second), 2, 1)
+    assert (world.log.log_start_offset, world.log.log_end_offset) == (1, 2)
+    disk.is_full = False
+    world.log.write_epochs()
+    assert read_epochs(f"{world.log.directory}/leader-epoch-checkpoint") == world.log.epochs.entries
 
 
 class BrokenDisk(Disk):

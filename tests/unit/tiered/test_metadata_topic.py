@@ -19,9 +19,9 @@ from barnabas.protocol.messages.list_offsets import (
     ListOffsetsTopicResponse,
 )
 from barnabas.protocol.records import BatchBuilder
-from barnabas.tiered.metadata_records import encode_event
+from barnabas.tiered.metadata_records import encode_event, metadata_partition
 from barnabas.tiered.metadata_topic import MetadataUnavailable, RemoteMetadata
-from barnabas.tiered.segment_metadata import Event, SegmentState
+from barnabas.tiered.segment_metadata import Event, SegmentState, TierPartition
 from tests.manual_time import ManualClock
 from tests.unit.tiered.segments import segment, update
 
@@ -137,6 +137,32 @@ async def on_thread(work: Callable[[], Any]) -> Any:
 
 FINISHED = SegmentState.COPY_FINISHED
 EVENTS = (FIRST, update(FIRST, FINISHED), SECOND, update(SECOND, FINISHED))
+
+
+async def test_thousands_of_partitions_come_and_go_without_a_look_at_all_of_them_for_each(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A broker that gets 5000 of them in one LeaderAndIsr did nothing else for twenty seconds."""
+    computed = 0
+
+    def counted(of: TierPartition, partitions: int) -> int:
+        nonlocal computed
+        computed += 1
+        return metadata_partition(of, partitions)
+
+    monkeypatch.setattr("barnabas.tiered.metadata_topic.metadata_partition", counted)
+    leader = Leader(written(*EVENTS))
+    async with Reading(leader) as reading:
+        others = [FIRST.id.of._replace(partition=number) for number in range(1, 500)]
+        for of in others:
+            reading.metadata.assign(of)
+        for of in others:
+            reading.metadata.unassign(of)
+        assert computed < 10 * len(others)
+        assert await reading.reads_all() == [FINISHED, FINISHED]
+        assert reading.metadata.is_read(FIRST.id.of)
+        reading.metadata.unassign(FIRST.id.of)
+        assert not reading.metadata.is_read(FIRST.id.of)
 
 
 async def test_a_new_leader_that_does_not_know_the_end_yet_has_not_told_all() -> None:

@@ -8,7 +8,7 @@ from barnabas.storage.epoch_cache import EpochEntry, LeaderEpochCache
 from barnabas.tiered import lineage
 from barnabas.tiered.expiry import LogFacts, Plan, plan
 from barnabas.tiered.metadata_cache import RemoteLogMetadataCache
-from barnabas.tiered.segment_metadata import Mark, RemoteSegment, SegmentState
+from barnabas.tiered.segment_metadata import Mark, RemoteSegment, RemoteSegmentId, SegmentState
 from tests.unit.tiered.segments import segment, update
 
 #: Nothing expires.
@@ -77,6 +77,40 @@ def test_the_oldest_go_by_size_of_the_whole_log() -> None:
     # 3000 bytes in the tier and 1000 that are not there yet.
     for allowed, gone in ((4000, []), (3001, []), (3000, [1]), (1999, [1, 2]), (0, [1, 2, 3])):
         assert removed(expire(three(), facts({0: 0}), replace(FOREVER, retention_bytes=allowed))) == gone
+
+
+class Unsearched(list[RemoteSegmentId]):
+    """Thousands of segments: nobody may look through all of them for one."""
+
+    def __contains__(self, wanted: object) -> bool:
+        raise AssertionError("a search from one end to the other")
+
+    index = __contains__  # type: ignore[assignment]
+
+
+class CountedEpochs(LeaderEpochCache):
+    listings = 0
+
+    @property
+    def entries(self) -> list[EpochEntry]:
+        self.listings += 1
+        return super().entries
+
+
+def test_a_look_at_thousands_of_segments_does_not_search_all_of_them_for_each() -> None:
+    """With a year of segments of one partition it held the loop for seconds, at every look."""
+    segments = [segment(number, 10 * number, 10 * number + 9) for number in range(50)]
+    cache = tier(*segments)
+    for of_epoch in cache._epochs.values():
+        of_epoch.ids = Unsearched(of_epoch.ids)
+    known = CountedEpochs(epochs({0: 0, 3: 500}).entries)
+    of = LogFacts(leader_epoch=9, log_start=0, local_start=500, log_end=600, epochs=known, only_local_bytes=0)
+    assert removed(expire(cache, of, replace(FOREVER, retention_bytes=4_000))) == list(range(10))
+    assert known.listings <= 2
+    assert cache.apply(update(segments[7], SegmentState.DELETE_STARTED))
+    assert cache.segment_for(0, 75) is None and cache.segment_for(0, 80) == replace(
+        segments[8], state=SegmentState.COPY_FINISHED, event_ms=6000
+    )
 
 
 def test_a_look_tells_how_much_the_log_may_grow_before_the_next() -> None:

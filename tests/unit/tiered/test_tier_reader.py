@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import pytest
 
 from barnabas.protocol.record_batch import check_crc, iter_batches
-from barnabas.protocol.records import end_txn_marker, iter_records
+from barnabas.protocol.records import BatchBuilder, end_txn_marker, iter_records
 from barnabas.storage.log_types import Origin
 from barnabas.tiered.lineage import pieces
 from barnabas.tiered.reader import FetchQuota, NotInTier
@@ -271,6 +271,24 @@ async def test_a_timestamp_out_of_order_is_found_where_it_comes_first(tmp_path: 
         expected = next((n for n, stamp in enumerate(real) if stamp >= wanted and n < local), None)
         found = await tier.reader.offset_for_timestamp(tier.view, wanted)
         assert (None if found is None else found.offset) == expected, wanted
+    await tier.settled()
+
+
+async def test_a_timestamp_is_found_behind_one_that_was_deleted_in_the_middle_of_its_batch(tmp_path: Path) -> None:
+    """The index names the batch, of which only earlier records are left. What follows it had not been fetched, and was taken
+    for damage each time."""
+    tier = Tier(tmp_path)
+    builder = BatchBuilder()
+    builder.append(b"key", b"deleted", timestamp=NOW_MS + 5000)
+    builder.append(b"key", b"kept", timestamp=NOW_MS)
+    tier.log.append_as_leader(bytearray(builder.build()), leader_epoch=0, now_ms=NOW_MS)
+    for number in range(2, 30):
+        tier.partition.append(b"%d" % number * 20, timestamp=NOW_MS + (6000 if number == 8 else 1))
+    tier.partition.commit()
+    tier.log.maybe_increment_log_start_offset(1)
+    await tier.copy()
+    assert tier.log.local_log_start_offset > 8
+    assert await tier.reader.offset_for_timestamp(tier.view, NOW_MS + 4500) == (NOW_MS + 6000, 8, 0)
     await tier.settled()
 
 

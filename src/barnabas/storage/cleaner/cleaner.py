@@ -362,7 +362,7 @@ class Cleaner:
         partition = running.log.partition
         if not running.aborted:
             self._dead_workers += 1
-            deaths = self._deaths[partition] = self._deaths.get(partition, 0) + 1
+            deaths = self._deaths[partition] = self._deaths.get(partition, 0) + report.was_running
             logger.error("the cleaning of %s has failed: %s", partition, report.message)
             if deaths >= _DEATHS_MAX:
                 self._mark_uncleanable(running.log, f"{deaths} workers died of it")

@@ -100,6 +100,8 @@ class Died(NamedTuple):
     """The worker itself is gone, without a word: killed, or out of memory."""
 
     message: str
+    #: False: it could not be started, for want of descriptors or memory. That says nothing about the log.
+    was_running: bool = True
 
 
 Report = GroupCleaned | Finished | Failed | Died

@@ -81,7 +81,8 @@ class ProcessWorker:
                 self._start()
             except OSError as error:
                 self._process = None
-                self._loop.call_soon(self._end_job, Died(f"cannot start the compaction worker: {error}"))
+                failure = Died(f"cannot start the compaction worker: {error}", was_running=False)
+                self._loop.call_soon(self._end_job, failure)
                 return
         process = self._process
         assert process is not None

@@ -17,7 +17,7 @@ from barnabas.protocol.records import BatchBuilder
 from barnabas.storage import names
 from barnabas.storage.checkpoints import read_offsets
 from barnabas.storage.cleaner.cleaner import Cleaner
-from barnabas.storage.cleaner.job import Failed, Finished, GroupCleaned, Report
+from barnabas.storage.cleaner.job import Died, Failed, Finished, GroupCleaned, Report
 from barnabas.storage.cleaner.settings import CleanerSettings
 from barnabas.storage.cleaner.worker import run_job
 from barnabas.storage.log import Log
@@ -382,6 +382,18 @@ def test_a_log_that_kills_its_worker_three_times_is_left_alone(rig: Rig) -> None
     assert not rig.cleaner.is_cleaning(tp("t"))
     assert rig.cleaner.is_uncleanable(tp("t"))
     assert values(log) == [b"%d" % number for number in range(4) for _ in range(3)]
+
+
+def test_a_log_whose_worker_cannot_be_started_is_cleaned_when_it_can(rig: Rig) -> None:
+    """No descriptor was free for three attempts: the log was not cleaned any more until the next start, and grew."""
+    rig.fill()
+    for _ in range(5):
+        rig.tick()
+        rig.worker.tell(Died("cannot start the compaction worker: Too many open files", was_running=False))
+        rig.broker.run()
+    rig.tick()
+    assert rig.cleaner.is_cleaning(tp("t")) and not rig.cleaner.is_uncleanable(tp("t"))
+    assert rig.cleaner.metrics.dead_worker_count == 5
 
 
 def test_a_fault_in_the_swap_ends_the_job(rig: Rig, tmp_path: Path) -> None:

@@ -202,7 +202,7 @@ def test_a_worker_that_cannot_be_started_is_a_dead_one(log: CompactedLog) -> Non
         reports = Reports()
         worker.submit(job_of(log), reports)
         last = await reports.last()
-        assert isinstance(last, Died) and "cannot start" in last.message
+        assert isinstance(last, Died) and "cannot start" in last.message and not last.was_running
 
     with_worker(test, command=["/nonexistent/python"])
 

@@ -47,6 +47,10 @@ class FullProcess(QuickDisk):
         self._take()
         return super().map(fd, length, read_only=read_only)
 
+    def fsync_dir(self, path: str) -> None:
+        if self.left == 0:
+            self._take()
+
 
 def lead(partition: Partition) -> None:
     for number in range(20):
@@ -357,3 +361,45 @@ def test_log_that_begins_anew_is_told_so_when_its_bounds_are_on_disk(tmp_path: P
     partition.timers.advance_ms(1000)
     assert answers == [None]
     assert not faults
+
+
+def test_deleted_segment_leaves_the_disk_when_a_descriptor_is_free_to_sync_its_directory(tmp_path: Path) -> None:
+    """Its index of aborted transactions wants that first. It would have stayed until the next start."""
+    disk = FullProcess()
+    partition = Partition(tmp_path, disk=disk)
+    partition.transact(7, commit=False)
+    partition.log.roll(NOW_MS)
+    partition.append(b"kept")
+    partition.commit()
+    partition.log.maybe_increment_log_start_offset(2)
+    assert partition.log.delete_old_segments(NOW_MS) == 1
+    disk.left = 0
+    partition.timers.advance_ms(partition.config.file_delete_delay_ms)
+    assert [name for name in partition.files() if name.endswith(".deleted")]
+    disk.left = None
+    partition.timers.advance_ms(2000)
+    assert not [name for name in partition.files() if name.endswith(".deleted")]
+
+
+def test_segment_begins_with_what_is_known_of_producers_or_not_at_all(tmp_path: Path) -> None:
+    """A replica that begins after the copy of the segment before knows of producers and open transactions only what the file
+    there tells."""
+    for given in range(100):
+        disk = FullProcess()
+        root = tmp_path / str(given)
+        root.mkdir()
+        partition = Partition(root, disk=disk)
+        partition.transact(7)
+        disk.left = given
+        try:
+            partition.log.roll(NOW_MS)
+            is_done = True
+        except LogDirFault:
+            is_done = False
+        disk.left = None
+        log = partition.log
+        assert all(log.snapshot_at(base) is not None for base in log.segments.base_offsets[1:]), given
+        log.abandon()
+        if is_done:
+            return
+    pytest.fail("no number of descriptors was enough")

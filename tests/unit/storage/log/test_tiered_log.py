@@ -6,18 +6,19 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from tests.manual_time import ManualThreads
 from tests.unit.storage.log.crash_support import Crash, CrashingDisk, fuse_under
-from tests.unit.storage.log.log_support import NOW_MS, Partition, batch
+from tests.unit.storage.log.log_support import NOW_MS, Partition, QuickDisk, batch
 
 from barnabas.core.config.log_config import CLEANUP_COMPACT, LogConfig
 from barnabas.core.errors import ErrorCode, Refused
 from barnabas.core.ids import LeaderEpoch, Offset
 from barnabas.runtime.disk import Disk
-from barnabas.storage import producer_snapshot
+from barnabas.storage import names, producer_snapshot
 from barnabas.storage.environment import Done
 from barnabas.storage.epoch_cache import EpochEntry
 from barnabas.storage.log import Log
-from barnabas.storage.log_tier import TierStart
+from barnabas.storage.log_tier import TierStart, read_kept_epochs
 from barnabas.storage.producer_entry import BatchMetadata, ProducerEntry
 
 CONFIG = LogConfig(
@@ -99,6 +100,20 @@ def test_nothing_leaves_the_disk_that_is_not_in_the_tier(partition: TieredPartit
     assert partition.log.delete_old_segments(NOW_MS + 10**12) == 0
     assert partition.log.segments.base_offsets == before
     assert partition.log.latest_tiered_offset() is None
+
+
+def test_the_active_segment_stays_also_where_the_tier_has_all_of_it(tmp_path: Path) -> None:
+    """Another replica, which led, began its next segment where this log ends. Without a segment, the next append or read
+    ended the broker."""
+    partition = TieredPartition(tmp_path)
+    partition.fill(30)
+    partition.commit()
+    log, active = partition.log, partition.log.active_segment
+    log.highest_copied_offset = log.log_end_offset - 1
+    log.delete_old_segments(NOW_MS)
+    assert list(log.segments) == [active]
+    partition.append(b"next")
+    assert log.read(active.base_offset, max_bytes=10_000, max_offset=log.log_end_offset).size_bytes
 
 
 def test_local_retention_by_age_keeps_what_is_young(tmp_path: Path) -> None:
@@ -456,6 +471,37 @@ def test_a_replica_begins_where_the_tier_ends(partition: TieredPartition) -> Non
     assert partition.log.append_as_leader(again, leader_epoch=5, now_ms=NOW_MS).duplicate
     following = batch([b"next"], producer_id=9, producer_epoch=1, sequence=42)
     assert partition.log.append_as_leader(following, leader_epoch=5, now_ms=NOW_MS).first_offset == 1000
+
+
+class BusyThreads(QuickDisk):
+    """Before the file of the tier's leader epochs gets its name, another thread does what it was asked for."""
+
+    __slots__ = ("others",)
+
+    def __init__(self) -> None:
+        self.others = ManualThreads()
+
+    def rename(self, source: str, target: str) -> None:
+        if target.endswith(names.TIERED_EPOCHS):
+            self.others.run_one()
+        super().rename(source, target)
+
+
+def test_a_replica_begins_where_the_tier_ends_while_local_retention_is_under_way(tmp_path: Path) -> None:
+    """Both write the leader epochs of the tier. One took the other's file away, and the directory failed."""
+    disk = BusyThreads()
+    partition = TieredPartition(tmp_path, disk=disk)
+    partition.fill(30)
+    partition.commit()
+    partition.env.threads = disk.others
+    partition.copied(2)
+    partition.log.delete_old_segments(NOW_MS)
+    errors: list[Exception | None] = []
+    partition.log.start_from_tier_then(START, is_wanted=lambda: True, then=errors.append)
+    disk.others.run_pending()
+    assert (errors, partition.faults) == ([None], [])
+    check_started(partition.log)
+    assert read_kept_epochs(str(partition.directory), disk) == (START.epochs, 1000)
 
 
 def test_a_replica_that_leads_by_then_keeps_its_log(partition: TieredPartition) -> None:

@@ -54,6 +54,11 @@ class FailingDisk(Disk):
         self._check(path)
         super().mkdir(path)
 
+    def rmtree(self, path: str) -> None:
+        if not self.has_descriptors:
+            raise OSError(24, "Too many open files")
+        super().rmtree(path)
+
     def rename(self, source: str, target: str) -> None:
         self._check(source)
         super().rename(source, target)

@@ -656,6 +656,31 @@ def test_topic_that_is_made_again_does_not_inherit_the_checkpoints_of_the_former
     again.manager.shutdown()
 
 
+def test_a_deleted_log_is_forgotten_when_a_descriptor_is_free_for_the_checkpoints(tmp_path: Path) -> None:
+    """The next topic of that name would lose its records to the former one's log start, which the next start found."""
+    broker = Broker(tmp_path)
+    log = broker.manager.get_or_create(tp("t"), topic_id=TOPIC_ID)
+    append(log, *[b"former"] * 20)
+    log.update_high_watermark(20)
+    log.maybe_increment_log_start_offset(10)
+    broker.manager.checkpoint(names.LOG_START_OFFSET_CHECKPOINT)
+    broker.run()
+    broker.disk.has_descriptors = False
+    broker.manager.delete(tp("t"))
+    forgotten: list[bool] = []
+    broker.manager.when_forgotten(lambda: forgotten.append(True))
+    broker.run(120_000)
+    assert not forgotten
+    broker.disk.has_descriptors = True
+    while not forgotten:
+        broker.run(100)
+    assert "t-0" not in checkpoint(tmp_path, names.LOG_START_OFFSET_CHECKPOINT)
+    assert not broker.failed
+    broker.run(2000)
+    broker.run()
+    assert not [path.name for path in tmp_path.iterdir() if path.is_dir()], "nor does it take any room"
+
+
 def test_a_deletion_that_a_restart_interrupted_is_finished(tmp_path: Path) -> None:
     broker = Broker(tmp_path)
     append(broker.manager.get_or_create(tp("t"), topic_id=None), b"x")

@@ -157,7 +157,13 @@ def test_log_that_starts_inside_a_batch_moves_and_hides_what_was_deleted(tmp_pat
     asyncio.run(run())
 
 
-def test_log_that_begins_in_the_tier_moves_with_what_it_knows_of_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize("has_descriptors", [True, False])
+def test_log_that_begins_in_the_tier_moves_with_what_it_knows_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_descriptors: bool
+) -> None:
+    """Without a descriptor for its producers the move goes on later. (That ended the broker.)"""
+    monkeypatch.setattr("barnabas.replication.log_dir_moves.RETRY_S", 0.001)
+
     async def run() -> None:
         mover = Mover(tmp_path)
         mover.broker.env.is_tiering = True
@@ -173,13 +179,20 @@ def test_log_that_begins_in_the_tier_moves_with_what_it_knows_of_it(tmp_path: Pa
         log.delete_old_segments(NOW_MS)
         mover.broker.run()
         assert (log.log_start_offset, log.local_log_start_offset) == (0, 2)
+
+        def fail() -> None:
+            mover.before_chunk = lambda: None
+            raise OSError(24, "Too many open files")
+
+        if not has_descriptors:
+            mover.before_chunk = fail
         assert mover.moves.begin(tp("t"), mover.b) is ErrorCode.NONE
         future = mover.partition.future_log
         assert future is not None
         future.update_config(log.config)
         await mover.done()
         moved = mover.partition.local_log
-        assert moved.log_dir == mover.b
+        assert moved.log_dir == mover.b and not mover.broker.failed
         assert (moved.log_start_offset, moved.local_log_start_offset, moved.log_end_offset) == (0, 2, 3)
         assert moved.highest_copied_offset == 1
         assert moved.epochs.entries == log.epochs.entries
