@@ -34,6 +34,14 @@ MUTANTS = [
         "",
         profile="groups",
     ),
+    Mutant(
+        "offsets that expire go in one batch, however long their names are",
+        "groups/offsets.py",
+        "        return self._counted < TOMBSTONES_MAX and self._size_bytes < TOMBSTONE_BYTES_MAX\n",
+        "        return self._counted < TOMBSTONES_MAX\n",
+        test="unit/groups/test_groups_offsets.py::test_long_names_are_removed_in_batches_that_can_be_written",
+        why="groups of the simulation have short names",
+    ),
     # -- the client
     Mutant(
         "a batch that was taken is finished again with its transaction",
