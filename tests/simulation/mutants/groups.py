@@ -42,6 +42,23 @@ MUTANTS = [
         test="unit/groups/test_groups_offsets.py::test_long_names_are_removed_in_batches_that_can_be_written",
         why="groups of the simulation have short names",
     ),
+    Mutant(
+        "a member that syncs while its coordinator loads hears a code that its client does not know",
+        "api/groups.py",
+        "                return SyncGroupResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS)\n",
+        "                return SyncGroupResponse(error_code=refusal.code)\n",
+        test="unit/groups/test_groups_api.py::test_member_whose_coordinator_is_loading_joins_again",
+        why="clients of the simulation take it for what it is",
+    ),
+    Mutant(
+        "a consumer whose offsets wait for slow replicas hears a code that its client does not know",
+        "api/group_offsets.py",
+        "                code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS\n",
+        "                code = ErrorCode.COORDINATOR_NOT_AVAILABLE\n",
+        test="unit/groups/test_groups_api.py"
+        "::test_consumer_that_waits_for_slow_replicas_is_told_to_ask_for_its_offsets_again",
+        why="clients of the simulation take it for what it is",
+    ),
     # -- the client
     Mutant(
         "a batch that was taken is finished again with its transaction",
