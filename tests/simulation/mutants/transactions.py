@@ -240,4 +240,12 @@ MUTANTS = [
         "::test_a_transaction_whose_markers_cannot_be_written_holds_up_no_other_producer",
         why="it is slow, and nothing is wrong",
     ),
+    Mutant(
+        "a coordinator that has not heard of one partition yet makes producers abort because of the others",
+        "transactions/verification.py",
+        "        ErrorCode.OPERATION_NOT_ATTEMPTED,\n",
+        "",
+        test="unit/transactions/test_verification.py::test_what_a_producer_hears",
+        why="producers of the simulation begin when all brokers know the topics",
+    ),
 ]
