@@ -58,7 +58,7 @@ class GroupsApi:
             return answer_later(call, request, self._groups.sync(request))
         except Refused as refusal:
             if refusal.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
-                # The rebalance is lost: its members join again. The Java client does not know the other code here, and gives up.
+                # The rebalance is lost: its members join again. Java's does not expect the other code here, and gives up.
                 return SyncGroupResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS)
             raise
 
