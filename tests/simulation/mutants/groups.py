@@ -71,6 +71,17 @@ MUTANTS = [
         "::test_batch_that_was_taken_is_not_finished_again_when_another_of_its_request_ends_the_transaction",
     ),
     Mutant(
+        "a partition that is not there is looked for without a pause and without an end",
+        "client/sending.py",
+        "            if image.leader_of(lane.partition) >= 0:\n                continue\n",
+        "            found = image.topics.get(lane.partition.topic)\n"
+        "            if found is not None and all(part.leader >= 0 for part in found.partitions):\n"
+        "                continue\n",
+        test="unit/client/test_client_producer.py"
+        "::test_record_for_a_partition_that_is_not_there_fails_in_time_and_without_a_storm_of_questions",
+        why="producers of the simulation write to partitions that are there",
+    ),
+    Mutant(
         "batches that wait for a connection overtake each other",
         "client/producer.py",
         "await self._lines.setdefault(leader, _Line()).take(self.cluster, leader)",
