@@ -220,4 +220,13 @@ MUTANTS = [
         test="unit/coordination/test_features.py::test_broker_that_returns_after_it_was_missed_is_noticed",
         why="what waits is asked again after request.timeout.ms, and nothing is lost",
     ),
+    Mutant(
+        "an expired token that somebody has locked ends one controller after the other",
+        "security/token_store.py",
+        "                except ZkError as error:\n",
+        "                except NodeExists as error:\n",
+        test="unit/security/test_delegation_tokens.py"
+        "::test_expired_token_that_cannot_be_removed_ends_no_broker_and_keeps_no_other",
+        why="the simulation has no delegation tokens",
+    ),
 ]
