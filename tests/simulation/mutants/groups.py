@@ -170,6 +170,14 @@ MUTANTS = [
         why="consumers of the simulation have a protocol of their own",
     ),
     Mutant(
+        "records of a poll that fails are skipped",
+        "client/group.py",
+        "                self.consumer.give_back(fetched)\n",
+        "",
+        test="unit/client/test_client_group.py::test_records_of_a_poll_that_fails_are_there_at_the_next_one",
+        why="consumers of the simulation have a protocol of their own",
+    ),
+    Mutant(
         "a topic that was out of sight for a moment is read again",
         "client/subscription.py",
         "        self._seen[name] = (info.topic_id, max(count, len(info.partitions)))\n",
