@@ -170,6 +170,15 @@ MUTANTS = [
         why="consumers of the simulation have a protocol of their own",
     ),
     Mutant(
+        "members that share a client cannot beat while one of them joins",
+        "client/membership.py",
+        'self._purpose = f"{COORDINATION} of member {next(_NUMBERS)}"',
+        "self._purpose = COORDINATION",
+        test="unit/client/test_client_members_together.py"
+        "::test_members_that_share_a_client_share_the_partitions_at_once",
+        why="members of the simulation have a client each",
+    ),
+    Mutant(
         "records of a poll that fails are skipped",
         "client/group.py",
         "                self.consumer.give_back(fetched)\n",
