@@ -190,7 +190,12 @@ class GroupOffsetsApi:
         try:
             response = await self._groups.fetch_offsets(request, require_stable=require_stable)
         except Refused as refusal:
-            return _group_refused(request, refusal.code)
+            code = refusal.code
+            if code is ErrorCode.COORDINATOR_NOT_AVAILABLE:
+                # What it would tell waits for slow replicas, which Kafka does not wait for. Java consumers before 3.9 do not
+                # know the code here, and give up. This one makes every client ask again.
+                code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+            return _group_refused(request, code)
         if is_all:
             response.topics = [
                 topic

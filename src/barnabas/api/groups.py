@@ -54,7 +54,13 @@ class GroupsApi:
         if call.api_version >= PROTOCOL_MANDATORY_FROM and None in (request.protocol_type, request.protocol_name):
             raise Refused(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
         self._require_read(call, request.group_id)
-        return answer_later(call, request, self._groups.sync(request))
+        try:
+            return answer_later(call, request, self._groups.sync(request))
+        except Refused as refusal:
+            if refusal.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+                # The rebalance is lost: its members join again. Java's does not expect the other code here, and gives up.
+                return SyncGroupResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS)
+            raise
 
     def heartbeat(self, call: Call, request: HeartbeatRequest) -> HandlerResult:
         self._require_read(call, request.group_id)

@@ -158,7 +158,7 @@ class TransactionsApi:
         if bad:
             return dict.fromkeys(partitions, ErrorCode.OPERATION_NOT_ATTEMPTED) | bad
         if not transaction.verify_only:
-            error = await self._add(transaction, partitions, client_version=ENDS_WITH_BUMP)
+            error = await self._add(transaction, partitions, client_version=ENDS_WITH_BUMP, by_broker=True)
             return dict.fromkeys(partitions, error)
         try:
             return await self._context.transactions.verify_partitions(
@@ -170,14 +170,23 @@ class TransactionsApi:
             return dict.fromkeys(partitions, refusal.code)
 
     async def _add(
-        self, transaction: AddPartitionsToTxnTransaction, partitions: list[TopicPartition], *, client_version: int
+        self,
+        transaction: AddPartitionsToTxnTransaction,
+        partitions: list[TopicPartition],
+        *,
+        client_version: int,
+        by_broker: bool = False,
     ) -> ErrorCode:
         if not transaction.transactional_id:
             return ErrorCode.INVALID_REQUEST
         identity = Identity(transaction.producer_id, transaction.producer_epoch)
         try:
             return await self._context.transactions.add_partitions(
-                transaction.transactional_id, identity, partitions, client_version=client_version
+                transaction.transactional_id,
+                identity,
+                partitions,
+                client_version=client_version,
+                by_broker=by_broker,
             )
         except Refused as refusal:
             return refusal.code

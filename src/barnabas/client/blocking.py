@@ -235,7 +235,8 @@ class BlockingConnection(_Closes):
 
     def _authenticate(self) -> None:
         began_s = time.monotonic()
-        lifetime_ms = drive(log_in(BlockingLink(self), self._security, self._config.request_timeout_ms))
+        conversation = self._security.exchange(self.address)
+        lifetime_ms = drive(log_in(BlockingLink(self), conversation, self._config.request_timeout_ms))
         if lifetime_ms > 0:
             self._renew_at_s = began_s + lifetime_ms * RENEWAL_SHARE / 1000
 

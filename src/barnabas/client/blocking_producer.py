@@ -188,15 +188,12 @@ class BlockingProducer:
             time.sleep(max(0.0, self._sender.wake_at_s - time.monotonic()))
 
     def _find(self, topics: list[str]) -> None:
-        error: ClientError = BrokerRefused(ErrorCode.LEADER_NOT_AVAILABLE, "partitions have no leader")
+        error: ClientError = BrokerRefused(ErrorCode.LEADER_NOT_AVAILABLE, "no leader, or no such partition")
         try:
             self._client.refresh(topics)
-            known = [self._client.image.topics.get(topic) for topic in topics]
-            if all(info is not None and all(part.leader >= 0 for part in info.partitions) for info in known):
-                return
         except ClientError as failure:
             error = failure
-        self._finish(self._sender.unreachable(topics, error, time.monotonic()))
+        self._finish(self._sender.looked_up(topics, self._client.image, error, time.monotonic()))
 
     def _ship(self, shipment: Shipment[ReadyBatch]) -> None:
         for batch in shipment.batches:

@@ -453,9 +453,12 @@ def _numbers(error: OSError) -> list[int]:
 
 async def authenticate(connection: Connection, security: ClientSecurity, *, timeout_ms: int) -> None:
     """The hook of `open_connection`: the SASL exchange, which is held again before the broker ends the session."""
-    if security.tokens is not None and not security.tokens.is_fresh:
-        await asyncio.to_thread(security.tokens.get)  # from the web or a file: both block
-    lifetime_ms = await log_in(connection, security, timeout_ms)
+    if security.tokens is None or security.tokens.is_fresh:
+        conversation = security.exchange(connection.address)
+    else:
+        # From the web or a file: both block. All of it, since a token whose end is not known is not fresh afterwards either.
+        conversation = await asyncio.to_thread(security.exchange, connection.address)
+    lifetime_ms = await log_in(connection, conversation, timeout_ms)
     if lifetime_ms > 0:
         connection.renew_after(
             lifetime_ms * RENEWAL_SHARE, partial(authenticate, security=security, timeout_ms=timeout_ms)

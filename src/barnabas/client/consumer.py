@@ -106,6 +106,13 @@ class Consumer:
                 return fetched
         return []
 
+    def give_back(self, fetched: Iterable[Fetched]) -> None:
+        """What `poll` has returned, and nobody has seen: it is fetched again."""
+        for each in fetched:
+            position = self._positions.get(each.partition)
+            if position is not None and position.offset == each.next_position:
+                self.seek(each.partition, each.position)
+
     def wake(self) -> None:
         """End a `poll` that waits: whoever owns the consumer has something to do."""
         if self._waker is not None and not self._waker.done():

@@ -113,6 +113,13 @@ class ClientCore:
             link.close()
         return links
 
+    def drop_purpose(self, purpose: str) -> None:
+        """Close the connections of a purpose that there is no more."""
+        for key in [key for key in self._links if key[1] == purpose]:
+            self._links.pop(key).close()
+        for key in [key for key in self._opening if key[1] == purpose]:
+            del self._opening[key]
+
     # -- connections ----------------------------------------------------------------------------------------------------
 
     async def link(self, broker_id: int, *, purpose: str = DATA) -> Link:
@@ -349,10 +356,17 @@ class ClientCore:
         error_of: Callable[[R], int],
         timeout_ms: int | None = None,
         version_max: int | None = None,
+        purpose: str = COORDINATION,
     ) -> R:
         """Ask, and look again for the coordinator while it says that it is not (or not yet) the one."""
         answers = await self.ask_coordinators(
-            {key: message}, response_type, kind=kind, error_of=error_of, timeout_ms=timeout_ms, version_max=version_max
+            {key: message},
+            response_type,
+            kind=kind,
+            error_of=error_of,
+            timeout_ms=timeout_ms,
+            version_max=version_max,
+            purpose=purpose,
         )
         return answers[key]
 
@@ -367,6 +381,7 @@ class ClientCore:
         timeout_ms: int | None = None,
         version_min: int = 0,
         version_max: int | None = None,
+        purpose: str = COORDINATION,
     ) -> dict[str, R]:
         """Each key's coordinator, all at once, until each has given an answer whose code is not in `again`.
 
@@ -379,7 +394,7 @@ class ClientCore:
             try:
                 response = await self.ask(
                     broker_id, requests[key], response_type, timeout_ms=timeout_ms,
-                    version_min=version_min, version_max=version_max, purpose=COORDINATION,
+                    version_min=version_min, version_max=version_max, purpose=purpose,
                 )  # fmt: skip
             except UnsupportedVersion:
                 if not version_min:

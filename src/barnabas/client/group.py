@@ -156,8 +156,12 @@ class GroupConsumer:
                 continue
             wait_until_s = min(deadline_s, self._look_after(loop.time()))
             fetched = await self.consumer.poll(max(0, int((wait_until_s - loop.time()) * 1000)))
-            for name in list(self._beside):
-                await self._ended(name, loop.time())
+            try:
+                for name in list(self._beside):
+                    await self._ended(name, loop.time())
+            except BaseException:
+                self.consumer.give_back(fetched)
+                raise
             if self.member.generation < 0:
                 continue  # thrown out meanwhile: these records are another's
             if fetched or loop.time() >= deadline_s:

@@ -5,12 +5,14 @@ partitions (`client.group`), schema registries elect a primary. Owner: the event
 """
 
 import asyncio
+import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from barnabas.client.admin.groups import CommittedOffset, commit_offsets
 from barnabas.client.asynchronous import AsyncClient
+from barnabas.client.core import COORDINATION
 from barnabas.client.errors import BrokerRefused, ClientError, check
 from barnabas.core.errors import ErrorCode
 from barnabas.core.ids import TopicPartition
@@ -27,6 +29,9 @@ REJOIN = frozenset(
         ErrorCode.UNKNOWN_MEMBER_ID,
     }
 )
+
+
+_NUMBERS: Final = itertools.count(1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +75,9 @@ class GroupMember:
         self._config = config
         self._protocol = protocol
         self._changed = changed
+        #: A connection of its own: brokers carry out one request of a connection at a time, and a JoinGroup waits for the other
+        #: members. One that shares the client could neither beat nor join meanwhile.
+        self._purpose = f"{COORDINATION} of member {next(_NUMBERS)}"
         #: It says what each member gets.
         self.is_leader = False
         self.member_id = ""
@@ -110,6 +118,7 @@ class GroupMember:
                 ),
                 JoinGroupResponse,
                 error_of=lambda answer: answer.error_code,
+                purpose=self._purpose,
                 # The answer comes when all members have joined.
                 timeout_ms=config.rebalance_timeout_ms + 5_000,
             )
@@ -143,6 +152,7 @@ class GroupMember:
             ),
             SyncGroupResponse,
             error_of=lambda answer: answer.error_code,
+            purpose=self._purpose,
             timeout_ms=self._config.rebalance_timeout_ms + 5_000,
         )
         check(response.error_code)
@@ -174,6 +184,7 @@ class GroupMember:
             ),
             HeartbeatResponse,
             error_of=lambda answer: answer.error_code,
+            purpose=self._purpose,
         )
         code = ErrorCode(response.error_code)
         if code is not ErrorCode.NONE:
@@ -198,6 +209,7 @@ class GroupMember:
             generation=self.generation,
             member_id=self.member_id,
             instance_id=self._config.group_instance_id,
+            purpose=self._purpose,
         )
         for partition, code in outcome.items():
             if code in REJOIN:
@@ -207,6 +219,12 @@ class GroupMember:
     async def leave(self) -> None:
         """A member with an instance id stays: it is expected back (KIP-345)."""
         await self._stop_beat()
+        try:
+            await self._say_goodbye()
+        finally:
+            self._cluster.drop_purpose(self._purpose)
+
+    async def _say_goodbye(self) -> None:
         if not self.member_id or self._config.group_instance_id is not None:
             return
         await self._cluster.ask_coordinator(
@@ -218,6 +236,7 @@ class GroupMember:
             ),
             LeaveGroupResponse,
             error_of=lambda answer: answer.error_code,
+            purpose=self._purpose,
         )
         self.member_id = ""
 

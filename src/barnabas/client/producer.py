@@ -296,17 +296,13 @@ class Producer:
         self._start(f"look up {what}", look())
 
     async def _find(self, topic: str) -> None:
-        error: ClientError = BrokerRefused(
-            ErrorCode.LEADER_NOT_AVAILABLE, f"topic {topic} has partitions without a leader"
-        )
+        error: ClientError = BrokerRefused(ErrorCode.LEADER_NOT_AVAILABLE, "no leader, or no such partition")
         try:
             await self.cluster.refresh([topic])
-            info = self.cluster.image.topics.get(topic)
-            if info is not None and not info.error and all(part.leader >= 0 for part in info.partitions):
-                return
         except ClientError as failure:
             error = failure
-        self._finish(self._sender.unreachable([topic], error, asyncio.get_running_loop().time()))
+        now_s = asyncio.get_running_loop().time()
+        self._finish(self._sender.looked_up([topic], self.cluster.image, error, now_s))
 
     async def _identify(self) -> None:
         try:

@@ -49,9 +49,8 @@ class ClientSecurity:
         return SaslConversation(address, self.mechanism, self.begin())
 
 
-async def log_in(link: Link, security: ClientSecurity, timeout_ms: int) -> int:
+async def log_in(link: Link, conversation: "SaslConversation | None", timeout_ms: int) -> int:
     """The whole SASL exchange on a fresh link. For how long the broker lets the session live; 0: it does not say."""
-    conversation = security.exchange(link.address)
     if conversation is None:
         return 0
     answer = await link.request(conversation.handshake, SaslHandshakeResponse, timeout_ms=timeout_ms)

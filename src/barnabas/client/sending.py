@@ -255,13 +255,17 @@ class Sender(Generic[B]):
                 finished += self._recover(lane, now_s)
         return self._without(finished)
 
-    def unreachable(self, topics: Iterable[str], error: ClientError, now_s: float) -> list[tuple[B, int | ClientError]]:
-        """No leader was found for what waits in these topics: later again, or never."""
+    def looked_up(
+        self, topics: Iterable[str], image: ClusterImage, error: ClientError, now_s: float
+    ) -> list[tuple[B, int | ClientError]]:
+        """What waits in these topics and has no leader in the image: later again, or never."""
         finished: list[tuple[B, int | ClientError]] = []
-        gone = set(topics)
-        for lane in [lane for lane in self._busy.values() if lane.partition.topic in gone]:
+        asked = set(topics)
+        for lane in [lane for lane in self._busy.values() if lane.partition.topic in asked]:
             if self._lanes.get(lane.partition) is not lane:
                 break  # given up with its transaction
+            if image.leader_of(lane.partition) >= 0:
+                continue
             lane.retry_at_s = now_s + self._retry_backoff_s
             if not lane.sent:
                 lane.failed[lane.waiting[0]] = error

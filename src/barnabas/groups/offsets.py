@@ -75,6 +75,23 @@ def _fitting(tombstones: list[KeyValue]) -> int:
     return len(tombstones)
 
 
+class _Batch:
+    """Whether one more tombstone goes into the batch that these are to be written in."""
+
+    __slots__ = ("_counted", "_size_bytes", "_tombstones")
+
+    def __init__(self, tombstones: list[KeyValue]) -> None:
+        self._tombstones = tombstones
+        self._counted = 0
+        self._size_bytes = 0
+
+    @property
+    def has_room(self) -> bool:
+        self._size_bytes += sum(len(key) for key, _ in self._tombstones[self._counted :])
+        self._counted = len(self._tombstones)
+        return self._counted < TOMBSTONES_MAX and self._size_bytes < TOMBSTONE_BYTES_MAX
+
+
 class Offsets:
     """Operations on the offsets of one shard."""
 
@@ -251,9 +268,10 @@ class Offsets:
 
     def forget_topics(self, topics: Iterable[str], out: Outcome) -> None:
         """The topics are gone, and so are their offsets: as many as fit into one batch."""
+        batch = _Batch(out.records)
         for topic in topics:
             for group_id, partition in sorted(self._store.holding(topic)):
-                if len(out.records) >= TOMBSTONES_MAX:
+                if not batch.has_room:
                     return
                 out.records.append(records.offset_tombstone(group_id, topic, partition))
 
@@ -264,14 +282,15 @@ class Offsets:
 
         False: there is more to do than fits into one batch.
         """
+        batch = _Batch(out.records)
         for group in list(self._groups.values()):
-            if len(out.records) >= TOMBSTONES_MAX:
+            if not batch.has_room:
                 return False
-            if self._expire_group(group, out, now_ms) and group.is_disposable:
+            if self._expire_group(group, out, batch, now_ms) and group.is_disposable:
                 out.records.extend(group.tombstones())
         return True
 
-    def _expire_group(self, group: Group, out: Outcome, now_ms: int) -> bool:
+    def _expire_group(self, group: Group, out: Outcome, batch: _Batch, now_ms: int) -> bool:
         """Whether nothing is left of the group's offsets."""
         offsets = self._store.of_group(group.group_id)
         if not offsets:
@@ -286,7 +305,7 @@ class Offsets:
                 continue
             for partition, offset in partitions.items():
                 if (
-                    len(out.records) < TOMBSTONES_MAX
+                    batch.has_room
                     and self._is_expired(offset, expiry, now_ms)
                     and not self._store.is_pending(group.group_id, topic, partition)
                 ):

@@ -12,7 +12,7 @@ from barnabas.coordination import paths
 from barnabas.coordination.notifications import ChangeNotifications, ReloadOnReturn
 from barnabas.coordination.operations import Get, Operation
 from barnabas.coordination.session import ZooKeeperSession
-from barnabas.coordination.zk_errors import ConnectionLost, NodeExists, NoNode, SessionExpired
+from barnabas.coordination.zk_errors import ConnectionLost, NodeExists, NoNode, SessionExpired, ZkError
 from barnabas.coordination.znodes_security import DelegationTokenInfo
 from barnabas.core.clock import Clock
 from barnabas.core.errors import Malformed
@@ -51,12 +51,16 @@ class TokenStore:
             await asyncio.sleep(interval_ms / 1000)
             if not is_controller():
                 continue
-            try:
-                for info in self._tokens.expired(now_ms=self._clock.now_ms()):
-                    log.info("delegation token %s of %s has expired", info.token_id, info.owner)
+            for info in self._tokens.expired(now_ms=self._clock.now_ms()):
+                log.info("delegation token %s of %s has expired", info.token_id, info.owner)
+                try:
                     await self.remove(info.token_id)
-            except (ConnectionLost, SessionExpired) as error:
-                log.info("cannot remove expired delegation tokens, trying again: %s", error)
+                except (ConnectionLost, SessionExpired) as error:
+                    log.info("cannot remove expired delegation tokens, trying again: %s", error)
+                    break
+                except ZkError as error:
+                    # Somebody has locked it, or put something below it: no reason for one broker after the other to end.
+                    log.error("the expired delegation token %s stays in ZooKeeper: %s", info.token_id, error)
 
     async def _load(self) -> None:
         async with self._lock:

@@ -45,6 +45,9 @@ CHANGES: Final = frozenset(
         "UpdateFeatures",
         "DeleteGroups",
         "OffsetDelete",
+        "CreateLink",
+        "AlterLink",
+        "DeleteLink",
     )
 )
 #: Fields that say what a request is about. Values, passwords and keys are in none of them.

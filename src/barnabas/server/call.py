@@ -88,6 +88,7 @@ class Call:
         "local_done_s",
         "meter",
         "on_abandoned",
+        "on_answer",
         "overlaps",
         "parts",
         "received_s",
@@ -134,6 +135,8 @@ class Call:
         self.overlaps: frozenset[int] = frozenset()
         #: Set by a handler that waits: called when the client goes away before the answer.
         self.on_abandoned: Callable[[], None] | None = None
+        #: Told of the response, whoever gives it and when: for the audit log.
+        self.on_answer: Callable[[ApiMessage], None] | None = None
         #: Where it waits in purgatory: for who looks inside.
         self.waits_in: DelayedOperation | None = None
         #: What goes to the peer; None until answered; empty for acks=0.
@@ -176,6 +179,9 @@ class Call:
 
     def _reply(self, response: ApiMessage, encode: Callable[["Call", ApiMessage], Sequence[Part]]) -> None:
         self._stamp(response)
+        if self.on_answer is not None:
+            self.on_answer(response)
+            self.on_answer = None  # it holds the request
         try:
             parts = encode(self, response)
         except Exception as error:

@@ -9,6 +9,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import partial
 from typing import Any, TypeVar, cast
 
 from barnabas.coordination.zk_errors import ConnectionLost, SessionExpired
@@ -294,6 +295,9 @@ class Pipeline:
             self.refuse(call, request, self.zookeeper.why_closed())
 
     def _execute(self, call: Call, request: ApiMessage | None, elements: int = 0) -> None:
+        if self.audit is not None and call.api.api_key in CHANGES:
+            # Not where the handler returns: who waits for replicas keeps the call, and answers it by itself.
+            call.on_answer = partial(self.audit.changed, call, request)
         if call.api.api_key in self._stopped_apis:
             self._hold_or_refuse(call, request)
             return
@@ -310,7 +314,6 @@ class Pipeline:
             return
         if isinstance(result, ApiMessage):
             if not large.is_long(result):
-                self._tell_audit(call, request, result)
                 call.reply(result)
                 return
             result = _known(result)
@@ -330,9 +333,10 @@ class Pipeline:
         else:
             if response is None:
                 return
-            self._tell_audit(call, request, response)
             if call.parts is not None:
                 log.info("%s of %s was carried out after its refusal", call.api.name, call.client_id)
+                if self.audit is not None and call.api.api_key in CHANGES:
+                    self.audit.changed(call, request, response)
             elif large.is_long(response):
                 await call.reply_by_thread(response, self._on_thread)
                 await large.let_go(response)
@@ -342,10 +346,6 @@ class Pipeline:
             if self.zookeeper is not None:
                 self.zookeeper.end(call)
             self._leave()
-
-    def _tell_audit(self, call: Call, request: ApiMessage | None, response: ApiMessage) -> None:
-        if self.audit is not None and call.api.api_key in CHANGES:
-            self.audit.changed(call, request, response)
 
     def _leave(self) -> None:
         self._running -= 1

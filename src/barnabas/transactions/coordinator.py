@@ -34,6 +34,9 @@ R = TypeVar("R")
 #: How long a request waits for the markers of the transaction before it. A client that hears CONCURRENT_TRANSACTIONS backs
 #: off for 20 to 100 ms; the markers are there sooner.
 COMPLETION_WAIT_MAX_MS: Final = 500
+#: The same for a broker that asks. Its other producers' questions come in the same request, or wait behind it: one transaction
+#: whose markers cannot be written would hold up all of them. The broker asks again by itself, for a while.
+BROKERS_WAIT_MAX_MS: Final = 20
 
 #: WriteTxnMarkers to a broker, this one included; raises a `BarnabasError` where no answer came.
 SendMarkersTo = Callable[[BrokerId, WriteTxnMarkersRequest], Awaitable[WriteTxnMarkersResponse]]
@@ -149,13 +152,16 @@ class TransactionCoordinator:
         partitions: Collection[TopicPartition],
         *,
         client_version: int = ENDS_WITHOUT_BUMP,
+        by_broker: bool = False,
     ) -> ErrorCode:
+        """`by_broker`: a leader asks, for one of many producers."""
         return await self._write_patiently(
             transactional_id,
             lambda machine: machine.add_partitions(
                 transactional_id, identity, partitions, self._now_ms(), client_version=client_version
             ),
             lambda answer: answer,
+            wait_max_ms=BROKERS_WAIT_MAX_MS if by_broker else None,
         )
 
     async def verify_partitions(
@@ -188,9 +194,12 @@ class TransactionCoordinator:
         transactional_id: str,
         operation: Callable[[TransactionMachine], Result[R]],
         error_of: Callable[[R], ErrorCode],
+        *,
+        wait_max_ms: int | None = None,
     ) -> R:
         """Repeat the operation once the markers of the last transaction are written, instead of sending the client away."""
-        deadline_s = asyncio.get_running_loop().time() + COMPLETION_WAIT_MAX_MS / 1000
+        wait_max_ms = COMPLETION_WAIT_MAX_MS if wait_max_ms is None else wait_max_ms
+        deadline_s = asyncio.get_running_loop().time() + wait_max_ms / 1000
         while True:
             answer = await self._write(transactional_id, operation)
             if error_of(answer) is not ErrorCode.CONCURRENT_TRANSACTIONS:

@@ -312,6 +312,8 @@ _NO_ANSWER: Final = frozenset(
         ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
         ErrorCode.COORDINATOR_NOT_AVAILABLE,
         ErrorCode.NOT_COORDINATOR,
+        # It has not heard of another partition of the same request yet.
+        ErrorCode.OPERATION_NOT_ATTEMPTED,
     }
 )
 

@@ -5,6 +5,7 @@ from tests.simulation.mutants import (
     groups,
     links,
     replication,
+    server,
     storage,
     storage_faults,
     tier,
@@ -25,6 +26,7 @@ _ALL = [
     *zookeeper.MUTANTS,
     *links.MUTANTS,
     *tier.MUTANTS,
+    *server.MUTANTS,
 ]
 
 MUTANTS = {mutant.name: mutant for mutant in _ALL}

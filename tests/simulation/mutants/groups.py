@@ -34,6 +34,31 @@ MUTANTS = [
         "",
         profile="groups",
     ),
+    Mutant(
+        "offsets that expire go in one batch, however long their names are",
+        "groups/offsets.py",
+        "        return self._counted < TOMBSTONES_MAX and self._size_bytes < TOMBSTONE_BYTES_MAX\n",
+        "        return self._counted < TOMBSTONES_MAX\n",
+        test="unit/groups/test_groups_offsets.py::test_long_names_are_removed_in_batches_that_can_be_written",
+        why="groups of the simulation have short names",
+    ),
+    Mutant(
+        "a member that syncs while its coordinator loads hears a code that its client does not know",
+        "api/groups.py",
+        "                return SyncGroupResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS)\n",
+        "                return SyncGroupResponse(error_code=refusal.code)\n",
+        test="unit/groups/test_groups_api.py::test_member_whose_coordinator_is_loading_joins_again",
+        why="clients of the simulation take it for what it is",
+    ),
+    Mutant(
+        "a consumer whose offsets wait for slow replicas hears a code that its client does not know",
+        "api/group_offsets.py",
+        "                code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS\n",
+        "                code = ErrorCode.COORDINATOR_NOT_AVAILABLE\n",
+        test="unit/groups/test_groups_api.py"
+        "::test_consumer_that_waits_for_slow_replicas_is_told_to_ask_for_its_offsets_again",
+        why="clients of the simulation take it for what it is",
+    ),
     # -- the client
     Mutant(
         "a batch that was taken is finished again with its transaction",
@@ -44,6 +69,17 @@ MUTANTS = [
         profile="ambushes",
         test="unit/client/test_client_sending.py"
         "::test_batch_that_was_taken_is_not_finished_again_when_another_of_its_request_ends_the_transaction",
+    ),
+    Mutant(
+        "a partition that is not there is looked for without a pause and without an end",
+        "client/sending.py",
+        "            if image.leader_of(lane.partition) >= 0:\n                continue\n",
+        "            found = image.topics.get(lane.partition.topic)\n"
+        "            if found is not None and all(part.leader >= 0 for part in found.partitions):\n"
+        "                continue\n",
+        test="unit/client/test_client_producer.py"
+        "::test_record_for_a_partition_that_is_not_there_fails_in_time_and_without_a_storm_of_questions",
+        why="producers of the simulation write to partitions that are there",
     ),
     Mutant(
         "batches that wait for a connection overtake each other",
@@ -132,6 +168,23 @@ MUTANTS = [
         profile="answers",
         test="unit/client/test_client_group.py"
         "::test_member_that_cannot_learn_where_to_begin_keeps_nothing_of_what_it_had",
+    ),
+    Mutant(
+        "members that share a client cannot beat while one of them joins",
+        "client/membership.py",
+        'self._purpose = f"{COORDINATION} of member {next(_NUMBERS)}"',
+        "self._purpose = COORDINATION",
+        test="unit/client/test_client_members_together.py"
+        "::test_members_that_share_a_client_share_the_partitions_at_once",
+        why="members of the simulation have a client each",
+    ),
+    Mutant(
+        "records of a poll that fails are skipped",
+        "client/group.py",
+        "                self.consumer.give_back(fetched)\n",
+        "",
+        test="unit/client/test_client_group.py::test_records_of_a_poll_that_fails_are_there_at_the_next_one",
+        why="consumers of the simulation have a protocol of their own",
     ),
     Mutant(
         "a topic that was out of sight for a moment is read again",

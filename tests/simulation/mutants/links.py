@@ -82,4 +82,13 @@ MUTANTS = [
         profile="later",
         test="unit/link/test_each_by_itself.py::test_source_that_does_not_say_where_a_mirror_begins_is_asked_again",
     ),
+    Mutant(
+        "a token whose end is not known is fetched on the loop",
+        "client/connection.py",
+        "        conversation = await asyncio.to_thread(security.exchange, connection.address)\n",
+        "        await asyncio.to_thread(security.tokens.get)\n"
+        "        conversation = security.exchange(connection.address)\n",
+        test="unit/auth/test_oauth.py::test_token_whose_end_is_not_known_is_fetched_once_a_login_and_never_on_the_loop",
+        why="the simulation has no threads, and nobody logs in",
+    ),
 ]

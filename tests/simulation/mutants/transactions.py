@@ -231,4 +231,21 @@ MUTANTS = [
         "        if False:\n            future: asyncio.Future[None]",
         profile="groups",
     ),
+    Mutant(
+        "a transaction whose markers cannot be written holds up the producers of all leaders that ask",
+        "transactions/coordinator.py",
+        "            wait_max_ms=BROKERS_WAIT_MAX_MS if by_broker else None,\n",
+        "",
+        test="unit/transactions/test_transaction_coordinator.py"
+        "::test_a_transaction_whose_markers_cannot_be_written_holds_up_no_other_producer",
+        why="it is slow, and nothing is wrong",
+    ),
+    Mutant(
+        "a coordinator that has not heard of one partition yet makes producers abort because of the others",
+        "transactions/verification.py",
+        "        ErrorCode.OPERATION_NOT_ATTEMPTED,\n",
+        "",
+        test="unit/transactions/test_verification.py::test_what_a_producer_hears",
+        why="producers of the simulation begin when all brokers know the topics",
+    ),
 ]

@@ -221,4 +221,13 @@ MUTANTS = [
         profile="meetings",
         test="unit/broker/test_broker_settings.py::test_changes_of_several_settings_at_once_lose_none",
     ),
+    Mutant(
+        "an expired token that somebody has locked ends one controller after the other",
+        "security/token_store.py",
+        "                except ZkError as error:\n",
+        "                except NodeExists as error:\n",
+        test="unit/security/test_delegation_tokens.py"
+        "::test_expired_token_that_cannot_be_removed_ends_no_broker_and_keeps_no_other",
+        why="the simulation has no delegation tokens",
+    ),
 ]

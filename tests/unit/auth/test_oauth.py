@@ -2,9 +2,10 @@
 
 import asyncio
 import json
+import threading
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
@@ -24,9 +25,11 @@ from barnabas.auth.mechanisms.oauthbearer import (
     unsecured_validator,
 )
 from barnabas.auth.registry import KeySetSettings
+from barnabas.client.connection import Connection, authenticate
 from barnabas.client.errors import AuthenticationFailed
 from barnabas.client.key_sets import KeySets
 from barnabas.client.oauth_login import TokenSource, token_source
+from barnabas.client.security import ClientSecurity
 from barnabas.core.errors import ConfigError
 
 ALGORITHMS = ["RS256", "RS512", "PS256", "ES256", "ES384", "ES512", "EdDSA"]
@@ -337,3 +340,29 @@ def test_file_that_is_no_key_set_is_refused_at_once(tmp_path: Path) -> None:
     for url in ((tmp_path / "keys").as_uri(), (tmp_path / "missing").as_uri(), "gopher://x"):
         with pytest.raises(ConfigError, match=r"jwks\.endpoint\.url"):
             sets.of(KeySetSettings(url, 1, 1, 1))
+
+
+def test_token_whose_end_is_not_known_is_fetched_once_a_login_and_never_on_the_loop() -> None:
+    """A provider of opaque tokens that answers slowly would hold up a whole broker, whose links log in with them."""
+    fetched_by: list[threading.Thread] = []
+
+    def fetch() -> str:
+        fetched_by.append(threading.current_thread())
+        return "opaque"
+
+    class Broker:
+        address = "h:1"
+
+        async def request(self, message: object, response_type: type, *, timeout_ms: int) -> object:
+            return response_type()
+
+    source = TokenSource(fetch, {})
+    security = ClientSecurity(mechanism="OAUTHBEARER", begin=source.exchange, tokens=source)
+
+    async def log_in_twice() -> None:
+        for _ in range(2):
+            await authenticate(cast(Connection, Broker()), security, timeout_ms=1_000)
+
+    asyncio.run(log_in_twice())
+    assert len(fetched_by) == 2
+    assert threading.main_thread() not in fetched_by

@@ -144,6 +144,14 @@ def test_a_topic_that_is_not_there_is_waited_for_and_named(client: BlockingClien
         producer(client, max_block_ms=100).partition_count("no.such.topic!")
 
 
+def test_a_partition_that_is_not_there_is_given_up_and_named(client: BlockingClient, topic: str) -> None:
+    """All partitions of the topic have leaders, but this is none of them: nobody may look for ever."""
+    with producer(client, delivery_timeout_ms=200) as writing:
+        writing.send(batch(topic, PARTITIONS, 0))
+        with pytest.raises(DeadlineExceeded, match=f"{topic}-{PARTITIONS}: not delivered in 200 ms"):
+            writing.flush()
+
+
 @pytest.mark.parametrize("acks", [0, 1])
 def test_batches_arrive_also_with_fewer_acks(client: BlockingClient, topic: str, acks: int) -> None:
     with producer(client, identity=NO_IDENTITY, acks=acks) as writing:

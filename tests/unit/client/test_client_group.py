@@ -8,8 +8,9 @@ from client_fake_broker import Call
 from client_fake_cluster import FakeCluster, canned
 
 from barnabas.client.asynchronous import AsyncClient
+from barnabas.client.consumer import Consumer
 from barnabas.client.errors import BrokerRefused, DeadlineExceeded
-from barnabas.client.fetching import ConsumerConfig
+from barnabas.client.fetching import ConsumerConfig, Fetched
 from barnabas.client.group import GroupConsumer, assign_range
 from barnabas.client.membership import GroupConfig
 from barnabas.core.errors import ErrorCode
@@ -260,6 +261,43 @@ def test_commit_that_is_refused_for_good_is_raised() -> None:
             with pytest.raises(BrokerRefused, match="GROUP_AUTHORIZATION_FAILED"):
                 await consumer.commit()
             group.commit_error = ErrorCode.NONE
+
+    fake.run(scenario)
+
+
+@pytest.mark.parametrize("how", ["raises", "is cancelled"])
+def test_records_of_a_poll_that_fails_are_there_at_the_next_one(monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+    """What is consumed next would be committed, and with it the records that nobody has seen."""
+    fake = FakeCluster()
+    group = OneMemberGroup(fake)
+    fake.append("t", records(b"a", b"b"), 0)
+
+    async def scenario(cluster: AsyncClient) -> None:
+        async with GroupConsumer(cluster, GroupConfig(group_id="g"), topics=["t"], config=EARLIEST) as consumer:
+            plain_poll = consumer.consumer.poll
+
+            async def poll(timeout_ms: int) -> list[Fetched]:
+                """Returns records. By then the commit beside it has failed, or the caller waits no longer."""
+                monkeypatch.undo()
+                while not (found := await plain_poll(100)):
+                    pass
+                consumer._start("commit", consumer._commit_quietly)
+                if how == "raises":
+                    group.commit_error = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+                    await asyncio.wait([consumer._beside["commit"]])
+                else:
+                    asyncio.get_running_loop().call_soon(polling.cancel)
+                return found
+
+            monkeypatch.setattr(Consumer, "poll", lambda self, timeout_ms: poll(timeout_ms))
+            polling = asyncio.ensure_future(consumer.poll(5_000))
+            with pytest.raises(BrokerRefused if how == "raises" else asyncio.CancelledError):
+                await polling
+            group.commit_error = ErrorCode.NONE
+            async with asyncio.timeout(10):
+                while not (found := await consumer.poll(100)):
+                    pass
+            assert [record.value for fetched in found for record in fetched.records()] == [b"a", b"b"]
 
     fake.run(scenario)
 

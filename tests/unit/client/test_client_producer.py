@@ -245,6 +245,23 @@ def test_broker_without_producer_ids_fails_what_was_sent_and_nothing_else() -> N
     fake.run(scenario)
 
 
+def test_record_for_a_partition_that_is_not_there_fails_in_time_and_without_a_storm_of_questions() -> None:
+    """The topic was made again with fewer partitions, say. All its partitions have leaders, but this is none of them."""
+    fake = FakeCluster(topics={"t": 1})
+    config = ProducerConfig(delivery_timeout_ms=200, retry_backoff_ms=20)
+
+    async def scenario(cluster: AsyncClient) -> None:
+        async with Producer(cluster, config) as producer:
+            there, not_there = [await producer.send("t", b"x", partition=index) for index in (0, 3)]
+            async with asyncio.timeout(10):
+                with pytest.raises(DeadlineExceeded, match="t-3"):
+                    await not_there.offset()
+            assert await there.offset() == 0
+
+    fake.run(scenario)
+    assert fake.metadata_count < 30
+
+
 def test_topic_that_does_not_come_into_being_is_an_error() -> None:
     async def scenario(cluster: AsyncClient) -> None:
         async with Producer(cluster) as producer:

@@ -164,7 +164,7 @@ def test_what_was_given_up_with_its_transaction_is_not_sent_in_the_next_one() ->
     late.added_at_s = 1.0
     add(made, early, late)
     assert made.shipments(image(-1, -1), 0) == []
-    finished = made.unreachable({"t"}, ConnectionLost("nobody"), 1.5)
+    finished = made.looked_up({"t"}, image(-1, -1), ConnectionLost("nobody"), 1.5)
     assert [each for each, _ in finished] == [early, late]
     assert made.shipments(image(1, 1), 2.0) == []
     made.restart(ProducerIdentity(7, 1))
@@ -176,14 +176,27 @@ def test_time_for_delivery_ends_also_where_no_leader_is_found() -> None:
     add(made, late := batch(0))
     assert made.shipments(image(-1), 0) == []
     assert list(made.unknown) == ["t"]
-    assert made.unreachable({"t"}, ConnectionLost("nobody"), 0.5) == []
+    assert made.looked_up({"t"}, image(-1), ConnectionLost("nobody"), 0.5) == []
     assert made.shipments(image(-1), 0.55) == []
     assert not made.unknown, "not before the pause is over"
-    ((given_up, outcome),) = made.unreachable({"t"}, ConnectionLost("nobody"), 1.5)
+    ((given_up, outcome),) = made.looked_up({"t"}, image(-1), ConnectionLost("nobody"), 1.5)
     assert given_up is late
     assert late.closed
     assert isinstance(outcome, DeadlineExceeded)
     assert not made.unfinished
+
+
+def test_partition_without_a_leader_holds_up_no_other_of_its_topic() -> None:
+    made = sender()
+    add(made, stuck := batch(1))
+    assert made.shipments(image(1, -1), 0) == []
+    add(made, free := batch(0))
+    late_s = 1.5
+    ((given_up, _),) = made.looked_up({"t"}, image(1, -1), ConnectionLost("nobody"), late_s)
+    assert given_up is stuck
+    made.identify(ProducerIdentity(8, 0))
+    ((shipment,)) = made.shipments(image(1, -1), late_s)
+    assert shipment.batches == [free]
 
 
 def test_batch_that_may_have_been_written_keeps_its_numbers_when_the_one_before_it_is_given_up() -> None:

@@ -543,6 +543,29 @@ def test_sync_without_protocol_is_inconsistent_from_version_5_on() -> None:
     run(scenario)
 
 
+@pytest.mark.parametrize("version", range(6))
+def test_member_whose_coordinator_is_loading_joins_again(version: int) -> None:
+    """The Java client does not expect COORDINATOR_LOAD_IN_PROGRESS from SyncGroup, and its application ends with an error."""
+
+    async def scenario(broker: FakeBroker) -> None:
+        joined = await join(broker, 9)
+        partition = broker.coordinator.partition_for("g")
+        broker.coordinator.resigned(partition)
+        broker.log.may_load.clear()
+        broker.coordinator.elected(partition, 2)
+        request = SyncGroupRequest(
+            group_id="g",
+            generation_id=joined.generation_id,
+            member_id=joined.member_id,
+            protocol_type="consumer",
+            protocol_name="range",
+        )
+        assert (await broker.ask(request, SyncGroupResponse, version)).error_code == ErrorCode.REBALANCE_IN_PROGRESS
+        broker.log.may_load.set()
+
+    run(scenario)
+
+
 # -- commits, failures, moves ------------------------------------------------------------------------------------------
 
 
@@ -560,6 +583,30 @@ def test_commit_is_answered_when_it_is_replicated_and_not_before() -> None:
         assert isinstance(response, OffsetCommitResponse)
         assert response.topics[0].partitions[0].error_code == ErrorCode.NONE
         assert isinstance(await seen, OffsetFetchResponse)
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("version", range(1, 11))
+def test_consumer_that_waits_for_slow_replicas_is_told_to_ask_for_its_offsets_again(version: int) -> None:
+    """Java consumers before 3.9 give up when OffsetFetch answers COORDINATOR_NOT_AVAILABLE. Kafka's never waits."""
+
+    async def scenario(broker: FakeBroker) -> None:
+        broker.log.commits_at_once = False
+        broker.send(commit_request(5), 8)
+        answer = broker.send(fetch_request(version), version)
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        broker.timers.advance_ms(5_001)
+        response = await answer
+        assert isinstance(response, OffsetFetchResponse)
+        if version >= 8:
+            codes = [group.error_code for group in response.groups]
+        elif version >= 2:
+            codes = [response.error_code]
+        else:
+            codes = [part.error_code for topic in response.topics for part in topic.partitions]
+        assert codes == [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS]
 
     run(scenario)
 

@@ -406,6 +406,36 @@ def test_more_offsets_than_fit_into_a_batch_go_in_several(h: Harness) -> None:
     assert h.machine.store.count == 0
 
 
+@pytest.mark.parametrize("why", ["the topic is gone", "they have expired", "their group never had a member"])
+def test_long_names_are_removed_in_batches_that_can_be_written(
+    h: Harness, monkeypatch: pytest.MonkeyPatch, why: str
+) -> None:
+    """Clients choose the ids of groups. One batch that is too large would be tried again for ever, and nothing would expire."""
+    ids = [f"{number:02}{'g' * 30_000}" for number in range(50)]
+    for group_id in ids:
+        if why == "their group never had a member":
+            refused = h.send_join(group_id=group_id, protocols=())
+            assert h.answers[refused].error_code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+        else:
+            commit(h, 1, group_id=group_id)
+    sizes: list[int] = []
+    carry_out = h.carry_out
+
+    def watched(result: Result[Any], ticket: Ticket | None) -> bool:
+        sizes.append(sum(len(record.key) for record in result.records))
+        return carry_out(result, ticket)
+
+    monkeypatch.setattr(h, "carry_out", watched)
+    if why == "the topic is gone":
+        h.carry_out(h.machine.topics_deleted(["t"]), None)
+        h.advance(1)
+        assert h.machine.store.count == 0
+    else:
+        h.advance(7 * DAY_MS + 600_001)
+        assert not h.machine.groups
+    assert max(sizes) < 500_000 < sum(sizes)
+
+
 def test_offsets_that_could_not_be_removed_are_removed_later_unless_the_topic_is_back(h: Harness) -> None:
     commit(h, 1, topic="t")
     h.machine.topics_deleted(["t"])  # the append is refused: nothing is replayed, no timer is set

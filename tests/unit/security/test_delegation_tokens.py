@@ -164,3 +164,29 @@ def test_token_lies_in_zookeeper_without_its_secret_and_the_other_broker_hears_o
                 following.cancel()
 
     run(story())
+
+
+def test_expired_token_that_cannot_be_removed_ends_no_broker_and_keeps_no_other() -> None:
+    """The controller removes them, in a task whose failure ends the broker; the next controller would be the next to end."""
+
+    async def story() -> None:
+        async with zookeeper() as ensemble, session(ensemble) as one:
+            known = tokens()
+            store = TokenStore(one, known, ensemble.clock)
+            await store.start()
+            for token_id in ("locked", "other"):
+                await store.write(
+                    known.create(token_id=token_id, owner=ALICE, requester=ALICE, renewers=(), lifetime_ms=1, now_ms=0)
+                )
+            await one.create(f"{paths.delegation_token('locked')}/something")
+            async with asyncio.TaskGroup() as tasks:
+                removing = tasks.create_task(store.remove_expired(5, lambda: True))
+                async with asyncio.timeout(60):
+                    while len(known) > 1:
+                        await asyncio.sleep(0.005)
+                await asyncio.sleep(0.05)
+                assert not removing.done()
+                removing.cancel()
+            assert await one.children(paths.DELEGATION_TOKENS) == ("locked",)
+
+    run(story())

@@ -2,12 +2,14 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from tests.memory_log import MemoryLog
 from txn_harness import A0
 
+from barnabas.api.transactions import TransactionsApi
 from barnabas.coordination.coordinator_context import CoordinatorContext
 from barnabas.coordination.metadata_cache import MetadataCache
 from barnabas.core.config.broker import BrokerConfig
@@ -29,11 +31,13 @@ from barnabas.protocol.messages.write_txn_markers import (
     WriteTxnMarkersRequest,
     WriteTxnMarkersResponse,
 )
+from barnabas.storage.producer_state import ProducerStateManager
 from barnabas.transactions.coordinator import TransactionCoordinator
 from barnabas.transactions.initializing import InitRequest
 from barnabas.transactions.machine import ListFilter
 from barnabas.transactions.producer_ids import ProducerIdRange, ProducerIds
 from barnabas.transactions.state import Identity, TransactionState
+from barnabas.transactions.verification import Asked, Verifier
 
 CONFIG = BrokerConfig.parse(
     {
@@ -398,6 +402,38 @@ def test_a_wait_for_markers_is_bounded_and_ends_with_the_coordinator(monkeypatch
         with pytest.raises(Refused) as refusal:
             await waiting
         assert refusal.value.code is ErrorCode.NOT_COORDINATOR
+        world.markers_gate.set()
+
+    run(scenario)
+
+
+def test_a_transaction_whose_markers_cannot_be_written_holds_up_no_other_producer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The leaders' questions to a coordinator travel together: all of them would wait for the one."""
+    monkeypatch.setattr("barnabas.transactions.coordinator.COMPLETION_WAIT_MAX_MS", 60_000)
+
+    async def scenario(world: World) -> None:
+        await world.elected()
+        client, other = await world.init("t"), await world.init("other")
+        await world.coordinator.add_partitions("t", client, [A0])
+        world.markers_gate.clear()
+        ended = await world.coordinator.end("t", client, commit=True, client_version=2)
+        context: Any = SimpleNamespace(metadata=world.metadata, transactions=world.coordinator)
+        api = TransactionsApi(context, lambda group_id: 0)
+        verifier = Verifier(
+            coordinator_of=lambda name: BrokerId(1),
+            ask=lambda broker, request: api.add_for_brokers(request),
+            now_ms=lambda: 1_000_000,
+            spawn=lambda work, name: asyncio.ensure_future(work),
+        )
+        log: Any = SimpleNamespace(partition=A0, producers=ProducerStateManager(A0, transaction_verification=True))
+        async with asyncio.timeout(20):
+            [held], [free] = await asyncio.gather(
+                verifier.verify("t", ended.identity, [(log, 0)], Asked.ADD),
+                verifier.verify("other", other, [(log, 0)], Asked.ADD),
+            )
+        assert (held.error, free.error) == (ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.NONE)
         world.markers_gate.set()
 
     run(scenario)

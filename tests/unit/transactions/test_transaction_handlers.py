@@ -52,8 +52,9 @@ class FakeCoordinator:
         return self.init_answer
 
     async def add_partitions(
-        self, name: str, identity: Identity, partitions: Any, *, client_version: int = 0
+        self, name: str, identity: Identity, partitions: Any, *, client_version: int = 0, by_broker: bool = False
     ) -> ErrorCode:
+        assert by_broker == (client_version > 0)
         self.asked.append((name, identity, list(partitions), client_version))
         if isinstance(self.add_answer, Refused):
             raise self.add_answer

@@ -249,6 +249,8 @@ def test_questions_to_one_coordinator_travel_together() -> None:
         (Asked.VERIFY, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.NOT_ENOUGH_REPLICAS),
         (Asked.VERIFY, ErrorCode.NOT_COORDINATOR, ErrorCode.NOT_ENOUGH_REPLICAS),
         (Asked.ADD, ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_ENOUGH_REPLICAS),
+        # The coordinator has not heard of another partition of the request: that is no reason to abort.
+        (Asked.ADD, ErrorCode.OPERATION_NOT_ATTEMPTED, ErrorCode.NOT_ENOUGH_REPLICAS),
     ],
 )
 def test_what_a_producer_hears(asked: Asked, error: ErrorCode, heard: ErrorCode) -> None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from barnabas.client.admin.partitions import by_topic
-from barnabas.client.core import ClientCore
+from barnabas.client.core import COORDINATION, ClientCore
 from barnabas.client.errors import BrokerRefused, ClientError, UnsupportedVersion, check
 from barnabas.client.image import NO_TOPIC_ID
 from barnabas.core.errors import RETRIABLE, ErrorCode
@@ -334,6 +334,7 @@ async def commit_offsets(
     generation: int = -1,
     member_id: str = "",
     instance_id: str | None = None,
+    purpose: str = COORDINATION,
 ) -> dict[TopicPartition, ErrorCode]:
     """The outcome by partition. Without a generation it is an administrator's commit, to an empty group."""
     request = OffsetCommitRequest(
@@ -363,7 +364,9 @@ async def commit_offsets(
         codes = [part.error_code for topic in response.topics for part in topic.partitions]
         return next((code for code in codes if code and ErrorCode(code) in RETRIABLE), 0)
 
-    response = await cluster.ask_coordinator(group_id, request, OffsetCommitResponse, error_of=first_error)
+    response = await cluster.ask_coordinator(
+        group_id, request, OffsetCommitResponse, error_of=first_error, purpose=purpose
+    )
     names = _names(request.topics)
     outcome = {
         TopicPartition(topic.name or names[topic.topic_id], part.partition_index): ErrorCode(part.error_code)
