@@ -424,6 +424,19 @@ def test_infinity_is_refused_and_not_taken_for_a_day(uri: str, kind: str, value:
         list(reader.read(part))
 
 
+def test_money_is_refused_and_not_read_as_cents(uri: str) -> None:
+    ask(uri, "CREATE TABLE prices (id INT, price MONEY)", "INSERT INTO prices VALUES (1, 12.5)")
+
+    def rows(**options: str) -> list[dict[str, Any]]:
+        source = SqlSource(CaseInsensitiveDict({"uri": uri, **options}))
+        reader = source.reader(source.schema())
+        return [row for part in reader.partitions() for batch in reader.read(part) for row in batch.to_pylist()]
+
+    with pytest.raises(DatabaseError, match=r"prices, column price: money .*price::numeric"):
+        rows(table="prices")
+    assert rows(query="SELECT id, price::numeric FROM prices") == [{"id": 1, "price": Decimal("12.5")}]
+
+
 def test_what_a_log_of_changes_does_not_say_is_refused(uri: str) -> None:
     ask(
         uri,

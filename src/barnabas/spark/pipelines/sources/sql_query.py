@@ -42,6 +42,8 @@ _DECIMAL_DIGITS = 38
 _OPTIONS = ("uri", "table", "query", "cursor", "maxRowsPerTrigger", "delayMs")
 #: Names of PostgreSQL's types that are one character or bit long where no length follows, and what has no length.
 _ANY_LENGTH = {"character": "bpchar", "bit": "bit varying"}
+#: Where Arrow's driver says what PostgreSQL calls the type of a column.
+_KIND = b"POSTGRESQL:type"
 #: The first day that PostgreSQL knows, 4714-11-24 BC, in days since 1970.
 _DAY_MIN = -2_440_588
 _DAY_US = 86_400_000_000
@@ -245,7 +247,12 @@ def fitted(batch: "pyarrow.RecordBatch", wanted: "pyarrow.Schema", what: str) ->
     import pyarrow
 
     arrays = []
-    for column, target in zip(batch.columns, wanted, strict=True):
+    for column, given, target in zip(batch.columns, batch.schema, wanted, strict=True):
+        if (given.metadata or {}).get(_KIND) == b"money":
+            raise DatabaseError(
+                f"{what}, column {target.name}: money comes without its point, as a number of cents: read a query (query=) "
+                f"with {target.name}::numeric"
+            )
         storage = column.storage if isinstance(column, pyarrow.ExtensionArray) else column
         if pyarrow.types.is_integer(storage.type) and pyarrow.types.is_temporal(target.type):
             # Seconds, milliseconds or days, since when? Arrow would take it for microseconds.
