@@ -475,7 +475,7 @@ def test_what_a_log_of_changes_does_not_say_is_refused(uri: str) -> None:
     ask(uri, "SELECT pg_drop_replication_slot('wide_slot')")
     with pytest.raises(DatabaseError, match="slot wide_slot is gone"):
         reader.latestOffset(start, ReadAllAvailable())
-    ask(uri, "CREATE TABLE narrow (id INT)", 'CREATE PUBLICATION "Other" FOR TABLE narrow')
+    ask(uri, "CREATE TABLE unheard (id INT)", 'CREATE PUBLICATION "Other" FOR TABLE unheard')
     with pytest.raises(DatabaseError, match=r"publication Other does not have table public\.wide"):
         reader_of(uri, "wide", publication="Other").initialOffset()
     with pytest.raises(DatabaseError, match=r"no table public\.nowhere"):
