@@ -68,6 +68,7 @@ class Registry(ThreadingHTTPServer):
         self.calls: Counter[str] = Counter()
         self.credentials: str | None = None
         self.refusals = 0  # so many requests are answered with 503 first
+        self.lost = 0  # so many requests a proxy answers, which has nobody to send them to
         self.url = f"http://127.0.0.1:{self.server_port}"
 
     def add(self, subject: str, schema: dict[str, Any]) -> int:
@@ -120,6 +121,9 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             status, answer = self.server.answer(self.command, self.path, body)
         data = json.dumps(answer).encode()
+        if self.server.lost > 0:
+            self.server.lost -= 1
+            status, data = 404, b"default backend - 404"
         self.send_response(status)
         self.send_header("Content-Type", "application/vnd.schemaregistry.v1+json")
         self.send_header("Content-Length", str(len(data)))
@@ -168,6 +172,19 @@ def test_a_schema_is_fetched_once_a_process_and_a_registry_that_is_starting_is_a
     ours = client(registry)
     assert [json.loads(ours.schema(schema_id).text) for _ in range(3)] == [ORDER_1] * 3
     assert registry.calls[f"GET /schemas/ids/{schema_id}"] == 3  # twice in vain, once for good
+
+
+def test_a_proxy_that_finds_no_registry_and_a_wrong_url_make_no_bad_record(registry: Registry) -> None:
+    """A schema that a registry does not have, it says itself. All else would make dead letters of good records."""
+    schema_id = registry.avro("orders-value", ORDER_1)
+    registry.lost = 2
+    assert json.loads(client(registry).schema(schema_id).text) == ORDER_1
+    registry.lost = 10
+    with pytest.raises(RegistryUnavailable, match="404 default backend - 404"):
+        client(registry, retries=2).latest("orders-value")
+    registry.lost = 0
+    with pytest.raises(RegistryUnavailable, match="404 HTTP 404 Not Found"):
+        SchemaRegistry(f"{registry.url}/elsewhere", retries=2, backoff_ms=1).schema(schema_id)
 
 
 def test_a_registry_gets_credentials_and_they_never_show(registry: Registry) -> None:

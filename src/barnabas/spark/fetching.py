@@ -268,11 +268,17 @@ class _Fetcher:
             return True  # older than tiered storage
 
     def _once(self, client: BlockingClient) -> Fetched:
-        consumer = self.options.consumer
         self._require_same_topic(client)
         if self._first is not None:
             fetched, self._first = self._first, None
             return fetched
+        fetched = self._fetch(client)
+        # One that was refused has looked for the leader anew, and may have found another topic of the name.
+        self._require_same_topic(client)
+        return fetched
+
+    def _fetch(self, client: BlockingClient) -> Fetched:
+        consumer = self.options.consumer
         try:
             return client.fetch(
                 self._wanted.partition,
@@ -295,16 +301,22 @@ class _Fetcher:
             raise
 
     def _require_same_topic(self, client: BlockingClient) -> None:
-        """The topic that was planned, not another one of its name: offsets of that are other records."""
-        planned, partition = self._wanted.topic_id, self._wanted.partition
-        if not planned:
+        """The topic that was planned, not another one of its name: offsets of that are other records.
+
+        What the client knows may be older than the plan: the driver's reads keep theirs from one micro-batch to the next.
+        """
+        if not self._wanted.topic_id:
             return
-        if partition.topic not in client.image.topics:
+        partition = self._wanted.partition
+        if partition.topic not in client.image.topics or self._is_anew(client):
             with suppress(ClientError):  # the fetch itself tries again, and says what is wrong
                 client.refresh([partition.topic])
-        found = client.image.topics.get(partition.topic)
-        if found is not None and any(found.topic_id) and found.topic_id != planned:
-            raise _Anew(f"Cannot fetch offset {self._position} of {partition}: the topic was deleted and made anew")
+            if self._is_anew(client):
+                raise _Anew(f"Cannot fetch offset {self._position} of {partition}: the topic was deleted and made anew")
+
+    def _is_anew(self, client: BlockingClient) -> bool:
+        found = client.image.topics.get(self._wanted.partition.topic)
+        return found is not None and any(found.topic_id) and found.topic_id != self._wanted.topic_id
 
     def _skip(self, client: BlockingClient, what: str) -> None:
         """Go on where the log begins now; past the range if that is where it begins, or if it is gone."""

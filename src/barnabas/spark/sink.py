@@ -126,8 +126,9 @@ def _task() -> TaskContext:
 def _micro_batch(options: SinkOptions) -> BatchOf:
     context = _task()
     query = context.getLocalProperty(QUERY_ID)
-    # A Spark Connect server runs what `foreachBatch` starts elsewhere than its batch: there it has to be told.
-    batch = context.getLocalProperty(BATCH_ID) or options.batch_id
+    # A write within `foreachBatch` says its number: it may be another (`once=`), and a Spark Connect server runs the write
+    # elsewhere than its batch.
+    batch = options.batch_id or context.getLocalProperty(BATCH_ID)
     if not batch:
         raise ConfigError(
             "the sink finds no batch id: queries in micro-batches have one, and writes within foreachBatch"

@@ -2,11 +2,14 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from typing import cast
 
 import pyarrow as pa
 import pytest
+from confluent_kafka import Producer
 from pyspark.sql.datasource import DataSourceStreamReader
 from pyspark.sql.datasource_internal import _SimpleStreamReaderWrapper
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from barnabas.client.errors import ConnectionLost
 from barnabas.core.ids import TopicPartition
@@ -14,6 +17,8 @@ from barnabas.spark import driver_reads, fetching
 from barnabas.spark.driver_reads import BYTES_MAX, DriverReads, HasRows
 from barnabas.spark.offsets import OffsetRange
 from barnabas.spark.options import SourceOptions, source_options
+from barnabas.spark.reader import BarnabasStreamReader
+from barnabas.testing import Kafka, wait_until
 
 OPTIONS = source_options(
     {"kafka.bootstrap.servers": "nowhere:1", "subscribe": "t", "driverReadMaxRecords": "100"}, streaming=True
@@ -116,3 +121,40 @@ def test_a_reader_is_one_with_rows_until_spark_has_asked_for_them():
     assert list(reader.getCache({}, {})) == rows
     assert type(reader) is Reader
     assert vars(reader) == {}
+
+
+def test_a_query_that_runs_reads_a_topic_that_was_made_anew_from_its_start(kafka: Kafka):
+    """The client of the driver's reads has known the topic as it was."""
+    topic = kafka.topic("anew")
+    options = source_options(
+        {
+            "kafka.bootstrap.servers": kafka.bootstrap,
+            "subscribe": topic,
+            "startingOffsets": "earliest",
+            "failOnDataLoss": "false",
+        },
+        streaming=True,
+    )
+    reader = BarnabasStreamReader(options, ("value",))
+    place = reader.initialOffset()
+
+    def read(*values: str) -> list[str]:
+        nonlocal place
+        producer = Producer({"bootstrap.servers": kafka.bootstrap})
+        for value in values:
+            producer.produce(topic, value)
+        assert producer.flush(60) == 0
+        start, place = place, reader.latestOffset(place, ReadAllAvailable())
+        reader.partitions(start, place)
+        rows = cast(HasRows, reader).getCache(start, place)
+        return [value.decode() for batch in rows for value in cast(pa.RecordBatch, batch).column(0).to_pylist()]
+
+    try:
+        assert read("a", "b", "c") == ["a", "b", "c"]
+        kafka.cluster.delete_topic(topic)
+        wait_until(lambda: topic not in kafka.cluster.topics(), timeout_s=60)
+        kafka.cluster.create_topic(topic)
+        assert read("d", "e", "f", "g", "h") == ["d", "e", "f", "g", "h"]
+        assert read("i") == ["i"]
+    finally:
+        reader.stop()

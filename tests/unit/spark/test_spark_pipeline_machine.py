@@ -5,6 +5,7 @@ import json
 import os
 import re
 import sqlite3
+from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -18,14 +19,15 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.types import BooleanType, LongType, StringType, StructField, StructType
 from rich.console import Console
 
-from barnabas.spark.pipelines import connector, events, live, sinks, sources, status
+from barnabas.client.errors import ConnectionLost
+from barnabas.spark.pipelines import connector, events, live, sinks, sources, status, topic_ids
 from barnabas.spark.pipelines._flows import Flows
 from barnabas.spark.pipelines.database import Database, DatabaseError
-from barnabas.spark.pipelines.events import Event, RunState
+from barnabas.spark.pipelines.events import Event, FlowState, RunState
 from barnabas.spark.pipelines.failures import PipelineFailed, Telling, cause_of, innermost, once_each, plain_message
 from barnabas.spark.pipelines.live import HEADERS
 from barnabas.spark.pipelines.project import ProjectError, create_project, load_project
-from barnabas.spark.pipelines.runner import Runner, RunOptions
+from barnabas.spark.pipelines.runner import Runner, RunOptions, _Running
 from barnabas.spark.pipelines.sinks.sql_table import SqlTarget
 from barnabas.spark.pipelines.sources.generator import Plan, SyntheticStreamReader, generate, split
 from barnabas.spark.pipelines.sources.sql_query import (
@@ -267,6 +269,48 @@ def test_views_that_fail_are_computed_again_and_end_a_run_that_goes_on_only_when
         "Materialized views keep what they have, and are computed again in 60 s: flow turnover failed: the database is away"
     }
     assert len(told) == 4
+
+
+def test_a_flow_does_not_start_again_on_a_topic_that_was_made_again(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """It failed because its query noticed. The next query knows offsets only: on a topic that has grown it noticed nothing."""
+    told: list[Event] = []
+    options = {"kafka.bootstrap.servers": "here:1", "subscribe": "orders"}
+    project: Any = SimpleNamespace(topics_file=tmp_path / "topics.json")
+    runner = Runner(project=project, session=project, told=told.append)
+    runner._flows.views.add("decoded")
+    runner._flows.reads["received"] = {"decoded"}
+    ids = {"orders": "1"}
+
+    def ids_of(given: Mapping[str, str]) -> dict[str, str]:
+        if not ids:
+            raise ConnectionLost("nobody there")
+        return dict(ids)
+
+    monkeypatch.setattr(connector, "streams", lambda: [("decoded", options), ("other", options | {"subscribe": "x"})])
+    monkeypatch.setattr(topic_ids, "ids_of", ids_of)
+    runner._check_topics(set())
+    ended: Any = SimpleNamespace(
+        isCompleted=lambda: True, exception=lambda: SimpleNamespace(isDefined=lambda: False), executeAsync=lambda: None
+    )
+    started: list[object] = []
+    planner: Any = SimpleNamespace(plan=lambda flow: started.append(flow) or ended)
+    flow = _Running("spark_catalog.shop.received", "flow", ended)
+
+    def fails_and_starts() -> None:
+        for _ in range(2):
+            runner._watch(flow, planner, RunOptions(continuous=True, failures_max=9, pause_s=0))
+
+    fails_and_starts()
+    ids.clear()
+    fails_and_starts()
+    assert started == ["flow", "flow"], "also while the cluster is away: the flow waits for it"
+    ids["orders"] = "2"
+    with pytest.raises(PipelineFailed, match="flow decoded reads topic orders, which was deleted and made again"):
+        fails_and_starts()
+    assert len(started) == 2
+    assert isinstance(told[-1], FlowState) and told[-1].state == "FAILED"
 
 
 def test_database_hides_the_password_and_knows_two_kinds() -> None:

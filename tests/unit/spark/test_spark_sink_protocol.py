@@ -18,6 +18,7 @@ from barnabas.client.errors import BrokerRefused
 from barnabas.client.transactions import Transactions
 from barnabas.core.errors import ConfigError, ErrorCode
 from barnabas.spark import sink, transactions
+from barnabas.spark.pipelines import sinks
 from barnabas.spark.sink import Written
 from barnabas.spark.sink_connection import SinkConnection, close_connections
 from barnabas.spark.transactions import (
@@ -458,6 +459,21 @@ def test_a_micro_batch_that_spark_does_not_tell_of_is_known_by_what_the_write_sa
     write(1, "second")
     write(2, "second")
     assert query.seen() == all_of(0, 1, 2, tasks=1)
+
+
+def test_a_write_within_a_micro_batch_is_known_by_the_number_that_it_was_given(query: Query) -> None:
+    """Spark has a number for the micro-batch, but `once=` may say another: of a part of it, or of a batch of one's own."""
+
+    def write(number: int) -> None:
+        sink_of_parts = sinks.topic(query.topic, bootstrap=query.bootstrap, options=query.options)
+        writer = sink.batch_writer({**sink_of_parts.options, **sink_of_parts._once("parts", number)}, SCHEMA, False)
+        query.monkeypatch.setattr(sink, "_task", lambda: Task(query.name, "run", 3, 0, 0))
+        rows = pa.record_batch([pa.array(rows_of(number, 0), pa.string())], names=["value"])
+        writer.commit([writer.write(iter([rows]))])
+
+    for number in (30, 31, 31, 32):
+        write(number)
+    assert query.seen() == all_of(30, 31, 32, tasks=1)
 
 
 def decisions(query: Query) -> dict[str, object]:

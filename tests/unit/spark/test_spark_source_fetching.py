@@ -3,7 +3,7 @@
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import cast
 
 import pytest
@@ -27,6 +27,10 @@ OPTIONS = source_options(
 )
 
 
+def knowing(topic_id: bytes) -> ClusterImage:
+    return ClusterImage(topics={"t": TopicInfo("t", topic_id, False, ())})
+
+
 def batch(base: int, count: int) -> bytes:
     builder = BatchBuilder(base_offset=base)
     for index in range(count):
@@ -44,10 +48,19 @@ class Script:
     topic_id: bytes = b"1" * 16
     #: Below it the log is in tiered storage; None: the broker is too old to know of such.
     first_local: int | None = 0
+    #: What it hears when it asks again.
+    next_ids: list[bytes] = field(default_factory=list)
+    #: The topic that a fetch finds where it was refused, and looked for the leader anew.
+    found_id: bytes | None = None
 
     def __post_init__(self) -> None:
         self.asked: list[tuple[int, int]] = []
-        self.image = ClusterImage(topics={"t": TopicInfo("t", self.topic_id, False, ())})
+        self.image = knowing(self.topic_id)
+
+    def refresh(self, topics: list[str]) -> ClusterImage:
+        if self.next_ids:
+            self.image = knowing(self.next_ids.pop(0))
+        return self.image
 
     def __enter__(self) -> "Script":
         return self
@@ -58,6 +71,8 @@ class Script:
     def fetch(self, partition: TopicPartition, offset: int, *, max_bytes: int, **_: object) -> Fetched:
         assert partition == PARTITION
         self.asked.append((offset, max_bytes))
+        if self.found_id is not None:
+            self.image = knowing(self.found_id)
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
         if isinstance(answer, Exception):
             raise answer
@@ -172,6 +187,28 @@ def test_a_topic_made_anew_between_plan_and_read_is_data_loss(monkeypatch: pytes
     assert read(b"2" * 16, fail=False) == 0
 
 
+def test_a_client_that_knows_the_topic_as_it_was_asks_again():
+    """The driver's reads keep their client from one micro-batch to the next."""
+    script = Script([answer(batch(0, 3))], topic_id=b"1" * 16, next_ids=[b"2" * 16])
+    planned = OffsetRange(PARTITION, 0, 3, topic_id=b"2" * 16)
+    rows = read_small(cast(BlockingClient, script), replace(OPTIONS, fail_on_data_loss=False), [planned], ("offset",))
+    assert [offset for part in rows for offset in part.column("offset").to_pylist()] == [0, 1, 2]
+
+
+def test_what_a_fetch_brings_of_a_topic_that_was_made_anew_under_it_is_not_read():
+    """A fetch that is refused looks for the leader anew, and asks for the topic that has the name then."""
+    planned = OffsetRange(PARTITION, 0, 3, topic_id=b"1" * 16)
+
+    def read(*, fail: bool) -> int:
+        script = cast(BlockingClient, Script([answer(batch(0, 3))], found_id=b"2" * 16))
+        rows = read_small(script, replace(OPTIONS, fail_on_data_loss=fail), [planned], ("offset",))
+        return sum(part.num_rows for part in rows)
+
+    with pytest.raises(DataLoss, match="offset 0 of t-3: the topic was deleted and made anew"):
+        read(fail=True)
+    assert read(fail=False) == 0
+
+
 def test_several_ranges_of_a_task_are_read_with_one_client(monkeypatch: pytest.MonkeyPatch):
     script = Script([answer(batch(0, 10)), answer(batch(20, 5))])
     opened: list[Script] = []
@@ -190,10 +227,13 @@ class Many:
     alone: frozenset[int] = frozenset()
 
     def __post_init__(self) -> None:
-        self.image = ClusterImage(topics={"t": TopicInfo("t", b"1" * 16, False, ())})
+        self.image = knowing(b"1" * 16)
         self.together: list[list[int]] = []
         self.come: list[list[int]] = []
         self.one: list[int] = []
+
+    def refresh(self, topics: list[str]) -> ClusterImage:
+        return self.image
 
     def fetch(self, partition: TopicPartition, offset: int, **_: object) -> Fetched:
         self.one.append(partition.partition)

@@ -262,6 +262,65 @@ def test_a_batch_write_that_has_a_name_and_a_number_is_there_once(any_table: Tab
         any_table.batch_writer(columns, onceName="x")
 
 
+class Frame:
+    """A DataFrame, its session and its context, as far as a sink looks at them."""
+
+    def __init__(self, query: str) -> None:
+        self.query = query
+        self.saved: list[dict[str, str]] = []
+        self.sparkSession = self._sc = self
+
+    def getLocalProperty(self, name: str) -> str | None:
+        return self.query if name == "sql.streaming.queryId" else None
+
+    @property
+    def write(self) -> "Frame":
+        return self
+
+    def format(self, name: str) -> "Frame":
+        return self
+
+    def options(self, **options: str) -> "Frame":
+        self.saved.append(options)
+        return self
+
+    def mode(self, name: str) -> "Frame":
+        return self
+
+    def save(self) -> None:
+        """It is noted already."""
+
+
+@pytest.mark.parametrize(
+    ("kind", "where", "target"), [("barnabas-sql", "uri", "table"), ("barnabas", "kafka.bootstrap.servers", "topic")]
+)
+def test_targets_that_remember_names_in_one_place_do_not_share_one(kind: str, where: str, target: str) -> None:
+    """A database has one table of names, and a cluster one topic: the second write would pass for the first come again."""
+    frame: Any = Frame("query")
+
+    def sink(place: str, name: str) -> sinks.Sink:
+        return sinks.Sink(kind, {where: place, target: name})
+
+    for number in (0, 0, 1):
+        sink(f"{kind}://one", "orders").write(frame, once=("batches", number))
+    with pytest.raises(
+        ValueError, match="once='batches' is the name of writes into orders; writes into totals need another"
+    ):
+        sink(f"{kind}://one", "totals").write(frame, once=("batches", 0))
+    sink(f"{kind}://one", "totals").write(frame, once=("totals", 0))
+    sink(f"{kind}://two", "totals").write(frame, once=("batches", 0))
+    sinks.Sink("barnabas-delta", {"path": "/lake"}).write(frame, once=("batches", 0))
+    assert len(frame.saved) == 6
+
+
+def test_two_queries_may_have_the_same_name_for_writes_into_topics() -> None:
+    for query in ("one", "two"):
+        frame: Any = Frame(query)
+        sink = sinks.Sink("barnabas", {"kafka.bootstrap.servers": "shared:9092", "topic": query})
+        sink.write(frame, once=("batches", 0))
+        assert len(frame.saved) == 1
+
+
 def test_a_table_of_changes_is_not_overwritten(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="mode upsert of barnabas-sql applies changes"):
         Table("sqlite", tmp_path, {"mode": "upsert", "key": "id"}).target(schema_of("id long"), overwrite="yes")

@@ -48,6 +48,9 @@ _sinks: "dict[str, Sink]" = {}
 #: What flows of the pipeline that is being defined read: the flow, the source, and whether as a stream.
 _sources: "list[tuple[str, Source, bool]]" = []
 _pipeline: str | None = None
+#: The table or topic that a name of `once` stands for. A database remembers names for all of its tables, a cluster those of
+#: each query for all of its topics. (Each Delta or Iceberg table remembers names by itself.)
+_once_targets: dict[tuple[str, str, str], str | None] = {}
 #: Settings of Kafka clients, without `kafka.`, of every topic of the pipeline that is being defined, unless it says otherwise.
 _client_settings: dict[str, str] = {}
 
@@ -221,9 +224,12 @@ class Sink:
         """Write a batch: all of it or nothing.
 
         `once`: a name and a number. A batch of this name that is written again, or after one of a higher number, is left alone.
-        So several sinks within `foreachBatch` have each batch once: `sink.write(rows, once=("orders-to-lake", batch_id))`.
+        So several sinks within `foreachBatch` have each batch once: `sink.write(rows, once=("orders-to-lake", batch_id))`. Two
+        tables of one database, or two topics of one cluster, need two names.
         """
         self._make_ready(frame.sparkSession)
+        if once is not None:
+            self._require_own_name(once[0], frame.sparkSession)
         options = {**self.options, **(self._once(*once) if once is not None else {})}
         writer = frame.write.format(self.format).options(**options).mode(mode)
         (writer.partitionBy(*self.partition_by) if self.partition_by else writer).save()
@@ -239,6 +245,27 @@ class Sink:
                 f"format {self.format} cannot tell a batch that comes again: write into a table or a topic"
             )
         return {"onceName": name, "onceBatch": str(number)}
+
+    def _require_own_name(self, name: str, spark: "SparkSession") -> None:
+        """The second of two targets that share a name would be left alone, as if it had the batch already."""
+        if self.format == "barnabas":
+            target, where = self.options.get("topic"), (self.options["kafka.bootstrap.servers"], query_of(spark), name)
+        elif self.format == "barnabas-sql":
+            target, where = self.options["table"], (self.options["uri"], "", name)
+        else:
+            return
+        other = _once_targets.setdefault(where, target)
+        if other != target:
+            raise ValueError(
+                f"once={name!r} is the name of writes into {other or 'topics'}; writes into {target or 'topics'} need another: "
+                "they would be taken for the same, and left out"
+            )
+
+
+def query_of(spark: "SparkSession") -> str:
+    """The id of the query whose `foreachBatch` this thread is in; none over Spark Connect, which does not tell."""
+    context = getattr(spark, "_sc", None)
+    return "" if context is None else context.getLocalProperty("sql.streaming.queryId") or ""
 
 
 def active_session() -> "SparkSession":

@@ -209,15 +209,35 @@ class Runner:
     def _anew(self, options: RunOptions) -> set[str]:
         """Flows that start again from the beginning of what they read."""
         chosen = {name.rpartition(".")[2] for name in options.full_refresh}
-        anew = {flow for flow, target in self._flows.targets.items() if options.full_refresh_all or target in chosen}
-        # A view has no checkpoint of its own: what reads it has.
-        while more := {view for flow in anew for view in self._flows.reads.get(flow, set()) & self._flows.views} - anew:
-            anew |= more
-        return anew
+        return self._with_views(
+            {flow for flow, target in self._flows.targets.items() if options.full_refresh_all or target in chosen}
+        )
+
+    def _with_views(self, flows: set[str]) -> set[str]:
+        """A view has no checkpoint of its own: what reads it has."""
+        found = set(flows)
+        while (
+            more := {view for flow in found for view in self._flows.reads.get(flow, set()) & self._flows.views} - found
+        ):
+            found |= more
+        return found
 
     def _check_topics(self, anew: set[str]) -> None:
         """Raises where a topic was made again since the last run."""
         for warning in topic_ids.check(self._project.topics_file, _topic_reads(), anew):
+            self._told(RunState(now(), "RUNNING", warning))
+
+    def _check_topics_of(self, flow: str) -> None:
+        """The same before a flow goes on. Its last query knew the ids; the next one knows offsets only, and would go on in the
+        middle of a new topic as soon as that is long enough."""
+        names = self._with_views({short(flow)})
+        reads = [read for read in _topic_reads() if read.flow in names]
+        try:
+            warnings = topic_ids.check(self._project.topics_file, reads, ())
+        except topic_ids.TopicMadeAgain as error:
+            self._told(FlowState(now(), flow, "FAILED", f"Flow {Telling(self._places).named(flow)} failed: {error}"))
+            raise PipelineFailed(str(error)) from error
+        for warning in warnings:
             self._told(RunState(now(), "RUNNING", warning))
 
     def _note_topics(self, anew: set[str], graph_id: str) -> None:
@@ -330,7 +350,7 @@ class Runner:
             if chosen and short_name(flow.destinationIdentifier().toString()) not in chosen:
                 continue
             if flow.df().isStreaming():
-                running.append(_Running(name, flow, self._start(planner, flow)))
+                running.append(_Running(name, flow, self._start(planner, name, flow)))
                 self._told(FlowState(now(), name, "RUNNING", f"Flow {name} goes on."))
             else:
                 views.append(short_name(flow.destinationIdentifier().toString()))
@@ -377,7 +397,8 @@ class Runner:
         flows = graph.materializedFlows()
         return planner, [flows.apply(number) for number in range(flows.size())]
 
-    def _start(self, planner: Any, flow: Any) -> Any:
+    def _start(self, planner: Any, name: str, flow: Any) -> Any:
+        self._check_topics_of(name)
         execution = planner.plan(flow)
         execution.executeAsync()
         return execution
@@ -387,7 +408,7 @@ class Runner:
         if each.again_s is not None:
             if time.monotonic() >= each.again_s:
                 each.again_s = None
-                each.execution = self._start(planner, each.flow)
+                each.execution = self._start(planner, each.name, each.flow)
                 self._told(FlowState(now(), each.name, "RUNNING", f"Flow {each.name} goes on from its checkpoint."))
             return
         if not each.execution.isCompleted():

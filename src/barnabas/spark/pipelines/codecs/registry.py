@@ -2,7 +2,8 @@
 
 A registry is plain settings, so it travels to executors. Schemas never change under their id: each process fetches one once.
 A registry that does not answer is nobody's bad record: it is asked again, and then the batch fails (`RegistryUnavailable`), so
-that good records do not end as dead letters. An id that it does not know is one bad record (`UnknownSchema`).
+that good records do not end as dead letters. An id that it does not know, as it says itself, is one bad record
+(`UnknownSchema`).
 """
 
 import base64
@@ -20,8 +21,9 @@ from urllib.parse import quote, urlsplit
 
 MEDIA_TYPE: Final = "application/vnd.schemaregistry.v1+json"
 _SCHEMAS_CACHED: Final = 1000  # Confluent's serializers keep as many a subject
-_RETRIED: Final = frozenset({408, 429, 500, 502, 503, 504})
 _NOT_FOUND: Final = 404
+#: Also what was not found by somebody in front of the registry, who has none to ask at the moment.
+_RETRIED: Final = frozenset({408, 429, 500, 502, 503, 504, _NOT_FOUND})
 
 Json: TypeAlias = "dict[str, Json] | list[Json] | str | int | float | bool | None"
 
@@ -160,8 +162,9 @@ class SchemaRegistry:
                     return self._ask(method, url + path, body)
                 except urllib.error.HTTPError as error:
                     with error:
-                        failure = f"{method} {url}{path}: {error.code} {_message(error.read())}"
-                    if error.code == _NOT_FOUND:
+                        said = error.read()
+                    failure = f"{method} {url}{path}: {error.code} {_message(said)}"
+                    if error.code == _NOT_FOUND and _is_not_known(said):
                         raise UnknownSchema(failure) from None
                     if error.code not in _RETRIED:
                         raise RegistryRefused(failure) from None
@@ -233,6 +236,15 @@ def _body(schema: RegisteredSchema) -> dict[str, Json]:
             {"name": one.name, "subject": one.subject, "version": one.version} for one in schema.references
         ]
     return body
+
+
+def _is_not_known(body: bytes) -> bool:
+    """Whether it is the registry that says so, by a code of its own (40401, 40402, 40403), and not a proxy in front of it, or a
+    server that is none."""
+    try:
+        return int(json.loads(body)["error_code"]) // 100 == _NOT_FOUND
+    except (ValueError, KeyError, TypeError):
+        return False
 
 
 def _message(body: bytes) -> str:

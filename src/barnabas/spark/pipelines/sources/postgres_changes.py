@@ -194,11 +194,15 @@ class Watched:
         given = [self.slot, lsn_text(upto), _name(self.publication)]
         query = f"SELECT data FROM pg_logical_slot_peek_binary_changes({arguments})"
         query += " WHERE get_byte(data, 0) = ascii('C')" if commits else ""
+        for batch in self.printed(query, given):
+            yield from batch.column(0).to_pylist()
+
+    def printed(self, query: str, given: Sequence[object] = ()) -> "Iterator[pyarrow.RecordBatch]":
+        """The rows of a query, with values printed alike in all of them."""
         with self.database.connect() as connection:
             for setting in _OUTPUT:
                 execute(connection, f"SET {setting}")
-            for batch in batches(connection, query, given):
-                yield from batch.column(0).to_pylist()
+            yield from batches(connection, query, given)
 
     def advance(self, lsn: int) -> list[object]:
         """What lies before need not be kept any more. Returns nothing of interest."""
@@ -311,15 +315,19 @@ def read_snapshot(watched: Watched, schema: StructType, lsn: int) -> "Iterator[p
     wanted = to_arrow_schema(schema, timezone="UTC")
     rows = pyarrow.schema(list(wanted)[:-2])
     names = [(watched.database.quoted(each.name), isinstance(each.dataType, StringType)) for each in schema.fields[:-2]]
-    columns = ", ".join(f"CAST({name} AS TEXT) AS {name}" if is_text else name for name, is_text in names)
-    with watched.database.connect() as connection:
-        for batch in batches(connection, f"SELECT {columns} FROM {watched.database.quoted(watched.table)}"):
-            fit = fitted(batch, rows, watched.table)
-            more = [
-                pyarrow.array([False] * fit.num_rows),
-                pyarrow.array([sequence(lsn, 0)] * fit.num_rows, pyarrow.string()),
-            ]
-            yield pyarrow.RecordBatch.from_arrays([*fit.columns, *more], schema=wanted)
+    columns = ", ".join(f"{_text_of(name)} AS {name}" if is_text else name for name, is_text in names)
+    for batch in watched.printed(f"SELECT {columns} FROM {watched.database.quoted(watched.table)}"):
+        fit = fitted(batch, rows, watched.table)
+        more = [
+            pyarrow.array([False] * fit.num_rows),
+            pyarrow.array([sequence(lsn, 0)] * fit.num_rows, pyarrow.string()),
+        ]
+        yield pyarrow.RecordBatch.from_arrays([*fit.columns, *more], schema=wanted)
+
+
+def _text_of(column: str) -> str:
+    """As PostgreSQL prints it, and as the log has it. A cast drops the blanks of `char(n)` and gives an `inet` its mask."""
+    return f"CASE WHEN {column} IS NOT NULL THEN format('%s', {column}) END"
 
 
 def read_changes(watched: Watched, schema: StructType, part: LogRange) -> "Iterator[pyarrow.RecordBatch]":

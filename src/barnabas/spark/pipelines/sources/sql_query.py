@@ -40,6 +40,13 @@ if TYPE_CHECKING:
 #: The most that a decimal of Spark's has.
 _DECIMAL_DIGITS = 38
 _OPTIONS = ("uri", "table", "query", "cursor", "maxRowsPerTrigger", "delayMs")
+#: Names of PostgreSQL's types that are one character or bit long where no length follows, and what has no length.
+_ANY_LENGTH = {"character": "bpchar", "bit": "bit varying"}
+#: Where Arrow's driver says what PostgreSQL calls the type of a column.
+_KIND = b"POSTGRESQL:type"
+#: The first day that PostgreSQL knows, 4714-11-24 BC, in days since 1970.
+_DAY_MIN = -2_440_588
+_DAY_US = 86_400_000_000
 
 
 @dataclass(frozen=True)
@@ -206,7 +213,8 @@ def bounds(query: SqlQuery, after: dict[str, list[str]], upto: dict[str, list[st
     for offset, sign in ((after, ">"), (upto, "<=")):
         if offset:
             first = len(parameters) + 1
-            marks = [query.database.parameter(first + n, kind) for n, kind in enumerate(offset["types"])]
+            kinds = [_ANY_LENGTH.get(kind, kind) for kind in offset["types"]]
+            marks = [query.database.parameter(first + n, kind) for n, kind in enumerate(kinds)]
             conditions.append(f"({', '.join(columns)}) {sign} ({', '.join(marks)})")
             parameters += [_bound(query, *each) for each in zip(offset["cursor"], offset["types"], strict=True)]
     if query.delay_ms and query.database.dialect is Dialect.POSTGRESQL:
@@ -239,18 +247,43 @@ def fitted(batch: "pyarrow.RecordBatch", wanted: "pyarrow.Schema", what: str) ->
     import pyarrow
 
     arrays = []
-    for column, target in zip(batch.columns, wanted, strict=True):
+    for column, given, target in zip(batch.columns, batch.schema, wanted, strict=True):
+        if (given.metadata or {}).get(_KIND) == b"money":
+            raise DatabaseError(
+                f"{what}, column {target.name}: money comes without its point, as a number of cents: read a query (query=) "
+                f"with {target.name}::numeric"
+            )
         storage = column.storage if isinstance(column, pyarrow.ExtensionArray) else column
         if pyarrow.types.is_integer(storage.type) and pyarrow.types.is_temporal(target.type):
             # Seconds, milliseconds or days, since when? Arrow would take it for microseconds.
             raise DatabaseError(
                 f"{what}, column {target.name}: a number and not a time: read it as bigint (schema=) and convert it"
             )
+        if _has_infinity(storage):
+            raise DatabaseError(
+                f"{what}, column {target.name}: infinity is no time of Spark's: read a query (query=) with "
+                f"nullif({target.name}, 'infinity')"
+            )
         try:
             arrays.append(storage.cast(target.type))
         except (pyarrow.ArrowInvalid, pyarrow.ArrowNotImplementedError) as error:
             raise DatabaseError(f"{what}, column {target.name}: not a {target.type}: {error}") from error
     return pyarrow.RecordBatch.from_arrays(arrays, schema=wanted)
+
+
+def _has_infinity(column: "pyarrow.Array") -> bool:
+    """Arrow's driver counts PostgreSQL's times from 1970 on: those at the ends of the range wrap round to before its first."""
+    import pyarrow
+    import pyarrow.compute as compute
+
+    if pyarrow.types.is_date32(column.type):
+        least = compute.min(column.view(pyarrow.int32())).as_py()
+    elif pyarrow.types.is_timestamp(column.type) and column.type.unit == "us":
+        least = compute.min(column.view(pyarrow.int64())).as_py()
+        least = least if least is None else least // _DAY_US
+    else:
+        return False
+    return least is not None and least < _DAY_MIN
 
 
 def plain(schema: "pyarrow.Schema") -> "pyarrow.Schema":
