@@ -88,6 +88,7 @@ class ControlWatch:
                     self._look_for_the_forgotten(process, told)
                     self._look_for_strays(process, told)
                     self._look_at_settings(process, told)
+                    self._look_for_the_uncounted(process, told)
                     self._look_at_what_has_failed(process, told, states)
         self._look_at_controllers()
         self._look_at_ephemerals()
@@ -212,6 +213,14 @@ class ControlWatch:
             place = None if assembled is None else assembled.coordinator.topic.place_of(WHOSE)
             if place is not None and place != partition_of(WHOSE, COORDINATORS):
                 self._broken("a key lives in one partition", f"{WHOSE} of {parts} is in {place}, says {process.name}")
+
+    def _look_for_the_uncounted(self, process: BrokerProcess, told: object) -> None:
+        """Who knows the topic of its coordinators soon knows how many partitions it has: until then it serves nobody."""
+        for parts in ("groups", "transactions"):
+            assembled = getattr(process.broker, parts, None)
+            is_counted = assembled is None or assembled.coordinator.topic.place_of(WHOSE) is not None
+            if not is_counted and self._lasts(("uncounted", process.id, parts), told, TOLD_S):
+                self._broken("who coordinates knows where keys live", f"{process.name} has not counted, for {parts}")
 
     def _look_at_directories(self, process: BrokerProcess) -> None:
         """No disk fails but by a fault, and no log directory but with its disk."""
