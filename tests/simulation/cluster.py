@@ -26,6 +26,7 @@ from tests.simulation.chains import OUTPUT, Pledger, Transformer
 from tests.simulation.coming import PersistentProducer, RecklessProducer
 from tests.simulation.ensemble import FollowerProcess, LeaderProcess
 from tests.simulation.faults import Faults
+from tests.simulation.founders import Founder
 from tests.simulation.guests import Guest
 from tests.simulation.latecomers import Latecomer
 from tests.simulation.load import (
@@ -317,6 +318,7 @@ class SimCluster:
             *([PersistentProducer(self, "again")] if self.has_coming else []),
             *(self.reckless_clients() if scenario.has_reckless else []),
             Latecomer(self, "late", partitions),
+            *([Founder(self, "founder")] if scenario.has_ensemble else []),
             *(witnesses(self, partitions) if scenario.has_witnesses else []),
         ]
         self.clients = [client for client in self.clients if client.name not in self._without]
@@ -525,6 +527,12 @@ class SimCluster:
     def session_of(self, process: BrokerProcess) -> int:
         session = getattr(process.broker, "session", None)
         return 0 if session is None else int(session.session_id)
+
+    @property
+    def topics_with_settings(self) -> list[str]:
+        """Those that clients have made with settings of their own, or have asked for."""
+        founded = (name for client in self.clients if isinstance(client, Founder) for name in client.topics)
+        return [*self.topics, *founded]
 
     @property
     def keeps_notifications(self) -> bool:

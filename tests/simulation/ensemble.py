@@ -35,10 +35,11 @@ CLIENT_PORT, PEER_PORT = 2181, 2888
 REMIND_S = 0.25
 SYNC_LIMIT_S = 2.0
 REJOIN_S = 0.05
-#: By how much a follower is behind, for how long, and how long it is not before that.
+#: By how much a follower is behind, for how long, and how long it is not after that, and before the first time.
 LAGS_S = (0.02, 0.1, 0.1, 0.3, 0.3, 0.8, 2.0)
 BEHIND_S = (0.3, 3.0)
 LEVEL_S = (0.5, 4.0)
+FIRST_S = (0.1, 0.5)
 
 #: xid, type
 _REQUEST = struct.Struct(">ii")
@@ -197,15 +198,13 @@ class FollowerProcess(Process):
             varying.cancel()
 
     async def _vary(self) -> None:
-        is_level = self.world.chance(0.5)
+        await asyncio.sleep(self.world.between(*FIRST_S))
         while not self.is_steady:
-            if is_level:
-                self.lag_s = 0.0
-            else:
-                self.lag_s = self.world.random.choice(LAGS_S)
-                self.world.note(self.name, f"is behind by {self.lag_s} s")
-            await asyncio.sleep(self.world.between(*(LEVEL_S if is_level else BEHIND_S)))
-            is_level = not is_level
+            self.lag_s = self.world.random.choice(LAGS_S)
+            self.world.note(self.name, f"is behind by {self.lag_s} s")
+            await asyncio.sleep(self.world.between(*BEHIND_S))
+            self.lag_s = 0.0
+            await asyncio.sleep(self.world.between(*LEVEL_S))
 
     def settle(self) -> None:
         """From now on it is not behind any more."""
