@@ -36,10 +36,10 @@ REMIND_S = 0.25
 SYNC_LIMIT_S = 2.0
 REJOIN_S = 0.05
 #: By how much a follower is behind, for how long, and how long it is not after that, and before the first time.
-LAGS_S = (0.02, 0.1, 0.1, 0.3, 0.3, 0.8, 2.0)
-BEHIND_S = (0.3, 3.0)
-LEVEL_S = (0.5, 4.0)
-FIRST_S = (0.1, 0.5)
+LAGS_S = (0.05, 0.2, 0.4, 0.4, 0.8, 2.0)
+BEHIND_S = (0.5, 3.0)
+LEVEL_S = (0.5, 3.0)
+FIRST_S = (0.08, 0.2)
 
 #: xid, type
 _REQUEST = struct.Struct(">ii")

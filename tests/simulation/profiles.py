@@ -170,7 +170,7 @@ RARE_PROFILES: dict[str, Profile] = {
     #: ZooKeeper is three servers. A broker may be connected to one that is behind, that dies, or that is cut off
     #: (`ensemble.py`).
     "ensemble": Profile(
-        {**_FAST, "has_ensemble": True, "seconds": 25.0, "fault_every_s": (0.5, 2.5), "session_timeout_ms": 3_000,
+        {**_FAST, "has_ensemble": True, "brokers": 5, "fault_every_s": (0.5, 2.5), "session_timeout_ms": 3_000,
          "network_s": 0.002, "has_admin": True, "admin_s": (0.3, 1.5), "transactional": 1, "group_members": 1},
         {"kill_follower": 4, "cut_off_follower": 3, "pause_follower": 2, "leave_follower": 4, "kill": 3, "kill_leader": 2,
          "kill_controller": 3, "restart": 2, "expire": 2, "kill_all": 1, "kill_zookeeper": 1, "isolate": 1},

@@ -306,7 +306,9 @@ class ControlWatch:
 
     def heard(self, who: str, message: str) -> None:
         if message.startswith("how many partitions "):
-            self._cannot_count |= {(each.name, each.lives) for each in self._cluster.brokers.values() if each.name == who}
+            self._cannot_count |= {
+                (each.name, each.lives) for each in self._cluster.brokers.values() if each.name == who
+            }
         name, found, _ = message.partition(" is gone, and needs no marker")
         if not found or not self._cluster.zookeeper.is_serving:
             return

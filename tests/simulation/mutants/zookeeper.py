@@ -120,7 +120,7 @@ MUTANTS = [
         finding="control 4",
         test="unit/coordination/test_topic_lookup.py"
         "::test_topic_that_a_server_of_zookeeper_has_not_heard_of_yet_exists",
-        why="the ZooKeeper of the worlds is one server",
+        profile="ensemble",
     ),
     Mutant(
         "a broker that hosts a new topic has the settings that its server of ZooKeeper knows so far",
@@ -130,7 +130,7 @@ MUTANTS = [
         finding="control 5",
         test="unit/coordination/test_config_store.py"
         "::test_settings_of_a_topic_that_a_server_of_zookeeper_has_not_heard_of_yet_are_read",
-        why="the ZooKeeper of the worlds is one server",
+        profile="ensemble",
     ),
     Mutant(
         "a broker that is not connected to ZooKeeper as it registers ends",
