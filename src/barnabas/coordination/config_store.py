@@ -112,6 +112,9 @@ class ConfigStore:
 
         Two who change one setting each, on whatever brokers, write all of them: in Kafka one of them is lost.
         """
+        if entity_type in _SHORT_LIVED:
+            # Where there is nothing to remove, nothing is written that a server which is behind others could refuse.
+            await self._session.catch_up("/")
         tried: Mapping[str, str] | None = None
         while True:
             found, version = await self._read_version(entity_type, name)
