@@ -26,7 +26,7 @@ from tests.simulation.chains import OUTPUT, Pledger, Transformer
 from tests.simulation.coming import PersistentProducer, RecklessProducer
 from tests.simulation.ensemble import FollowerProcess, LeaderProcess
 from tests.simulation.faults import Faults
-from tests.simulation.founders import Founder
+from tests.simulation.founders import Founder, QuotaSetter
 from tests.simulation.guests import Guest
 from tests.simulation.latecomers import Latecomer
 from tests.simulation.load import (
@@ -318,7 +318,7 @@ class SimCluster:
             *([PersistentProducer(self, "again")] if self.has_coming else []),
             *(self.reckless_clients() if scenario.has_reckless else []),
             Latecomer(self, "late", partitions),
-            *([Founder(self, "founder")] if scenario.has_ensemble else []),
+            *([Founder(self, "founder"), QuotaSetter(self, "quotas")] if scenario.has_ensemble else []),
             *(witnesses(self, partitions) if scenario.has_witnesses else []),
         ]
         self.clients = [client for client in self.clients if client.name not in self._without]

@@ -225,8 +225,7 @@ class ControlWatch:
             topic = None if assembled is None else assembled.coordinator.topic
             if topic is None or topic._is_asking or topic.place_of(WHOSE) is not None or not self._belongs(process):
                 continue
-            if self._lasts(("uncounted", process.id, parts), (process.lives, process.broker.session), FORGOTTEN_S):  # type: ignore[union-attr]
-                self._broken("who coordinates knows where keys live", f"{process.name} has not counted {topic.name}")
+            self._broken("who coordinates knows where keys live", f"{process.name} has not counted {topic.name}")
 
     def _look_at_directories(self, process: BrokerProcess) -> None:
         """No disk fails but by a fault, and no log directory but with its disk."""

@@ -133,6 +133,24 @@ MUTANTS = [
         profile="ensemble",
     ),
     Mutant(
+        "a quota that the server of ZooKeeper has not heard of yet is said to be removed, and stays",
+        "coordination/config_store.py",
+        '            await self._session.catch_up("/")\n',
+        "            pass\n",
+        profile="ensemble",
+        test="unit/coordination/test_config_store.py"
+        "::test_quota_that_a_server_of_zookeeper_has_not_heard_of_yet_is_removed",
+    ),
+    Mutant(
+        "entries of ACLs are left as the server of ZooKeeper knows them so far",
+        "security/acl_store.py",
+        '        await self._session.catch_up("/")\n',
+        "",
+        profile="ensemble",
+        test="unit/security/test_acl_store.py::test_entry_that_a_server_of_zookeeper_has_not_heard_of_yet_is_removed",
+        why="no cluster of the worlds has ACLs",
+    ),
+    Mutant(
         "a broker that is not connected to ZooKeeper as it registers ends",
         "coordination/session.py",
         '        while (found := self._connection.key) is None:\n            await self.exists("/")\n',
