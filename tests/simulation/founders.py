@@ -1,6 +1,6 @@
 """Who makes topics with settings, and quotas, again and again.
 
-Brokers hear of some of that from the controller, and read the rest in ZooKeeper: a server that is behind does not know of it yet.
+Brokers hear of some of that from the controller, and read the rest in ZooKeeper. A server that is behind does not know it yet.
 """
 
 from collections import deque
