@@ -203,6 +203,8 @@ class ConfigStore:
 
     async def _reload(self) -> None:
         assert self._listener is not None
+        # Before the rest is read: who is heard of meanwhile may be newer than what was listed.
+        known = tuple(self._known())
         try:
             found = await self._read_everything()
         except (ConnectionLost, SessionExpired):
@@ -211,7 +213,7 @@ class ConfigStore:
             # Somebody has deleted or locked what every broker reads.
             log.error("settings cannot be read again: %s", error)
             return
-        lost: dict[Entity, dict[str, str]] = {entity: {} for entity in self._known() if entity not in found}
+        lost: dict[Entity, dict[str, str]] = {entity: {} for entity in known if entity not in found}
         for (entity_type, name), settings in (*found.items(), *lost.items()):
             try:
                 self._listener(entity_type, name, settings)

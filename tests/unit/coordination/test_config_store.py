@@ -250,6 +250,33 @@ def test_quota_that_a_server_of_zookeeper_has_not_heard_of_yet_is_removed() -> N
     run(story())
 
 
+def test_settings_of_a_topic_that_is_heard_of_while_all_are_read_again_stay() -> None:
+    """A broker that is back reads everything, and hosts a new topic before that is done: nobody would tell it again."""
+
+    async def story() -> None:
+        async with zookeeper() as ensemble, session(ensemble) as opened:
+            await create_top_level_paths(opened)
+            await opened.create("/config/topics/gone", encode_config({"x": "1"}))
+            told: dict[tuple[str, str], Mapping[str, str]] = {}
+            store = ConfigStore(opened, ensemble.clock)
+            await store.start(
+                lambda kind, name, settings: told.update({(kind, name): settings}), known=lambda: tuple(told)
+            )
+            await opened.delete("/config/topics/gone")
+            read_everything = store._read_everything
+
+            async def read_slowly() -> dict[tuple[str, str], dict[str, str]]:
+                found = await read_everything()
+                told[paths.TOPICS, "new"] = {"min.insync.replicas": "2"}
+                return found
+
+            store._read_everything = read_slowly  # type: ignore[method-assign]
+            await store._reload()
+            assert told == {(paths.TOPICS, "gone"): {}, (paths.TOPICS, "new"): {"min.insync.replicas": "2"}}
+
+    run(story())
+
+
 def test_topics_have_no_settings_where_somebody_has_deleted_all() -> None:
     async def story() -> None:
         async with zookeeper() as ensemble, session(ensemble) as opened:
