@@ -24,7 +24,9 @@ from tests.simulation.aftermath import latter
 from tests.simulation.ambushes import AMBUSHED, AMBUSHED_PARTITIONS, AMBUSHED_SETTINGS
 from tests.simulation.chains import OUTPUT, Pledger, Transformer
 from tests.simulation.coming import PersistentProducer, RecklessProducer
+from tests.simulation.ensemble import FollowerProcess, LeaderProcess
 from tests.simulation.faults import Faults
+from tests.simulation.founders import Founder, QuotaSetter
 from tests.simulation.guests import Guest
 from tests.simulation.latecomers import Latecomer
 from tests.simulation.load import (
@@ -145,7 +147,15 @@ class SimCluster:
             self.topics[AMBUSHED] = (AMBUSHED_PARTITIONS, 3, dict(AMBUSHED_SETTINGS))
         #: Of the topic that may lose records.
         self.reckless_settings: dict[str, str] = {}
-        self.zookeeper = ZooKeeperProcess(self.world, self.network, self.prefix)
+        leader = LeaderProcess if scenario.has_ensemble else ZooKeeperProcess
+        self.zookeeper = leader(self.world, self.network, self.prefix)
+        #: The other servers of ZooKeeper, where it is an ensemble.
+        self.followers = [
+            FollowerProcess(self.world, self.network, f"{self.zookeeper.name}{number}", self.zookeeper.name)
+            for number in ((2, 3) if scenario.has_ensemble else ())
+        ]
+        if self.followers:
+            self.network.is_behind = lambda: not all(each.is_level for each in self.followers)
         self.zookeeper.snap_count = scenario.snap_count
         self.brokers = {
             number: BrokerProcess(self.world, self.network, number, self._settings(number), self.prefix)
@@ -153,7 +163,7 @@ class SimCluster:
         }
         for number, features in scenario.features.items():
             self.brokers[number].features = features
-        for process in (self.zookeeper, *self.brokers.values()):
+        for process in (*self.servers, *self.brokers.values()):
             process.on_end = self._ended
         self.clients: list[Client] = []
         self.faults: Faults | None = None
@@ -167,6 +177,19 @@ class SimCluster:
         self.oracle.on_told = self.watch.told
         self.stranger = Stranger(self, "stranger")
         self._capture = _LogCapture(self)
+
+    @property
+    def servers(self) -> list[Process]:
+        """Of ZooKeeper."""
+        return [self.zookeeper, *self.followers]
+
+    @property
+    def zookeeper_hosts(self) -> list[str]:
+        return [server.name for server in self.servers]
+
+    @property
+    def zookeeper_connect(self) -> str:
+        return ",".join(f"{name}:2181" for name in self.zookeeper_hosts)
 
     @property
     def partitions(self) -> list[TopicPartition]:
@@ -187,7 +210,7 @@ class SimCluster:
         return {
             "broker.id": str(number),
             "listeners": f"PLAINTEXT://{self.prefix}b{number}:9092",
-            "zookeeper.connect": f"{self.prefix}zk:2181",
+            "zookeeper.connect": self.zookeeper_connect,
             "zookeeper.session.timeout.ms": str(scenario.session_timeout_ms),
             "zookeeper.connection.timeout.ms": "60000",
             "log.dirs": "/one,/two",
@@ -249,7 +272,8 @@ class SimCluster:
             self, every_s=self.scenario.fault_every_s, weights=self.scenario.faults, without=self._without
         )
         self.fault_names = faults.names
-        self.zookeeper.start()
+        for server in self.servers:
+            server.start()
         self.stranger.start()
         for broker in self.brokers.values():
             broker.start()
@@ -294,6 +318,7 @@ class SimCluster:
             *([PersistentProducer(self, "again")] if self.has_coming else []),
             *(self.reckless_clients() if scenario.has_reckless else []),
             Latecomer(self, "late", partitions),
+            *([Founder(self, "founder"), QuotaSetter(self, "quotas")] if scenario.has_ensemble else []),
             *(witnesses(self, partitions) if scenario.has_witnesses else []),
         ]
         self.clients = [client for client in self.clients if client.name not in self._without]
@@ -306,7 +331,9 @@ class SimCluster:
 
     def _heal(self) -> None:
         self.network.mend_all()
-        for process in (self.zookeeper, *self.brokers.values()):
+        for follower in self.followers:
+            follower.settle()
+        for process in (*self.servers, *self.brokers.values()):
             if process.is_paused:
                 process.resume()
             process.spare()
@@ -502,9 +529,15 @@ class SimCluster:
         return 0 if session is None else int(session.session_id)
 
     @property
+    def topics_with_settings(self) -> list[str]:
+        """Those that clients have made with settings of their own, or have asked for."""
+        founded = (name for client in self.clients if isinstance(client, Founder) for name in client.topics)
+        return [*self.topics, *founded]
+
+    @property
     def keeps_notifications(self) -> bool:
         """Whether every notification of a change is there until all brokers that are connected have read it."""
-        return "miss_a_change" in self.scenario.faults
+        return "miss_a_change" in self.scenario.faults or self.scenario.has_ensemble
 
     def is_ignored(self, tp: TopicPartition) -> bool:
         """Deleted and made again by the same name, so that others look at what was acknowledged, or without any promise."""

@@ -13,6 +13,7 @@ from barnabas.coordination.paths import TOPICS, config_entity, partition_state, 
 from barnabas.coordination.znodes import LeaderAndIsr
 from barnabas.core.ids import TopicPartition
 from tests.simulation.coincidences import Coincidences
+from tests.simulation.ensemble import EnsembleFaults
 from tests.simulation.load import RECKLESS
 from tests.simulation.meetings import Meetings
 from tests.simulation.process import BrokerProcess, Process
@@ -221,6 +222,7 @@ class Faults:
                 self._delete_a_root,
                 *Coincidences(self).kinds,
                 *Meetings(self).kinds,
+                *EnsembleFaults(self).kinds,
             )
             kinds += [(each, 0) for each in rare]
             chosen = [(each, weights.get(each.__name__.strip("_"), 0)) for each, _ in kinds]
@@ -345,7 +347,7 @@ class Faults:
 
     def _isolate_now(self, broker: BrokerProcess) -> None:
         """It goes on, and reaches nobody but its clients."""
-        others = [*(each for each in self._hosts() if each != broker.name), self._cluster.zookeeper.name]
+        others = [*(each for each in self._hosts() if each != broker.name), *self._cluster.zookeeper_hosts]
         self._cut(
             [pair for other in others for pair in ((broker.name, other), (other, broker.name))],
             self._world.between(0.5, 8.0),
@@ -675,7 +677,7 @@ class Faults:
 
     def _cut_link(self) -> None:
         """One way, or both."""
-        one, other = self._world.random.sample([*self._hosts(), self._cluster.zookeeper.name], 2)
+        one, other = self._world.random.sample([*self._hosts(), *self._cluster.zookeeper_hosts], 2)
         pairs = [(one, other)] if self._world.chance(0.5) else [(one, other), (other, one)]
         self._cut(pairs, self._world.between(0.1, 6.0))
 
@@ -683,8 +685,8 @@ class Faults:
         one = self._world.random.choice(self._hosts())
         others = [each for each in self._hosts() if each != one]
         clients = [client.name for client in self._cluster.clients]
-        zk = self._cluster.zookeeper.name
-        targets = self._world.random.choice([others, [zk], [*others, zk], [*others, zk, *clients], clients])
+        zk = self._cluster.zookeeper_hosts
+        targets = self._world.random.choice([others, zk, [*others, *zk], [*others, *zk, *clients], clients])
         pairs = [pair for other in targets for pair in ((one, other), (other, one))]
         self._cut(pairs, self._world.between(0.1, 6.0))
 
@@ -705,7 +707,7 @@ class Faults:
             self._kill(broker)
 
     def _reset_connections(self) -> None:
-        host = self._cluster.network.hosts[self._world.random.choice([*self._hosts(), self._cluster.zookeeper.name])]
+        host = self._cluster.network.hosts[self._world.random.choice([*self._hosts(), *self._cluster.zookeeper_hosts])]
         lines = sorted(host.connections, key=hash)
         self._world.note("network", f"connections of {host.name} are reset")
         for line in lines:

@@ -35,6 +35,8 @@ class Network:
         self.usual_s = 0.001
         #: How many connections are held back, one way.
         self.lines_held = 0
+        #: Whether some server is behind others, so that what is said through it takes longer.
+        self.is_behind: Callable[[], bool] = lambda: False
 
     def calm(self) -> None:
         """No fault makes it slow."""
@@ -65,7 +67,8 @@ class Network:
     @property
     def is_calm(self) -> bool:
         """Nothing is cut, and nothing is slower than usual."""
-        return not self._cuts and not self.lines_held and not self.loss and self.delay_s[1] <= self.usual_s
+        is_fast = not self.lines_held and not self.loss and self.delay_s[1] <= self.usual_s
+        return not self._cuts and is_fast and not self.is_behind()
 
     def is_cut(self, source: str, target: str) -> bool:
         return (source, target) in self._cuts

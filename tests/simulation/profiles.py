@@ -178,7 +178,15 @@ RARE_PROFILES: dict[str, Profile] = {
          "replace_a_plan": 1, "move_from_who_is_away": 1, "lose_a_whole_isr": 1, "miss_an_epoch": 2},
         kinds=3,
     ),
-    #: Likewise, with all kinds by turns in each seed, and with clients of its own (`meetings.py`, `witnesses.py`).
+    #: ZooKeeper is three servers. A broker may be connected to one that is behind, that dies, or that is cut off
+    #: (`ensemble.py`).
+    "ensemble": Profile(
+        {**_FAST, "has_ensemble": True, "brokers": 5, "fault_every_s": (0.5, 2.5), "session_timeout_ms": 3_000,
+         "network_s": 0.002, "has_admin": True, "admin_s": (0.3, 1.5), "transactional": 1, "group_members": 1},
+        {"kill_follower": 4, "cut_off_follower": 3, "pause_follower": 2, "leave_follower": 4, "kill": 3, "kill_leader": 2,
+         "kill_controller": 3, "restart": 2, "expire": 2, "kill_all": 1, "kill_zookeeper": 1, "isolate": 1},
+    ),
+    #: Coincidences again, all kinds by turns in each seed, and with clients of its own (`meetings.py`, `witnesses.py`).
     "meetings": Profile(
         {**_FAST, "brokers": 4, "seconds": 25.0, "pace_s": (0.1, 0.5), "network_s": 0.004, "fault_every_s": (0.2, 0.4),
          "session_timeout_ms": 3_000, "replica_lag_ms": 4_000, "segment_bytes": 1_048_576, "transactional": 0,
@@ -206,8 +214,14 @@ _OWN = {
 _LATER = {0: "answers"}
 
 
+#: Every second seed of `zookeeper`, but for the first ones, which found what they found before there was an ensemble.
+_ENSEMBLE_EVERY, _ENSEMBLE_TURN, _ENSEMBLE_FIRST = 24, 23, 47
+
+
 def name_of(seed: int) -> str:
     """Which profile a seed has; empty for a mix."""
+    if seed % _ENSEMBLE_EVERY == _ENSEMBLE_TURN and seed >= _ENSEMBLE_FIRST:
+        return "ensemble"
     if seed % 3:
         return _NAMES[(seed - seed // 3 - 1) % len(_NAMES)]
     if seed % 6 == 3:

@@ -88,6 +88,8 @@ class Scenario:
     last_epoch: int = 32766
     #: Transactions between two snapshots of ZooKeeper.
     snap_count: int = 100_000
+    #: ZooKeeper is three servers, two of which may be behind (`ensemble.py`).
+    has_ensemble: bool = False
     #: Somebody has znodes in ZooKeeper that are not open to all.
     has_locked_znodes: bool = False
     #: Kind of fault -> how often, beside the others. Empty: a mix that the seed chooses.

@@ -69,7 +69,7 @@ class Stranger(Client):
         self._unwanted: list[str] = []
 
     async def main(self) -> None:
-        hosts = f"{self.cluster.zookeeper.name}:2181"
+        hosts = self.cluster.zookeeper_connect
         self._client = SimKazooClient(hosts=hosts, timeout=6.0)
         self._client.start_async()
         while not self.ending or self._spoilt:

@@ -60,6 +60,8 @@ class ControlWatch:
         self._shards: dict[tuple[int, int, TopicPartition], tuple[int, object]] = {}
         #: Partitions that may be led by whoever is alive -> its state at the last look, and when its ISR had registered.
         self._reckless: dict[TopicPartition, tuple[LeaderAndIsr, dict[int, tuple[int, float]]]] = {}
+        #: Lives of brokers whom ZooKeeper did not answer when they counted the partitions of a coordinator's topic.
+        self._cannot_count: set[tuple[str, int]] = set()
         #: Lives of brokers whose disk has been slow.
         self._slow: set[tuple[int, int]] = set()
         #: (broker, life, coordinator's partition) -> the epoch at the last look, and what had been decided by then.
@@ -84,6 +86,7 @@ class ControlWatch:
                 self._look_at_links(process)
                 self._look_at_directories(process)
                 self._look_at_places(process)
+                self._look_for_the_uncounted(process)
                 if (told := self._told_by(process)) is not None:
                     self._look_for_the_forgotten(process, told)
                     self._look_for_strays(process, told)
@@ -213,6 +216,17 @@ class ControlWatch:
             if place is not None and place != partition_of(WHOSE, COORDINATORS):
                 self._broken("a key lives in one partition", f"{WHOSE} of {parts} is in {place}, says {process.name}")
 
+    def _look_for_the_uncounted(self, process: BrokerProcess) -> None:
+        """Who has heard of the topic of its coordinators counts its partitions: before that, it serves no group of it."""
+        if (process.name, process.lives) in self._cannot_count or not self._cluster.zookeeper.is_serving:
+            return
+        for parts in ("groups", "transactions"):
+            assembled = getattr(process.broker, parts, None)
+            topic = None if assembled is None else assembled.coordinator.topic
+            if topic is None or topic._is_asking or topic.place_of(WHOSE) is not None or not self._belongs(process):
+                continue
+            self._broken("who coordinates knows where keys live", f"{process.name} has not counted {topic.name}")
+
     def _look_at_directories(self, process: BrokerProcess) -> None:
         """No disk fails but by a fault, and no log directory but with its disk."""
         logs = getattr(process.broker, "logs", None)
@@ -290,6 +304,10 @@ class ControlWatch:
                 )
 
     def heard(self, who: str, message: str) -> None:
+        if message.startswith("how many partitions "):
+            self._cannot_count |= {
+                (each.name, each.lives) for each in self._cluster.brokers.values() if each.name == who
+            }
         name, found, _ = message.partition(" is gone, and needs no marker")
         if not found or not self._cluster.zookeeper.is_serving:
             return
@@ -397,7 +415,7 @@ class ControlWatch:
         if not self._cluster.keeps_notifications:
             return
         hosted = {partition.tp.topic for partition in process.broker.replicas}  # type: ignore[union-attr]
-        for name in self._cluster.topics:
+        for name in self._cluster.topics_with_settings:
             try:
                 wanted = self._cluster.settings_of(name)
             except Malformed:

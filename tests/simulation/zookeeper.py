@@ -7,6 +7,7 @@ and watches are kazoo's classes and travel as bytes to the embedded ZooKeeper th
 import asyncio
 import struct
 from collections import deque
+from collections.abc import Iterator
 from typing import Any
 
 from kazoo import exceptions as failures
@@ -21,10 +22,28 @@ _WATCH_XID, _PING_XID = -1, -2
 _EVENTS = {1: EventType.CREATED, 2: EventType.DELETED, 3: EventType.CHANGED, 4: EventType.CHILD}
 
 
+class Frames:
+    """What has arrived of a stream of frames, each of which says its length first."""
+
+    def __init__(self) -> None:
+        self._received = bytearray()
+
+    def take(self, data: bytes) -> Iterator[bytes]:
+        """The frames that are whole now."""
+        self._received += data
+        while len(self._received) >= 4:
+            (size,) = _INT.unpack_from(self._received)
+            if len(self._received) < 4 + size:
+                return
+            frame = bytes(self._received[4 : 4 + size])
+            del self._received[: 4 + size]
+            yield frame
+
+
 class _Wire(asyncio.Protocol):
     def __init__(self, client: "SimKazooClient") -> None:
         self._client = client
-        self._received = bytearray()
+        self._frames = Frames()
         self.transport: Any = None
         self.ended = asyncio.get_running_loop().create_future()
         self.greeting: asyncio.Future[bytes] | None = asyncio.get_running_loop().create_future()
@@ -35,13 +54,7 @@ class _Wire(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self.heard_s = self._client.loop.time()
-        self._received += data
-        while len(self._received) >= 4:
-            (size,) = _INT.unpack_from(self._received)
-            if len(self._received) < 4 + size:
-                return
-            frame = bytes(self._received[4 : 4 + size])
-            del self._received[: 4 + size]
+        for frame in self._frames.take(data):
             if self.greeting is not None:
                 if not self.greeting.done():
                     self.greeting.set_result(frame)
@@ -118,7 +131,8 @@ class SimKazooClient:
         while not self._is_stopped:
             host, port = self.loop.world.random.choice(self._hosts)
             try:
-                async with asyncio.timeout(self._timeout_ms / 1000):
+                # As kazoo: with several servers, there is time to try each.
+                async with asyncio.timeout(self._timeout_ms / 1000 / len(self._hosts)):
                     wire = await self._connect(host, port)
             except (OSError, TimeoutError):
                 await asyncio.sleep(pause_s)

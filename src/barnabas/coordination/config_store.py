@@ -112,6 +112,9 @@ class ConfigStore:
 
         Two who change one setting each, on whatever brokers, write all of them: in Kafka one of them is lost.
         """
+        if entity_type in _SHORT_LIVED:
+            # Where there is nothing to remove, nothing is written that a server which is behind others could refuse.
+            await self._session.catch_up("/")
         tried: Mapping[str, str] | None = None
         while True:
             found, version = await self._read_version(entity_type, name)
@@ -200,6 +203,8 @@ class ConfigStore:
 
     async def _reload(self) -> None:
         assert self._listener is not None
+        # Before the rest is read: who is heard of meanwhile may be newer than what was listed.
+        known = tuple(self._known())
         try:
             found = await self._read_everything()
         except (ConnectionLost, SessionExpired):
@@ -208,7 +213,7 @@ class ConfigStore:
             # Somebody has deleted or locked what every broker reads.
             log.error("settings cannot be read again: %s", error)
             return
-        lost: dict[Entity, dict[str, str]] = {entity: {} for entity in self._known() if entity not in found}
+        lost: dict[Entity, dict[str, str]] = {entity: {} for entity in known if entity not in found}
         for (entity_type, name), settings in (*found.items(), *lost.items()):
             try:
                 self._listener(entity_type, name, settings)

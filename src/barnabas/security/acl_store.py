@@ -226,6 +226,8 @@ class AclStore:
         self, pattern: ResourcePattern, change: Callable[[frozenset[Entry]], frozenset[Entry]]
     ) -> tuple[frozenset[Entry], frozenset[Entry]]:
         path = path_of(pattern)
+        # Where nothing is to change, nothing is written that a server of ZooKeeper which is behind others could refuse.
+        await self._session.catch_up("/")
         tried: tuple[frozenset[Entry], frozenset[Entry]] | None = None
         for _ in range(UPDATE_ATTEMPTS_MAX):
             try:

@@ -120,7 +120,7 @@ MUTANTS = [
         finding="control 4",
         test="unit/coordination/test_topic_lookup.py"
         "::test_topic_that_a_server_of_zookeeper_has_not_heard_of_yet_exists",
-        why="the ZooKeeper of the worlds is one server",
+        profile="ensemble",
     ),
     Mutant(
         "a broker that hosts a new topic has the settings that its server of ZooKeeper knows so far",
@@ -130,7 +130,36 @@ MUTANTS = [
         finding="control 5",
         test="unit/coordination/test_config_store.py"
         "::test_settings_of_a_topic_that_a_server_of_zookeeper_has_not_heard_of_yet_are_read",
-        why="the ZooKeeper of the worlds is one server",
+        profile="ensemble",
+    ),
+    Mutant(
+        "a quota that the server of ZooKeeper has not heard of yet is said to be removed, and stays",
+        "coordination/config_store.py",
+        '            await self._session.catch_up("/")\n',
+        "            pass\n",
+        profile="ensemble",
+        test="unit/coordination/test_config_store.py"
+        "::test_quota_that_a_server_of_zookeeper_has_not_heard_of_yet_is_removed",
+    ),
+    Mutant(
+        "a broker that is back forgets the settings of a topic that it hears of while it reads all of them again",
+        "coordination/config_store.py",
+        "for entity in known if entity not in found}",
+        "for entity in self._known() if entity not in found}",
+        finding="seed 1055",
+        profile="ensemble",
+        test="unit/coordination/test_config_store.py"
+        "::test_settings_of_a_topic_that_is_heard_of_while_all_are_read_again_stay",
+        why="of the seeds of its profile, the first that notices it is 1055",
+    ),
+    Mutant(
+        "entries of ACLs are left as the server of ZooKeeper knows them so far",
+        "security/acl_store.py",
+        '        await self._session.catch_up("/")\n',
+        "",
+        profile="ensemble",
+        test="unit/security/test_acl_store.py::test_entry_that_a_server_of_zookeeper_has_not_heard_of_yet_is_removed",
+        why="no cluster of the worlds has ACLs",
     ),
     Mutant(
         "a broker whose session expires as it registers ends",

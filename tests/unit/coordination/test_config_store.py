@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
-from tests.unit.coordination.zookeeper_fixture import LosesAnswers, States, run, session, zookeeper
+from tests.unit.coordination.zookeeper_fixture import LosesAnswers, ReadsBehind, States, run, session, zookeeper
 
 from barnabas.coordination import paths
 from barnabas.coordination.config_store import ConfigStore
@@ -230,6 +230,49 @@ def test_settings_of_a_topic_that_a_server_of_zookeeper_has_not_heard_of_yet_are
             )
             await settings.load_topics(["orders", "others"])
             assert told == wanted
+
+    run(story())
+
+
+def test_quota_that_a_server_of_zookeeper_has_not_heard_of_yet_is_removed() -> None:
+    """Who set it through another broker, and removed it through this one, was told that it is gone."""
+
+    async def story() -> None:
+        async with zookeeper() as ensemble, session(ensemble) as opened:
+            await create_top_level_paths(opened)
+            behind = ReadsBehind(opened)
+            await behind.fall_behind()
+            await ConfigStore(opened, ensemble.clock).write(paths.CLIENTS, "app", {"producer_byte_rate": "1"})
+            store = ConfigStore(cast(ZooKeeperSession, behind), ensemble.clock)
+            await store.change(paths.CLIENTS, "app", lambda found: {})
+            assert await opened.children(paths.config_type(paths.CLIENTS)) == ()
+
+    run(story())
+
+
+def test_settings_of_a_topic_that_is_heard_of_while_all_are_read_again_stay() -> None:
+    """A broker that is back reads everything, and hosts a new topic before that is done: nobody would tell it again."""
+
+    async def story() -> None:
+        async with zookeeper() as ensemble, session(ensemble) as opened:
+            await create_top_level_paths(opened)
+            await opened.create("/config/topics/gone", encode_config({"x": "1"}))
+            told: dict[tuple[str, str], Mapping[str, str]] = {}
+            store = ConfigStore(opened, ensemble.clock)
+            await store.start(
+                lambda kind, name, settings: told.update({(kind, name): settings}), known=lambda: tuple(told)
+            )
+            await opened.delete("/config/topics/gone")
+            read_everything = store._read_everything
+
+            async def read_slowly() -> dict[tuple[str, str], dict[str, str]]:
+                found = await read_everything()
+                told[paths.TOPICS, "new"] = {"min.insync.replicas": "2"}
+                return found
+
+            store._read_everything = read_slowly  # type: ignore[method-assign]
+            await store._reload()
+            assert told == {(paths.TOPICS, "gone"): {}, (paths.TOPICS, "new"): {"min.insync.replicas": "2"}}
 
     run(story())
 

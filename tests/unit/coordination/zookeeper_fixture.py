@@ -2,7 +2,7 @@
 
 import asyncio
 import tempfile
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
@@ -11,6 +11,7 @@ from tests.manual_time import ManualClock
 
 from barnabas.coordination.embedded.config import ZooKeeperConfig
 from barnabas.coordination.embedded.server import EmbeddedZooKeeper
+from barnabas.coordination.operations import Stat
 from barnabas.coordination.session import SessionConfig, SessionState, ZooKeeperSession
 from barnabas.coordination.zk_errors import BadVersion, NodeExists, NoNode
 
@@ -80,6 +81,33 @@ class States:
         while state not in self.seen:
             self._wake.clear()
             await self._wake.wait()
+
+
+class ReadsBehind:
+    """A session with a server of an ensemble that knows nothing of what others have written since, until it has caught up."""
+
+    def __init__(self, opened: ZooKeeperSession) -> None:
+        self._opened = opened
+        self._then: dict[str, tuple[bytes | None, Stat]] | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._opened, name)
+
+    async def fall_behind(self, *known: str) -> None:
+        """Of these znodes it knows what there is now; of others, that there are none."""
+        self._then = {path: await self._opened.get(path) for path in known}
+
+    async def catch_up(self, path: str) -> None:
+        await self._opened.catch_up(path)
+        self._then = None
+
+    async def get(self, path: str, watch: Callable[[str], None] | None = None) -> tuple[bytes | None, Stat]:
+        if self._then is None:
+            return await self._opened.get(path, watch)
+        found = self._then.get(path)
+        if found is None:
+            raise NoNode(path)
+        return found
 
 
 class LosesAnswers:

@@ -13,9 +13,17 @@ from barnabas.coordination import paths
 from barnabas.coordination.session import SessionState, ZooKeeperSession
 from barnabas.core.words import AclOperation, AclResourceType, PatternType, Permission
 from barnabas.security.acl import ALL, AclAuthorizer, Entry, Filter, ResourcePattern
-from barnabas.security.acl_store import AclStore, AclUnreadable, Removed
+from barnabas.security.acl_store import AclStore, AclUnreadable, Removed, path_of
 from barnabas.security.principal import Principal
-from tests.unit.coordination.zookeeper_fixture import Ensemble, LosesAnswers, States, run, session, zookeeper
+from tests.unit.coordination.zookeeper_fixture import (
+    Ensemble,
+    LosesAnswers,
+    ReadsBehind,
+    States,
+    run,
+    session,
+    zookeeper,
+)
 
 ALICE = Principal("User", "alice")
 READ_ALLOWED = Entry("User:alice", "*", AclOperation.READ, Permission.ALLOW)
@@ -255,5 +263,38 @@ def test_brokers_obey_a_change_whose_answer_was_lost() -> None:
             [removed] = await store.remove([Filter()])
             assert set(removed.entries) == {(TOPIC, READ_ALLOWED), (TOPIC, WRITE_DENIED)}
             await obeying.until(lambda each: not each.reads())
+
+    run(story())
+
+
+def test_entry_that_a_server_of_zookeeper_has_not_heard_of_yet_is_removed() -> None:
+    """Who added it through another broker, and removed it through this one, was told that it is gone."""
+
+    async def story() -> None:
+        async with zookeeper() as ensemble, session(ensemble) as opened:
+            behind = ReadsBehind(opened)
+            await behind.fall_behind()
+            async with broker(ensemble, opened) as (_, other):
+                await other.add(TOPIC, [READ_ALLOWED])
+                store = AclStore(cast(ZooKeeperSession, behind), WatchedAuthorizer(), ensemble.clock)
+                exact = Filter(TOPIC.resource_type, TOPIC.name, TOPIC.pattern_type)
+                [removed] = await store.remove([exact])
+                assert removed.entries == [(TOPIC, READ_ALLOWED)]
+                assert (await opened.exists(path_of(TOPIC))) is None
+
+    run(story())
+
+
+def test_entry_that_was_removed_is_added_again_where_a_server_of_zookeeper_still_has_it() -> None:
+    async def story() -> None:
+        async with zookeeper() as ensemble, session(ensemble) as opened:
+            behind = ReadsBehind(opened)
+            async with broker(ensemble, opened) as (_, other):
+                await other.add(TOPIC, [READ_ALLOWED])
+                await behind.fall_behind(path_of(TOPIC))
+                await other.remove([Filter(TOPIC.resource_type, TOPIC.name, TOPIC.pattern_type)])
+                store = AclStore(cast(ZooKeeperSession, behind), WatchedAuthorizer(), ensemble.clock)
+                await store.add(TOPIC, [READ_ALLOWED])
+                assert await opened.exists(path_of(TOPIC)) is not None
 
     run(story())
