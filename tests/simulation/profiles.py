@@ -162,7 +162,8 @@ RARE_PROFILES: dict[str, Profile] = {
          "transactional": 0, "readers": 1, "group_members": 0, "guests": 0, "has_keeper": True,
          "has_admin": False, "has_table": False, "has_acks_one": False, "ambushers": 1,
          "ambushes": ("is_cut_while_it_is_sent", "is_cut_while_it_is_sent", "commits_for_ever",
-                      "cannot_learn_where_to_begin", "loses_sight_of_a_topic"),
+                      "cannot_learn_where_to_begin", "loses_sight_of_a_topic",
+                      "comes_back_to_a_former_leader"),
          "fixed": {"replica.socket.timeout.ms": "10000"}},
         {"kill": 1, "reset_connections": 1},
     ),
@@ -212,8 +213,6 @@ _OWN = {
 }
 #: Likewise, but for the first of them.
 _LATER = {0: "answers"}
-
-
 #: Every second seed of `zookeeper`, but for the first ones, which found what they found before there was an ensemble.
 _ENSEMBLE_EVERY, _ENSEMBLE_TURN, _ENSEMBLE_FIRST = 24, 23, 47
 
