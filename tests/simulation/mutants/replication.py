@@ -181,8 +181,8 @@ MUTANTS = [
     Mutant(
         "a broker obeys before it is registered",
         "broker.py",
-        "        await self._unless_stopped(self.registrar.register())\n",
-        "        self.server.start_accepting()\n        await self._unless_stopped(self.registrar.register())\n",
+        "        await self._unless_stopped(self.session.outlive(self.registrar.register))\n",
+        "        self.server.start_accepting()\n        await self._unless_stopped(self.session.outlive(self.registrar.register))\n",
         also=(
             (
                 "broker.py",
