@@ -371,7 +371,7 @@ class Coincidences(LyingInWait):
             registrar, session = broker.broker.registrar, broker.broker.session  # type: ignore[union-attr]
             register = registrar.register
 
-            has_expired = self._world.chance(0.5)
+            has_expired = broker.lives % 2 == 0
 
             async def registers() -> Any:
                 nonlocal has_expired

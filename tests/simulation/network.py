@@ -275,6 +275,11 @@ class _Line:
         self.held = []
         self.network.lines_held += 1
 
+    def lose(self) -> None:
+        """What is held is not sent again: its host has no power."""
+        assert self.held is not None
+        self.held.clear()
+
     def release(self) -> None:
         assert self.held is not None
         held, self.held = self.held, None

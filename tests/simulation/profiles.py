@@ -163,7 +163,7 @@ RARE_PROFILES: dict[str, Profile] = {
          "has_admin": False, "has_table": False, "has_acks_one": False, "ambushers": 1,
          "ambushes": ("is_cut_while_it_is_sent", "is_cut_while_it_is_sent", "commits_for_ever",
                       "cannot_learn_where_to_begin", "loses_sight_of_a_topic",
-                      "comes_back_to_a_former_leader"),
+                      "comes_back_to_a_former_leader", "loses_its_power_as_it_is_asked"),
          "fixed": {"replica.socket.timeout.ms": "10000"}},
         {"kill": 1, "reset_connections": 1},
     ),

@@ -1,4 +1,4 @@
-"""Who lies in wait for a successor: of a producer whose epochs are used up, of a coordinator, of a leader.
+"""Who lies in wait for a successor: of a producer whose epochs are used up, of a coordinator, a broker, a leader.
 
 What the one before left behind is read by the next: a transaction in the last epoch, what members said in one generation and in
 another since, records that were cut and written over while somebody copied them.
@@ -30,12 +30,16 @@ from barnabas.protocol.messages.leave_group import LeaveGroupRequest, LeaveGroup
 from barnabas.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment, SyncGroupResponse
 from barnabas.replication.log_dir_moves import LogDirMoves
 from barnabas.replication.machine import SILENT_MS
-from tests.simulation.ambushes import Ambusher, Led
+from tests.simulation.ambushes import Ambusher, Led, answers_to
 from tests.simulation.oracle import Fate, Sent, Sum
 
 #: Of a transaction that is to time out, and how long that takes at most, with another coordinator.
 _TIMEOUT_MS: Final = 200
 _TIMED_OUT_S: Final = 4.0
+#: Of one that is not.
+_LONG_MS: Final = 5_000
+#: How long a broker that returns, and who waits for it, are left alone.
+_HEARD_OF_S: Final = 3.0
 _SESSION_MS: Final = 6_000
 #: How often something is tried, and how long after the last time: until a cluster is whole again.
 _TRIES: Final = 40
@@ -179,6 +183,44 @@ class Successor(Ambusher):
                 return described
             await asyncio.sleep(_PAUSE_S)
         return None
+
+    # -- of a broker ------------------------------------------------------------------------------------------------------
+
+    async def _loses_its_power_as_it_is_asked(self, cluster: AsyncClient) -> None:
+        """A leader's host loses its power when it has taken a marker, and is back at once. Its coordinator hears nothing of the
+        end of that connection: that there is another life of the broker has to tell it."""
+        found, faults = await self._find_apart(cluster, "asked"), self.cluster.faults
+        if found is None or faults is None:
+            return
+        name, coordinator, led = found
+        broker, transactions = led.process, Transactions(cluster)
+        # With the first transaction there is a connection for markers.
+        for number in range(2):
+            sum_ = self._begin("asked")
+            identity = await transactions.initialise(name, timeout_ms=_LONG_MS)
+            await transactions.add_partitions(name, identity, [led.tp])
+            record = self._record(led.tp, sum_)
+            outcome = await self._produce(cluster, record, identity, 0, transactional_id=name, to=broker.id)
+            answers = answers_to(coordinator, broker, "transaction-markers")
+            if not number or answers is None or answers.held is not None or not isinstance(outcome, int):
+                await self._settle(cluster, name, identity, sum_, commit=isinstance(outcome, int))
+                continue
+            answers.hold()
+            try:
+                await self._settle(cluster, name, identity, sum_, commit=True)
+                if not await self._until(lambda line=answers: line.held) or not faults.damage.may_lose(broker):  # type: ignore[misc]
+                    return
+                self.note(f"has {broker.name} lose its power, which {coordinator.name} waits for")
+                broker.storage.write_back()  # it knows the session of its former life, and need not wait for its end
+                faults.damage.cut(broker)
+                broker.cut_power()
+                answers.lose()
+            finally:
+                answers.release()
+            await asyncio.sleep(self.chance.uniform(0.02, 0.3))
+            if not broker.is_up:
+                broker.start()
+            await asyncio.sleep(_HEARD_OF_S)
 
     # -- of a leader ------------------------------------------------------------------------------------------------------
 

@@ -595,7 +595,7 @@ class ControlWatch:
             same = {
                 each: known
                 for each, known in registered.items()
-                if each in state.isr and known[0] == _czxid(nodes, each)
+                if each in state.isr and known[0] == _czxid(nodes, each) and self._could_lead(each)
             }
             self._reckless[tp] = (state, {**now, **same})
 

@@ -43,6 +43,8 @@ SESSION_TIMEOUT_MS = 2000
 TICK_TIME_MS = 500
 CLUSTER_CONFIG = {
     "zookeeper.session.timeout.ms": str(SESSION_TIMEOUT_MS),
+    # A machine that is busy is no reason to end.
+    "zookeeper.connection.timeout.ms": "18000",
     "replica.lag.time.max.ms": "3000",
     "auto.leader.rebalance.enable": "true",
     "leader.imbalance.check.interval.seconds": "5",
