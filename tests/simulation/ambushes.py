@@ -326,6 +326,8 @@ class Ambusher(Guest):
                 await each.leaders([tp])
                 await each.link(led.process.id)
             tasks = []
+            if answers.held is not None:
+                return  # of another ambusher
             answers.hold()
             try:
                 tasks.append(self._begin_task(self._send_in(one, record, identity, name, led)))

@@ -145,6 +145,9 @@ class LogDirMoves:
                 await self._make_ready(future)
                 return True
             if not await self._waits_for_the_move_before(partition.tp):
+                if (latest := current.epochs.latest) is not None:
+                    # A leader has noted it, perhaps without a record, and followers that know of the one before ask for it.
+                    future.assign_epoch_start(latest.epoch, latest.start_offset)
                 self._swap(partition)
         elif not await self._is_held_back():
             await self._copy_chunk(current, future)

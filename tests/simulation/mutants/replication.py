@@ -392,4 +392,13 @@ MUTANTS = [
         test="unit/replication/test_early_batches.py"
         "::test_leader_whose_followers_are_gone_does_not_say_that_a_sequence_is_out_of_order",
     ),
+    Mutant(
+        "a log moves without the leader epoch in which nothing was written yet",
+        "replication/log_dir_moves.py",
+        "                    future.assign_epoch_start(latest.epoch, latest.start_offset)\n",
+        "                    pass\n",
+        finding="seed 90",
+        profile="ambushes",
+        test="unit/storage/manager/test_moves.py::test_leader_epoch_without_a_record_moves_with_its_log",
+    ),
 ]

@@ -157,6 +157,25 @@ def test_log_that_starts_inside_a_batch_moves_and_hides_what_was_deleted(tmp_pat
     asyncio.run(run())
 
 
+def test_leader_epoch_without_a_record_moves_with_its_log(tmp_path: Path) -> None:
+    """A follower that led in the epoch before, without a record either, was told that its offset is out of range, as long as
+    nobody wrote. Seed 90."""
+
+    async def run() -> None:
+        mover = Mover(tmp_path)
+        log = mover.partition.local_log
+        append(log, b"a record")
+        log.assign_epoch_start(7)
+        assert mover.moves.begin(tp("t"), mover.b) is ErrorCode.NONE
+        await mover.done()
+        moved = mover.partition.local_log
+        assert moved.log_dir == mover.b
+        assert moved.epochs.entries[-1] == (7, 1)
+        mover.broker.manager.shutdown()
+
+    asyncio.run(run())
+
+
 @pytest.mark.parametrize("has_descriptors", [True, False])
 def test_log_that_begins_in_the_tier_moves_with_what_it_knows_of_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_descriptors: bool
