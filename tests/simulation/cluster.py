@@ -49,7 +49,7 @@ from tests.simulation.oracle import Oracle
 from tests.simulation.process import BrokerProcess, Process, ZooKeeperProcess
 from tests.simulation.readers import Reading
 from tests.simulation.records import bytes_of, missed_aborts, offset_records
-from tests.simulation.scarcity import Echoes, NeedyRemaker, what_is_deleted
+from tests.simulation.scarcity import Echoes, needy, nobodys, what_is_deleted
 from tests.simulation.scenario import RELEASES, Scenario, vary
 from tests.simulation.stranger import Stranger
 from tests.simulation.visitors import StaticMember, Visitor
@@ -322,7 +322,7 @@ class SimCluster:
             Latecomer(self, "late", partitions),
             *([Founder(self, "founder"), QuotaSetter(self, "quotas")] if scenario.has_ensemble else []),
             *(witnesses(self, partitions) if scenario.has_witnesses else []),
-            *([NeedyRemaker(self, "needy")] if scenario.has_scarcity else []),
+            *(needy(self) if scenario.has_scarcity else []),
         ]
         self.clients = [client for client in self.clients if client.name not in self._without]
         for client in self.clients:
@@ -429,6 +429,8 @@ class SimCluster:
             # Preferred leaders may have been elected meanwhile: a coordinator that moves gives its members their time anew.
         for what in left:
             world.violate("memory returns", what)
+        for what in nobodys(self) if self.scenario.has_scarcity else ():
+            world.violate("a log has its topic and its broker", what)
         if deleted and (remains := sorted(deleted & what_is_deleted(self))):
             world.violate("what is deleted leaves the disk", f"{remains} are still there")
         world.run_until(world.now_s)

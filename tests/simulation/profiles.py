@@ -208,10 +208,11 @@ RARE_PROFILES: dict[str, Profile] = {
          "admin_kinds": ("delete_records", "delete_records", "move_back_and_forth", "move_log", "come_and_go",
                          "change_topic", "elect"),
          "fixed": {"log.flush.interval.messages": "1", "log.segment.delete.delay.ms": "500",
+                   "log.retention.check.interval.ms": "500",
                    "offsets.topic.segment.bytes": "1500", "transaction.state.log.segment.bytes": "1500",
                    "log.flush.start.offset.checkpoint.interval.ms": "500"}},
-        {"run_short_of_descriptors": 6, "make_again_what_could_not_be_forgotten": 1, "kill": 1, "kill_leader": 2,
-         "restart": 1, "kill_controller": 1},
+        {"run_short_of_descriptors": 6, "run_short_as_a_transaction_ends": 3, "invite_the_needy": 2, "kill": 1,
+         "kill_leader": 2, "restart": 1, "kill_controller": 1},
     ),
 }  # fmt: skip
 _NAMES = list(PROFILES)

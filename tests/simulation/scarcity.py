@@ -5,17 +5,19 @@ could not be made is out of reach until its broker starts again: whoever runs th
 """
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
+from barnabas.client.admin.partitions import alter_replica_log_dirs
 from barnabas.client.asynchronous import AsyncClient
 from barnabas.coordination import paths
 from barnabas.core.ids import TopicPartition
 from barnabas.replication.state import Role
-from barnabas.storage.names import DELETE_DIR_SUFFIX, DELETED_SUFFIX
+from barnabas.storage.names import DELETE_DIR_SUFFIX, DELETED_SUFFIX, LOG_SUFFIX, STRAY_DIR_SUFFIX
+from tests.simulation.load import Client
 from tests.simulation.lying_in_wait import LyingInWait
 from tests.simulation.process import BrokerProcess
-from tests.simulation.witnesses import Remaker
+from tests.simulation.witnesses import Remaker, Schemer
 
 if TYPE_CHECKING:
     from tests.simulation.cluster import SimCluster
@@ -23,6 +25,10 @@ if TYPE_CHECKING:
 #: How many are left, and for how long.
 LEFT = (0, 0, 0, 1, 2, 3, 6)
 SHORT_S = (1.0, 6.0)
+#: About as many as a new log needs.
+FEW = (4, 6)
+#: How many logs are moved like that, one after the other.
+TRIES = 4
 #: How often a broker may say the same within a second: it has some twenty logs, and tries again after a second at the most.
 SAME_MAX = 200
 
@@ -30,7 +36,7 @@ SAME_MAX = 200
 class Scarcity(LyingInWait):
     @property
     def kinds(self) -> tuple[Callable[[], None], ...]:
-        return (self.run_short_of_descriptors, self.make_again_what_could_not_be_forgotten)
+        return (self.run_short_of_descriptors, self.run_short_as_a_transaction_ends, self.invite_the_needy)
 
     def run_short_of_descriptors(self) -> None:
         """One broker; others can do what it cannot."""
@@ -40,17 +46,32 @@ class Scarcity(LyingInWait):
         if broker is not None:
             run_short(self._cluster, broker, self._world.between(*SHORT_S))
 
-    def make_again_what_could_not_be_forgotten(self) -> None:
-        for each in self._cluster.clients:
-            if isinstance(each, NeedyRemaker):
-                self._alone(each.takes_s)
-                each.invite()
+    def run_short_as_a_transaction_ends(self) -> None:
+        """Its coordinator has decided, and has no descriptor when it is to write that all is done."""
+        found: list[BrokerProcess] = []
+
+        def is_time() -> bool:
+            found[:] = [each for each in self._serving() if _has_decided(each) and not each.is_short_of_descriptors]
+            return bool(found)
+
+        self._when(is_time, lambda: run_short(self._cluster, found[0], self._world.between(*SHORT_S), left=0))
+
+    def invite_the_needy(self) -> None:
+        needy = self._choose(each for each in self._cluster.clients if isinstance(each, NeedyRemaker | NeedyMover))
+        if needy is not None:
+            self._alone(needy.takes_s)
+            needy.invite()
 
 
-def run_short(cluster: "SimCluster", broker: BrokerProcess, seconds: float) -> None:
-    """Nearly all descriptors of a broker are taken, for so long or until its process ends."""
+def _has_decided(broker: BrokerProcess) -> bool:
+    """Whether it coordinates a transaction whose end is decided, and not written everywhere yet."""
+    return bool(broker.broker.transactions.coordinator.markers._decided)  # type: ignore[union-attr]
+
+
+def run_short(cluster: "SimCluster", broker: BrokerProcess, seconds: float, *, left: int | None = None) -> None:
+    """Nearly all descriptors of a broker are taken, for so long or until its process ends. `left`: None is up to chance."""
     world, life = cluster.world, broker.lives
-    left, keeps = world.random.choice(LEFT), world.chance(0.5)
+    left, keeps = world.random.choice(LEFT) if left is None else left, world.chance(0.5)
     world.note(broker.name, f"gets {left} more descriptors{', and keeps them' if keeps else ''} for {seconds:.2f} s")
     broker.leave_descriptors(left, keeps_what_it_closes=keeps)
 
@@ -90,6 +111,20 @@ def what_is_deleted(cluster: "SimCluster") -> set[str]:
     }
 
 
+def nobodys(cluster: "SimCluster") -> Iterator[str]:
+    """Logs on disk that their broker does not know, and logs that do not know their topic."""
+    for broker in cluster.brokers.values():
+        logs = broker.broker.logs.all_logs()  # type: ignore[union-attr]
+        known = {log.directory for log in logs}
+        there = {path.rpartition("/")[0] for path in broker.storage.files("/") if path.endswith(LOG_SUFFIX)}
+        for path in sorted(there - known):
+            if not path.endswith((DELETE_DIR_SUFFIX, STRAY_DIR_SUFFIX)):
+                yield f"{broker.name} does not know {path}"
+        for log in logs:
+            if log.topic_id is None:
+                yield f"{log.directory} of {broker.name} has no topic id"
+
+
 class Echoes:
     """Who says the same again and again tries the same again and again, without a pause."""
 
@@ -126,3 +161,36 @@ class NeedyRemaker(Remaker):
             if broker.is_up and broker.lives == life:
                 end_scarcity(self.cluster, broker)
         return is_gone or await self._until(lambda: self.cluster.data_at(paths.topic(tp.topic)) is None)
+
+
+class NeedyMover(Schemer):
+    """Has a log moved to another directory by a broker with a few descriptors: they are enough to begin with it, or not."""
+
+    takes_s = 1.5
+
+    async def _meet(self, cluster: AsyncClient) -> None:
+        await cluster.refresh(())
+        for _ in range(TRIES):
+            await self._move(cluster)
+
+    async def _move(self, cluster: AsyncClient) -> None:
+        tp = self.chance.choice(self.cluster.partitions)
+        broker = self.chance.choice(list(self.cluster.brokers.values()))
+        log = self.cluster.log_of(broker.id, tp)
+        if log is None:
+            return
+        await cluster.link(broker.id)
+        folder = "/two" if log.log_dir == "/one" else "/one"
+        left, life = self.chance.randint(*FEW), broker.lives
+        self.note(f"moves the log of {tp} on {broker.name} to {folder}, with {left} descriptors")
+        broker.leave_descriptors(left)
+        try:
+            await alter_replica_log_dirs(cluster, broker.id, {tp: folder})
+            await self.pause(0.0, 0.1)
+        finally:
+            if broker.is_up and broker.lives == life:
+                end_scarcity(self.cluster, broker)
+
+
+def needy(cluster: "SimCluster") -> list[Client]:
+    return [NeedyRemaker(cluster, "remaker"), NeedyMover(cluster, "mover")]

@@ -442,10 +442,27 @@ MUTANTS = [
         "                raise\n"
         "            # It is there, and the next start",
         "            raise\n            # It is there, and the next start",
+        also=(
+            (
+                "storage/manager.py",
+                "        self._share_topic_id(current, future)\n        self._rename(",
+                "        self._rename(",
+            ),
+        ),
         finding="scarcity 3",
         profile="scarce",
         test="unit/storage/manager/test_log_manager.py"
         "::test_a_copy_without_a_descriptor_for_its_topic_id_gets_it_before_it_takes_the_place_of_its_log",
+    ),
+    Mutant(
+        "an index beside which the other cannot be opened keeps its descriptor",
+        "storage/segment.py",
+        "            self._release_indexes()  # one may be open: its map keeps a descriptor\n",
+        "            self._offset_index = self._time_index = None\n",
+        finding="scarcity 4",
+        profile="scarce",
+        test="unit/storage/log/test_descriptors.py"
+        "::test_index_beside_which_the_other_cannot_be_opened_gives_its_descriptor_back",
     ),
     Mutant(
         "a log whose worker could not be started three times is left alone",
