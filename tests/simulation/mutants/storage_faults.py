@@ -434,6 +434,7 @@ MUTANTS = [
         profile="scarce",
         test="unit/replication/test_control_requests.py"
         "::test_leader_without_a_descriptor_for_the_topic_id_of_its_log_leads_on",
+        why="every log of the simulation has its topic id from the beginning",
     ),
     Mutant(
         "a copy that no descriptor was free to give a topic id is left to the next start",
