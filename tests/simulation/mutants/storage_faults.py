@@ -466,6 +466,15 @@ MUTANTS = [
         "::test_index_beside_which_the_other_cannot_be_opened_gives_its_descriptor_back",
     ),
     Mutant(
+        "a copy in the directory of its log is moved to where the log is",
+        "replication/log_dir_moves.py",
+        "            if future.log_dir == partition.log.log_dir:\n",
+        "            if False:\n",
+        finding="scarcity 5",
+        profile="scarce",
+        test="unit/storage/manager/test_moves.py::test_copy_beside_the_log_that_a_start_goes_on_with_is_deleted",
+    ),
+    Mutant(
         "a log whose worker could not be started three times is left alone",
         "storage/cleaner/cleaner.py",
         "self._deaths.get(partition, 0) + report.was_running\n",
