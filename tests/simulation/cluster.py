@@ -49,6 +49,7 @@ from tests.simulation.oracle import Oracle
 from tests.simulation.process import BrokerProcess, Process, ZooKeeperProcess
 from tests.simulation.readers import Reading
 from tests.simulation.records import bytes_of, missed_aborts, offset_records
+from tests.simulation.scarcity import Echoes, needy, nobodys, what_is_deleted
 from tests.simulation.scenario import RELEASES, Scenario, vary
 from tests.simulation.stranger import Stranger
 from tests.simulation.visitors import StaticMember, Visitor
@@ -176,6 +177,7 @@ class SimCluster:
         self.watch = Watch(self)
         self.oracle.on_told = self.watch.told
         self.stranger = Stranger(self, "stranger")
+        self.echoes = Echoes(self) if scenario.has_scarcity else None
         self._capture = _LogCapture(self)
 
     @property
@@ -320,6 +322,7 @@ class SimCluster:
             Latecomer(self, "late", partitions),
             *([Founder(self, "founder"), QuotaSetter(self, "quotas")] if scenario.has_ensemble else []),
             *(witnesses(self, partitions) if scenario.has_witnesses else []),
+            *(needy(self) if scenario.has_scarcity else []),
         ]
         self.clients = [client for client in self.clients if client.name not in self._without]
         for client in self.clients:
@@ -417,6 +420,7 @@ class SimCluster:
     def rest(self) -> None:
         """Nothing of what was done is left in memory."""
         world = self.world
+        deleted = what_is_deleted(self) if self.scenario.has_scarcity else set()
         for _ in range(3):
             world.run_until(world.now_s + memory.QUIET_S)
             left = memory.left(self)
@@ -425,6 +429,10 @@ class SimCluster:
             # Preferred leaders may have been elected meanwhile: a coordinator that moves gives its members their time anew.
         for what in left:
             world.violate("memory returns", what)
+        for what in nobodys(self) if self.scenario.has_scarcity else ():
+            world.violate("a log has its topic and its broker", what)
+        if deleted and (remains := sorted(deleted & what_is_deleted(self))):
+            world.violate("what is deleted leaves the disk", f"{remains} are still there")
         world.run_until(world.now_s)
 
     def _ended(self, process: Process, error: BaseException | None) -> None:
@@ -671,6 +679,8 @@ class _LogCapture(logging.Handler):
         message = record.getMessage()
         self._cluster.world.note(who, f"{record.levelname[0]} {message}")
         self._cluster.watch.heard(who, message)
+        if self._cluster.echoes is not None:
+            self._cluster.echoes.heard(who, message)
         if self._cluster.faults is not None:
             self._cluster.faults.heard(who, message)
         if record.exc_info and record.exc_info[1] is not None:

@@ -17,6 +17,7 @@ from tests.simulation.ensemble import EnsembleFaults
 from tests.simulation.load import RECKLESS
 from tests.simulation.meetings import Meetings
 from tests.simulation.process import BrokerProcess, Process
+from tests.simulation.scarcity import Scarcity
 
 if TYPE_CHECKING:
     from tests.simulation.cluster import SimCluster
@@ -223,6 +224,7 @@ class Faults:
                 *Coincidences(self).kinds,
                 *Meetings(self).kinds,
                 *EnsembleFaults(self).kinds,
+                *Scarcity(self).kinds,
             )
             kinds += [(each, 0) for each in rare]
             chosen = [(each, weights.get(each.__name__.strip("_"), 0)) for each, _ in kinds]

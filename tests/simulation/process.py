@@ -160,6 +160,16 @@ class Process:
         self._operations_left = self._fatal_sync_bytes = 0
         self._slow_sync_s = 0.0
 
+    def leave_descriptors(self, count: int | None, *, keeps_what_it_closes: bool = False) -> None:
+        """So many more files it may open, in this life; None: as many as it likes."""
+        assert self._life is not None
+        self._life.descriptors_left = count
+        self._life.keeps_what_it_closes = keeps_what_it_closes
+
+    @property
+    def is_short_of_descriptors(self) -> bool:
+        return self._life is not None and self._life.descriptors_left is not None
+
     def _disk_asked(self, kind: str, size_bytes: int) -> None:
         loop = self.loop
         if loop is None:
@@ -209,10 +219,16 @@ class Process:
     def looked_at(self) -> Iterator[None]:
         """What the oracle reads of its disk costs it nothing, and does not count for when it is to die."""
         on_cost, self.storage.on_cost = self.storage.on_cost, lambda kind, size_bytes: None
+        life = self._life
+        left = None if life is None else life.descriptors_left
+        if life is not None:
+            life.descriptors_left = None
         try:
             yield
         finally:
             self.storage.on_cost = on_cost
+            if life is not None:
+                life.descriptors_left = left
 
     def pause(self) -> None:
         assert self.loop is not None

@@ -198,6 +198,22 @@ RARE_PROFILES: dict[str, Profile] = {
                    "log.flush.start.offset.checkpoint.interval.ms": "500"}},
         {"meet": 1},
     ),
+    #: Brokers run out of descriptors while they lead, follow, move and delete logs, and flush what coordinators write
+    #: (`scarcity.py`).
+    "scarce": Profile(
+        {**_FAST, "seconds": 25.0, "network_s": 0.004, "fault_every_s": (0.3, 2.0), "session_timeout_ms": 3_000,
+         "replica_lag_ms": 2_000, "segment_bytes": 1_500, "transactional": 2, "producers": 1, "readers": 1,
+         "group_members": 1, "guests": 0, "has_keeper": True, "has_table": True, "has_acks_one": False,
+         "has_scarcity": True, "has_admin": True, "admin_s": (0.1, 0.6),
+         "admin_kinds": ("delete_records", "delete_records", "move_back_and_forth", "move_log", "come_and_go",
+                         "change_topic", "elect"),
+         "fixed": {"log.flush.interval.messages": "1", "log.segment.delete.delay.ms": "500",
+                   "log.retention.check.interval.ms": "500",
+                   "offsets.topic.segment.bytes": "1500", "transaction.state.log.segment.bytes": "1500",
+                   "log.flush.start.offset.checkpoint.interval.ms": "500"}},
+        {"run_short_of_descriptors": 6, "run_short_as_a_transaction_ends": 3, "invite_the_needy": 2, "kill": 1,
+         "kill_leader": 2, "restart": 1, "kill_controller": 1},
+    ),
 }  # fmt: skip
 _NAMES = list(PROFILES)
 #: By turns; the others have seeds of their own, which were a mix before: so no other seed has changed.
@@ -213,6 +229,8 @@ _OWN = {
 }
 #: Likewise, but for the first of them.
 _LATER = {0: "answers"}
+#: Likewise, of twice as many: every second seed of `twice`, of one half of `ambushes` and of `successions`, without the first.
+_SCARCE_EVERY, _SCARCE = 96, (60, 84, 90)
 #: Every second seed of `zookeeper`, but for the first ones, which found what they found before there was an ensemble.
 _ENSEMBLE_EVERY, _ENSEMBLE_TURN, _ENSEMBLE_FIRST = 24, 23, 47
 
@@ -225,6 +243,8 @@ def name_of(seed: int) -> str:
         return _NAMES[(seed - seed // 3 - 1) % len(_NAMES)]
     if seed % 6 == 3:
         return _RARE_NAMES[seed // 6 % len(_RARE_NAMES)]
+    if seed % _SCARCE_EVERY in _SCARCE:
+        return "scarce"
     own = _OWN if seed < 48 else {**_OWN, **_LATER}
     return own.get(seed % 48, "")
 

@@ -76,6 +76,8 @@ class Scenario:
     ambushes: tuple[str, ...] = ()
     #: Clients of the meetings that faults bring about (`witnesses.py`).
     has_witnesses: bool = False
+    #: Brokers run out of descriptors (`scarcity.py`), and what is deleted leaves the disk in time.
+    has_scarcity: bool = False
     #: How much of its partition a coordinator reads in one step; 0: as much as it does where nobody says otherwise.
     load_step_bytes: int = 0
     #: What the administrator does, by name; empty: the seed chooses.

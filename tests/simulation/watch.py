@@ -287,6 +287,8 @@ class Watch:
                         continue
                     if cluster.network.hosts[process.name].refuses or not cluster.is_registered(broker):
                         continue
+                    if process.is_short_of_descriptors:
+                        continue  # a deletion is answered when checkpoints are written, and what comes next waits for that
                     same = (process.lives, state.leader_epoch, controller.id, controller.lives)
                     known, since_s = self._ignorant.get((tp, broker), (None, 0.0))
                     if known != same:

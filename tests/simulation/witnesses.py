@@ -167,15 +167,8 @@ class Remaker(Schemer):
         await create_topics(cluster, [topic])
         await self._write(cluster, tp, 8)
         await delete_records(cluster, {tp: 6})
-        # The checkpoint that says so takes long to be durable, so the next one has to wait.
-        broker.disk_slowness = SLOWNESS
-        try:
-            is_named = await self._until(lambda: self._is_named(broker, tp))
-        finally:
-            broker.disk_slowness = 1
-        if not is_named:
+        if not await self._delete_what_is_named(cluster, broker, tp):
             return
-        await self._delete(cluster, tp)
         async with self.connect(api_timeout_ms=3_000) as other:
             await create_topics(other, [topic])
             await self._write(other, tp, 2)
@@ -196,6 +189,18 @@ class Remaker(Schemer):
                         f"{tp} was made again, and its records 0 and 1 are gone: [{first.offset}, {last.offset})",
                     )
                 await delete_topics(other, [tp.topic])
+
+    async def _delete_what_is_named(self, cluster: AsyncClient, broker: BrokerProcess, tp: TopicPartition) -> bool:
+        """Delete the topic when a checkpoint on disk has its log start. False: none had, in time."""
+        # The checkpoint that says so takes long to be durable, so the next one has to wait.
+        broker.disk_slowness = SLOWNESS
+        try:
+            is_named = await self._until(lambda: self._is_named(broker, tp))
+        finally:
+            broker.disk_slowness = 1
+        if is_named:
+            await self._delete(cluster, tp)
+        return is_named
 
     async def _write(self, cluster: AsyncClient, tp: TopicPartition, count: int) -> None:
         config = ProducerConfig(delivery_timeout_ms=3_000, request_timeout_ms=2_000)

@@ -32,6 +32,7 @@ from barnabas.replication.machine import PartitionMachine
 from barnabas.replication.manager import ReplicaManager
 from barnabas.replication.partition import Partition
 from barnabas.replication.state import PartitionLeadership, Role
+from barnabas.runtime import descriptors
 from barnabas.storage.log import Log
 
 log = logging.getLogger(__name__)
@@ -181,8 +182,7 @@ class ControlRequests:
                     self._follow(partition, order)
                     followed.append(partition)
                 case Verdict.ASSIGN_TOPIC_ID:
-                    partition.local_log.assign_topic_id(order.topic_id)
-                    partition.topic_id = order.topic_id
+                    self._assign_topic_id(partition, order.topic_id)
                 case Verdict.FORGET_FETCH_TOPIC_ID:
                     fetcher = self._fetchers.fetcher_of(order.tp)
                     if fetcher is not None:
@@ -211,6 +211,16 @@ class ControlRequests:
             partition.attach(self._logs.get_or_create(order.tp, topic_id=topic_id, is_new=order.state.is_new))
         if topic_id is not None:
             partition.topic_id = topic_id
+
+    def _assign_topic_id(self, partition: Partition, topic_id: TopicId) -> None:
+        try:
+            partition.local_log.assign_topic_id(topic_id)
+        except LogDirFault as fault:
+            if not descriptors.are_exhausted(fault.cause):
+                raise
+            # The log serves as before, and has the id when the next order says it.
+            log.warning("the log of %s gets its topic id later: %s", partition.tp, fault)
+        partition.topic_id = topic_id
 
     def _lead(self, partition: Partition, order: PartitionOrder) -> None:
         self._fetchers.remove([order.tp])

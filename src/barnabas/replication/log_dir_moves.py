@@ -95,8 +95,19 @@ class LogDirMoves:
         """Partitions have a role: those whose future log was found at start go on with their move."""
         for partition in (*led, *followed):
             future = self._logs.get_future(partition.tp)
-            if future is not None and partition.log is not None and partition.future_log is None:
+            if future is None or partition.log is None or partition.future_log is not None:
+                continue
+            if future.log_dir == partition.log.log_dir:
+                # Moves there and back were cut short, and the start has gone on with the log that was to be replaced twice.
+                self._give_up(partition.tp)
+            else:
                 self._start(partition, future)
+
+    def _give_up(self, tp: TopicPartition) -> None:
+        try:
+            self._logs.delete_future(tp)
+        except LogDirFault as fault:
+            log.error("cannot delete the copy of %s: %s", tp, fault)
 
     def _start(self, partition: Partition, future: Log) -> None:
         partition.future_log = future

@@ -438,11 +438,20 @@ class LogManager:
                 ErrorCode.INVALID_TOPIC_EXCEPTION, f"{partition} cannot be moved: its copy would need a longer name"
             )
         future = self._create(partition, name, [log_dir])
-        if current.topic_id is not None:
-            future.assign_topic_id(current.topic_id)
+        try:
+            self._share_topic_id(current, future)
+        except LogDirFault as fault:
+            if not descriptors.are_exhausted(fault.cause):
+                raise
+            # It is there, and the next start would take it for a copy: so it is one. It gets its id before the name.
+            logger.warning("the copy of %s gets its topic id later: %s", partition, fault)
         self._adopt(future)
         del self._preferred[partition]
         return future
+
+    def _share_topic_id(self, current: Log, future: Log) -> None:
+        if current.topic_id is not None and future.topic_id is None:
+            future.assign_topic_id(current.topic_id)
 
     def swap_future(self, partition: TopicPartition) -> Log:
         """The future log has caught up: it becomes the log. The answer is the new one.
@@ -460,6 +469,7 @@ class LogManager:
         future.highest_copied_offset = current.highest_copied_offset
         # What DeleteRecords or retention took away meanwhile must not come back. If its disk fails, it is still the future one.
         future.maybe_increment_log_start_offset(current.log_start_offset, "the log that moves starts there")
+        self._share_topic_id(current, future)
         self._rename(future, names.partition_dir(partition))
         self._release(self._future, partition)
         self._release(self._logs, partition)

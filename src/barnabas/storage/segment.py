@@ -204,7 +204,7 @@ class Segment:
         try:
             self._open_and_check_indexes()
         except OSError:
-            self._offset_index = self._time_index = None
+            self._release_indexes()  # one may be open: its map keeps a descriptor
             raise
 
     def _open_and_check_indexes(self) -> None:

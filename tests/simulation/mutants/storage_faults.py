@@ -361,9 +361,9 @@ MUTANTS = [
         "            if not descriptors.are_exhausted(error):\n                state.fault(error)\n",
         "            state.fault(error)\n",
         finding="tier reading 3",
+        profile="scarce",
         test="unit/replication/test_replica_manager.py"
         "::test_follower_has_what_it_appended_though_no_descriptor_is_free_as_its_log_start_moves",
-        why="no whole broker of the simulation runs out of descriptors",
     ),
     Mutant(
         "a deleted log is forgotten before there is a descriptor for the checkpoints",
@@ -373,9 +373,9 @@ MUTANTS = [
         "                return\n",
         "",
         finding="tier reading 4",
+        profile="scarce",
         test="unit/storage/manager/test_log_manager.py"
         "::test_a_deleted_log_is_forgotten_when_a_descriptor_is_free_for_the_checkpoints",
-        why="no whole broker of the simulation runs out of descriptors",
     ),
     Mutant(
         "what a coordinator wrote counts as lost if no descriptor is free to flush it",
@@ -383,9 +383,9 @@ MUTANTS = [
         "            elif isinstance(error, LogDirFault) and descriptors.are_exhausted(error.cause):\n",
         "            elif False:\n",
         finding="tier reading 5",
+        profile="scarce",
         test="unit/replication/test_replica_manager.py"
         "::test_own_record_for_which_no_descriptor_is_free_to_flush_is_committed_later",
-        why="no whole broker of the simulation runs out of descriptors",
     ),
     Mutant(
         "a move that cannot read what its log knows of producers ends the broker",
@@ -402,10 +402,9 @@ MUTANTS = [
         "                env.timers.call_later(RETRY_S, delete)  # the disk is well, and nobody else would delete them\n",
         "                return\n",
         finding="tier reading 8",
-        world="storage",
+        profile="scarce",
         test="unit/storage/log/test_descriptors.py"
         "::test_deleted_segment_leaves_the_disk_when_a_descriptor_is_free_to_sync_its_directory",
-        why="nobody looks for what was deleted before the next start, which deletes it",
     ),
     Mutant(
         "a deleted topic that no descriptor was free to remove takes its room until the next start",
@@ -413,9 +412,67 @@ MUTANTS = [
         "                self._env.timers.call_later(RETRY_S, work)\n",
         "                return\n",
         finding="tier reading 8",
+        profile="scarce",
         test="unit/storage/manager/test_log_manager.py"
         "::test_a_deleted_log_is_forgotten_when_a_descriptor_is_free_for_the_checkpoints",
-        why="no whole broker of the simulation runs out of descriptors",
+    ),
+    Mutant(
+        "a compaction that had no descriptor begins again at once",
+        "storage/cleaner/cleaner.py",
+        "                    after_ms = self.settings.backoff_ms  # the log is as dirty as before: at once would be for ever\n",
+        "                    after_ms = 0\n",
+        finding="scarcity 1",
+        profile="scarce",
+        test="unit/storage/cleaner/test_cleaner.py::test_a_worker_without_descriptors_tries_again_after_a_pause",
+    ),
+    Mutant(
+        "a replica that has no descriptor for the topic id of its log goes offline",
+        "replication/control_requests.py",
+        "            if not descriptors.are_exhausted(fault.cause):\n                raise\n",
+        "            raise\n",
+        finding="scarcity 2",
+        profile="scarce",
+        test="unit/replication/test_control_requests.py"
+        "::test_leader_without_a_descriptor_for_the_topic_id_of_its_log_leads_on",
+        why="every log of the simulation has its topic id from the beginning",
+    ),
+    Mutant(
+        "a copy that no descriptor was free to give a topic id is left to the next start",
+        "storage/manager.py",
+        "            if not descriptors.are_exhausted(fault.cause):\n"
+        "                raise\n"
+        "            # It is there, and the next start",
+        "            raise\n            # It is there, and the next start",
+        also=(
+            (
+                "storage/manager.py",
+                "        self._share_topic_id(current, future)\n        self._rename(",
+                "        self._rename(",
+            ),
+        ),
+        finding="scarcity 3",
+        profile="scarce",
+        test="unit/storage/manager/test_log_manager.py"
+        "::test_a_copy_without_a_descriptor_for_its_topic_id_gets_it_before_it_takes_the_place_of_its_log",
+    ),
+    Mutant(
+        "an index beside which the other cannot be opened keeps its descriptor",
+        "storage/segment.py",
+        "            self._release_indexes()  # one may be open: its map keeps a descriptor\n",
+        "            self._offset_index = self._time_index = None\n",
+        finding="scarcity 4",
+        profile="scarce",
+        test="unit/storage/log/test_descriptors.py"
+        "::test_index_beside_which_the_other_cannot_be_opened_gives_its_descriptor_back",
+    ),
+    Mutant(
+        "a copy in the directory of its log is moved to where the log is",
+        "replication/log_dir_moves.py",
+        "            if future.log_dir == partition.log.log_dir:\n",
+        "            if False:\n",
+        finding="scarcity 5",
+        profile="scarce",
+        test="unit/storage/manager/test_moves.py::test_copy_beside_the_log_that_a_start_goes_on_with_is_deleted",
     ),
     Mutant(
         "a log whose worker could not be started three times is left alone",

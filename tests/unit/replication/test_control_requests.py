@@ -346,6 +346,27 @@ def test_log_of_another_topic_of_that_name_is_refused_and_the_rest_is_carried_ou
     asyncio.run(run())
 
 
+def test_leader_without_a_descriptor_for_the_topic_id_of_its_log_leads_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was offline until the next start, though it had all that it needed."""
+
+    async def run() -> None:
+        control = make(tmp_path)
+        await control.leader_and_isr([lead(0)], controller_epoch=1, broker_epoch=1)
+        order = lead(0)._replace(topic_id=TopicId(random_uuid()))
+        with monkeypatch.context() as patch:
+            patch.setattr("barnabas.storage.log.write_partition_metadata", storage.has_no_descriptor)
+            _, errors = await control.leader_and_isr([order], controller_epoch=1, broker_epoch=1)
+        (partition,) = control._replicas
+        assert list(errors.values()) == [ErrorCode.NONE]
+        assert (partition.machine.role, partition.local_log.topic_id) == (Role.LEADER, None)
+        await control.leader_and_isr([order], controller_epoch=1, broker_epoch=1)
+        assert partition.local_log.topic_id == order.topic_id
+
+    asyncio.run(run())
+
+
 def test_leader_of_a_former_topic_of_that_name_leads_no_more_whatever_its_epoch(tmp_path: Path) -> None:
     """Its replica was moved away, and the topic deleted and made again, while it was away: epochs began anew."""
 

@@ -15,6 +15,7 @@ from typing import Final
 
 from barnabas.core.errors import LogDirFault, Malformed
 from barnabas.core.ids import TopicPartition
+from barnabas.runtime import descriptors
 from barnabas.runtime.timers import Timer
 from barnabas.storage import names
 from barnabas.storage.cleaner.checkpoint import CleanerCheckpoints
@@ -282,19 +283,23 @@ class Cleaner:
         if isinstance(report, Died):
             self._on_death(running, report)
             return
+        after_ms = 0
         if isinstance(report, Finished):
             if not running.aborted:
                 self._finish(running, report)
         elif isinstance(report, Failed) and not running.aborted and self._holds(running):
             if report.errno:
-                self._manager.handle_fault(LogDirFault(running.log.log_dir, OSError(report.errno, report.message)))
+                error = OSError(report.errno, report.message)
+                self._manager.handle_fault(LogDirFault(running.log.log_dir, error))
+                if descriptors.are_exhausted(error):
+                    after_ms = self.settings.backoff_ms  # the log is as dirty as before: at once would be for ever
             else:
                 self._mark_uncleanable(running.log, report.message)
         if running.aborted:
             # It ended before it could be killed: what it left is removed all the same.
             self._remove_cleaned(running)
             return
-        self._end(partition, running)
+        self._end(partition, running, after_ms=after_ms)
 
     def _holds(self, running: _Running) -> bool:
         """Whether the log is still the one that the job was made for."""

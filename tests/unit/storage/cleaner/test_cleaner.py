@@ -1,6 +1,7 @@
 """The driver: what it picks, what it does with reports, and what happens when a log changes under a worker."""
 
 import asyncio
+import errno
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -356,6 +357,17 @@ def test_an_io_error_of_the_worker_takes_the_directory_offline(rig: Rig, tmp_pat
     assert rig.broker.failed == [(str(tmp_path), [tp("t")])]
     rig.broker.run()
     assert not rig.cleaner.is_cleaning(tp("t"))
+
+
+def test_a_worker_without_descriptors_tries_again_after_a_pause(rig: Rig) -> None:
+    """It was given the same log again at once, thousands of times a second."""
+    rig.fill()
+    rig.tick()
+    rig.worker.tell(Failed("Too many open files", errno.EMFILE))
+    rig.broker.run()
+    assert rig.broker.failed == [] and not rig.cleaner.is_cleaning(tp("t"))
+    rig.tick()
+    assert rig.cleaner.is_cleaning(tp("t"))
 
 
 def test_an_error_of_a_job_that_was_aborted_harms_nobody(rig: Rig) -> None:

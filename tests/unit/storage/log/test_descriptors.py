@@ -21,11 +21,13 @@ from barnabas.storage.replacement import create_cleaned, finish_cleaned, open_cl
 class FullProcess(QuickDisk):
     """Gives out `left` more descriptors, then none; None: as many as are asked for."""
 
-    __slots__ = ("given", "left")
+    __slots__ = ("given", "left", "maps")
 
     def __init__(self) -> None:
         self.left: int | None = None
         self.given: set[int] = set()
+        #: Each keeps a descriptor.
+        self.maps = 0
 
     def _take(self) -> None:
         if self.left is not None:
@@ -45,7 +47,13 @@ class FullProcess(QuickDisk):
 
     def map(self, fd: int, length: int, *, read_only: bool) -> FileMap:
         self._take()
-        return super().map(fd, length, read_only=read_only)
+        mapped = super().map(fd, length, read_only=read_only)
+        self.maps += 1
+        return mapped
+
+    def unmap(self, mapped: FileMap) -> None:
+        self.maps -= 1
+        super().unmap(mapped)
 
     def fsync_dir(self, path: str) -> None:
         if self.left == 0:
@@ -103,10 +111,25 @@ def test_change_without_a_free_descriptor_is_done_or_left_undone_or_the_fault_of
             lead(partition)
             assert [entry.offset for entry in contents(log)][-20:] == list(range(end, end + 20))
         log.abandon()
-        assert not disk.given, "everything that was opened is closed"
+        assert not disk.given and not disk.maps, "everything that was opened is closed"
         if is_done:
             return
     pytest.fail("no number of descriptors was enough")
+
+
+def test_index_beside_which_the_other_cannot_be_opened_gives_its_descriptor_back(tmp_path: Path) -> None:
+    """Nobody knew of its map any more. It kept a descriptor, while none was free, for as long as the error was kept."""
+    disk = FullProcess()
+    partition = Partition(tmp_path, disk=disk)
+    partition.fill(40)
+    segment = partition.reopen().segments.active
+    segment.release_files()
+    before, disk.left = disk.maps, 3  # the other one would need a fourth
+    with pytest.raises(OSError, match="Too many open files"):
+        segment.check_indexes()
+    assert disk.maps == before
+    disk.left = None
+    segment.check_indexes()
 
 
 class BusyProcess(QuickDisk):

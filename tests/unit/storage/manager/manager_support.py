@@ -1,8 +1,9 @@
 """A log manager over folders of the test, its clock, timers and threads in the test's hands."""
 
+import errno
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from tests.manual_time import ManualClock, ManualThreads, ManualTimers
 
@@ -18,6 +19,11 @@ from barnabas.storage.manager_settings import ManagerSettings
 
 NOW_MS = 1_700_000_000_000
 CONFIG = LogConfig(segment_bytes=2000, index_interval_bytes=100, segment_index_bytes=1200)
+
+
+def has_no_descriptor(*arguments: object, **options: object) -> NoReturn:
+    """In place of a function that opens a file."""
+    raise OSError(errno.EMFILE, "Too many open files")
 
 
 class FailingDisk(Disk):
@@ -37,7 +43,7 @@ class FailingDisk(Disk):
     def open(self, path: str, **how: Any) -> int:
         self._check(path)
         if not self.has_descriptors:
-            raise OSError(24, "Too many open files")
+            has_no_descriptor()
         fd = super().open(path, **how)
         self.paths[fd] = path
         return fd
@@ -56,7 +62,7 @@ class FailingDisk(Disk):
 
     def rmtree(self, path: str) -> None:
         if not self.has_descriptors:
-            raise OSError(24, "Too many open files")
+            has_no_descriptor()
         super().rmtree(path)
 
     def rename(self, source: str, target: str) -> None:

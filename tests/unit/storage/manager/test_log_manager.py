@@ -8,11 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.unit.storage.manager.manager_support import CONFIG, Broker, append, tp, values
+from tests.unit.storage.manager.manager_support import CONFIG, Broker, append, has_no_descriptor, tp, values
 
 from barnabas.core.chance import random_uuid
 from barnabas.core.config.log_config import LogConfig
-from barnabas.core.errors import ConfigError, ErrorCode, Refused
+from barnabas.core.errors import ConfigError, ErrorCode, LogDirFault, Refused
 from barnabas.core.ids import TopicId
 from barnabas.protocol.record_batch import MAGIC_AT
 from barnabas.storage import names
@@ -728,6 +728,25 @@ def test_a_log_moves_to_another_directory(tmp_path: Path) -> None:
     assert values(found) == [b"x", b"y", b"z"]
     assert found.topic_id == TOPIC_ID
     again.manager.shutdown()
+
+
+def test_a_copy_without_a_descriptor_for_its_topic_id_gets_it_before_it_takes_the_place_of_its_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was refused, and left on disk: the next start took it for a copy, and the log that had moved was of no topic."""
+    broker = Broker(tmp_path / "a", tmp_path / "b")
+    manager = broker.manager
+    manager.prefer_dir(tp("t"), str(tmp_path / "a"))
+    manager.get_or_create(tp("t"), topic_id=TOPIC_ID)
+    manager.prefer_dir(tp("t"), str(tmp_path / "b"))
+    with monkeypatch.context() as patch:
+        patch.setattr("barnabas.storage.log.write_partition_metadata", has_no_descriptor)
+        future = manager.get_or_create_future(tp("t"))
+        with pytest.raises(LogDirFault):
+            manager.swap_future(tp("t"))
+    assert manager.get_future(tp("t")) is future
+    assert manager.swap_future(tp("t")).topic_id == TOPIC_ID
+    manager.shutdown()
 
 
 def test_segments_that_left_a_copy_before_it_took_the_place_of_its_log_are_deleted(tmp_path: Path) -> None:

@@ -454,6 +454,25 @@ def test_disk_that_fails_before_a_copy_is_safe_leaves_the_old_log_aside(tmp_path
     asyncio.run(run())
 
 
+def test_copy_beside_the_log_that_a_start_goes_on_with_is_deleted(tmp_path: Path) -> None:
+    """A kill during a move back, before the log of the move there was deleted. The copy could not have its name, and the
+    directory went offline."""
+
+    async def run() -> None:
+        before = Mover(tmp_path)
+        before.broker.manager.prefer_dir(tp("t"), before.b)
+        before.broker.manager.get_or_create_future(tp("t"))
+        before.broker.kill()
+        (tmp_path / "a" / "t-0").rename(tmp_path / "b" / "t-0")
+        mover = Mover(tmp_path)
+        mover.moves.leadership_changed([mover.partition], [])
+        assert mover.broker.manager.get_future(tp("t")) is None
+        assert not mover.tasks and mover.broker.failed == []
+        mover.broker.kill()
+
+    asyncio.run(run())
+
+
 def test_log_stays_until_a_broker_that_is_out_of_descriptors_can_sync_its_copy(tmp_path: Path) -> None:
     async def run() -> None:
         disk = FailingDisk()
