@@ -6,6 +6,7 @@ from typing import NamedTuple
 from tests.simulation.storage_damage import DamagedWorld, KilledWorld, RepairedWorld, RottenWorld, SwappedWorld
 from tests.simulation.storage_follow import CutBackWorld, GarbledWorld, ManySegmentsWorld
 from tests.simulation.storage_moments import (
+    AbortedKeysWorld,
     AbortedWorld,
     FailingWorld,
     FlushingWorld,
@@ -63,6 +64,7 @@ def _later(rest: int, *, is_journaled: bool) -> Kind | None:
         20: Kind(RewrittenWorld, RewrittenWorld.run_rewrites, 20, False),
         21: Kind(FlushingWorld, FlushingWorld.run_flushes, 20, is_journaled),
         25: Kind(AbortedWorld, AbortedWorld.run_aborts, 25, False),
+        39: Kind(AbortedKeysWorld, AbortedKeysWorld.run_aborted_keys, 10, is_journaled),
         35: Kind(UnlinkedWorld, UnlinkedWorld.run_unlinks, 80, False),
         33: Kind(PoorWorld, PoorWorld.run_poor, 40, is_journaled),
         22: Kind(PoorCleanerWorld, PoorCleanerWorld.run_poor_compactions, 10, is_journaled),

@@ -12,7 +12,7 @@ from tests.simulation.disk_files import SYNC, Dir, File
 from tests.simulation.storage_ledger import Ledger, Promise
 from tests.simulation.storage_moves import OTHER, MovingWorld
 from tests.simulation.storage_scarce import FallibleWorld, ScarceWorld
-from tests.simulation.storage_world import CONFIGS, PLAIN, ROOT, Crash, StorageWorld
+from tests.simulation.storage_world import COMPACTED, CONFIGS, PLAIN, ROOT, Crash, StorageWorld
 
 
 class HastyWorld(MovingWorld):
@@ -255,6 +255,28 @@ class AbortedWorld(StorageWorld):
         values = [self.rng.randbytes(20) for _ in range(self.rng.randint(1, 3))]
         marker = self.begin_transaction(values)
         self.append_data(PLAIN, self.log(PLAIN), self.ledgers[PLAIN], marker, Origin.COORDINATOR)
+
+
+class AbortedKeysWorld(StorageWorld):
+    """Keys have a value, and then one that is aborted: compaction keeps the first."""
+
+    def run_aborted_keys(self, rounds: int) -> None:
+        rng = self.rng
+        for _ in range(rounds):
+            log, ledger = self.log(COMPACTED), self.ledgers[COMPACTED]
+            for _ in range(rng.randint(3, 6)):
+                self.append_data(COMPACTED, log, ledger, self._keyed(), Origin.CLIENT)
+                if rng.random() < 0.6:
+                    key = b"k%d" % rng.randrange(6)
+                    marker = self.begin_transaction([rng.randbytes(20)], partition=COMPACTED, key=key)
+                    self.append_data(COMPACTED, log, ledger, marker, Origin.COORDINATOR)
+                log.roll(self.clock.now_ms())
+            log.update_high_watermark(log.log_end_offset)
+            self.durable(COMPACTED)
+            for _ in range(20):
+                self.clock_runs(500)
+                self.threads.run_pending()
+            self.restart(rng.choice(("power", "kill", "clean")))
 
 
 class UnlinkedWorld(AbortedWorld):

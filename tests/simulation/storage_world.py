@@ -417,9 +417,11 @@ class StorageWorld:
         if gap:
             ledger.gaps.add(sent.header.base_offset)
 
-    def begin_transaction(self, values: Sequence[bytes]) -> bytes:
+    def begin_transaction(
+        self, values: Sequence[bytes], *, partition: TopicPartition = PLAIN, key: bytes = b"k"
+    ) -> bytes:
         """Of a producer that writes nothing else. Answers with the marker that aborts it."""
-        log, ledger, now_ms = self.log(PLAIN), self.ledgers[PLAIN], self.clock.now_ms()
+        log, ledger, now_ms = self.log(partition), self.ledgers[partition], self.clock.now_ms()
         entry = log.producers.entry(_TRANSACTIONAL)
         known = ledger.producer_epochs
         epoch = entry.producer_epoch if entry is not None else known.get(_TRANSACTIONAL, -1) + 1
@@ -431,8 +433,8 @@ class StorageWorld:
             transactional=True,
         )
         for value in values:
-            builder.append(b"k", value, timestamp=now_ms)
-        self.append_data(PLAIN, log, ledger, bytes(builder.build()), Origin.CLIENT)
+            builder.append(key, value, timestamp=now_ms)
+        self.append_data(partition, log, ledger, bytes(builder.build()), Origin.CLIENT)
         marker = end_txn_marker(
             commit=False, coordinator_epoch=0, producer_id=_TRANSACTIONAL, producer_epoch=epoch, timestamp=now_ms
         )

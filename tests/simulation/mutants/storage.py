@@ -177,6 +177,7 @@ MUTANTS = [
         "            found.extend(txn for txn in index.entries() if txn.first_offset < job.end_offset)\n",
         "            found.extend(())\n",
         world="storage",
+        test="unit/storage/cleaner/test_compaction.py::test_aborted_records_go_and_their_marker_after_them",
     ),
     Mutant(
         "a truncation to the high watermark leaves ended transactions unstable",

@@ -394,7 +394,7 @@ MUTANTS = [
         "await self._on_thread(lambda: snapshot.disk.read_file(snapshot.path))\n",
         finding="tier reading 6",
         test="unit/storage/manager/test_moves.py::test_log_that_begins_in_the_tier_moves_with_what_it_knows_of_it",
-        why="no whole broker of the simulation runs out of descriptors",
+        why="brokers that run out of descriptors have no tiered logs",
     ),
     Mutant(
         "segments that no descriptor was free to delete stay until the next start",
