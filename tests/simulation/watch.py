@@ -148,6 +148,11 @@ class Watch:
             self._look_at_rest(process, partition)
         if machine.is_leader:
             self._look_at_leader(process, partition, behind)
+            if log.epochs.latest_epoch != machine.leader_epoch:
+                self._broken(
+                    "a leader's log knows its epoch",
+                    f"{tp} on {process.name}: {machine.leader_epoch}, its log {log.epochs.latest_epoch}",
+                )
             if committed > log.recovery_point and self._is_flushed:
                 self._broken(
                     "what is committed is on its leader's disk",

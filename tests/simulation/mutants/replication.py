@@ -398,7 +398,7 @@ MUTANTS = [
         "                    future.assign_epoch_start(latest.epoch, latest.start_offset)\n",
         "                    pass\n",
         finding="seed 90",
-        profile="ambushes",
+        profile="moves",
         test="unit/storage/manager/test_moves.py::test_leader_epoch_without_a_record_moves_with_its_log",
     ),
 ]
