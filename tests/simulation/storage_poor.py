@@ -172,14 +172,7 @@ class PoorCleanerWorld(StorageWorld):
     def run_poor_compactions(self, rounds: int) -> None:
         rng = self.rng
         for _ in range(rounds):
-            log, ledger = self.log(COMPACTED), self.ledgers[COMPACTED]
-            for _ in range(rng.randint(3, 6)):
-                for _ in range(rng.randint(1, 4)):
-                    self.append_data(COMPACTED, log, ledger, self._keyed(), Origin.CLIENT)
-                log.roll(self.clock.now_ms())
-            log.flusher.flush()
-            self.threads.run_pending()
-            log.update_high_watermark(log.log_end_offset)
+            self.write_keys()
             for _ in range(40):
                 self.clock_runs(300)
                 for _ in range(rng.randint(1, 4)):

@@ -248,14 +248,7 @@ class StorageWorld:
         """Compactions that are cut off where segments take the place of others; or their recovery is, after that."""
         rng = self.rng
         for _ in range(rounds):
-            log, ledger = self.log(COMPACTED), self.ledgers[COMPACTED]
-            for _ in range(rng.randint(3, 6)):
-                for _ in range(rng.randint(1, 4)):
-                    self.append_data(COMPACTED, log, ledger, self._keyed(), Origin.CLIENT)
-                log.roll(self.clock.now_ms())
-            log.flusher.flush()
-            self.threads.run_pending()
-            log.update_high_watermark(log.log_end_offset)
+            self.write_keys()
             self.manager.checkpoint("recovery-point-offset-checkpoint")
             self.threads.run_pending()
             # Between two syncs of the directory, or before one of them.
@@ -272,6 +265,17 @@ class StorageWorld:
                     self.restart_and_lose_power(rng.randint(1, 10 if self.crash_kinds == (SYNC,) else 30))
             self.restart("power")
             self.crash_kinds = EVERYTHING
+
+    def write_keys(self) -> None:
+        """Some segments of the compacted log, on disk and committed."""
+        rng, log, ledger = self.rng, self.log(COMPACTED), self.ledgers[COMPACTED]
+        for _ in range(rng.randint(3, 6)):
+            for _ in range(rng.randint(1, 4)):
+                self.append_data(COMPACTED, log, ledger, self._keyed(), Origin.CLIENT)
+            log.roll(self.clock.now_ms())
+        log.flusher.flush()
+        self.threads.run_pending()
+        log.update_high_watermark(log.log_end_offset)
 
     def _keyed(self) -> bytes:
         """One record, with one of few keys."""

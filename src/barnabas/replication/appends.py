@@ -14,7 +14,6 @@ from barnabas.core.ids import Offset, TopicPartition
 from barnabas.replication.delayed import DelayedProduce
 from barnabas.replication.early_batches import EarlyBatches, nameless
 from barnabas.replication.hosted import HostedPartitions
-from barnabas.replication.log_waits import DESCRIPTOR_WAIT_S
 from barnabas.replication.partition import Partition
 from barnabas.runtime import descriptors
 from barnabas.storage.log_types import InvalidRecords, Origin, RecordError
@@ -203,7 +202,7 @@ class Appends:
                 self.when_replicated(partition, end, leadership, on_committed)
             elif isinstance(error, LogDirFault) and descriptors.are_exhausted(error.cause):
                 # The disk is well, and the record may be on others already: it will be committed.
-                self._hosted.timers.call_later(DESCRIPTOR_WAIT_S, flush)
+                self._hosted.timers.call_later(descriptors.WAIT_S, flush)
             else:
                 on_committed(ErrorCode.KAFKA_STORAGE_ERROR)
 

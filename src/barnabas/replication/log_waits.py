@@ -14,8 +14,6 @@ Where = TypeVar("Where", contravariant=True)
 
 #: How often a read waits for an index that is being rebuilt: once is enough, unless the new one is damaged too.
 REPAIRS_AWAITED: Final = 3
-#: The pause before a read is tried again that got no descriptor.
-DESCRIPTOR_WAIT_S: Final = 1.0
 
 
 async def read_log(log: Log, offset: int, *, max_bytes: int, max_offset: int) -> ReadResult:
@@ -35,7 +33,7 @@ async def read_log(log: Log, offset: int, *, max_bytes: int, max_offset: int) ->
         except LogDirFault as fault:
             if not descriptors.are_exhausted(fault.cause):
                 raise
-            await asyncio.sleep(DESCRIPTOR_WAIT_S)
+            await asyncio.sleep(descriptors.WAIT_S)
 
 
 class Cut(Protocol[Where]):

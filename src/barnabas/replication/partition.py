@@ -21,7 +21,7 @@ from barnabas.core.words import (
     READ_COMMITTED,
 )
 from barnabas.replication.fetch_session_cache import CachedPartition, FetchSession
-from barnabas.replication.log_waits import DESCRIPTOR_WAIT_S, cut
+from barnabas.replication.log_waits import cut
 from barnabas.replication.machine import PartitionMachine
 from barnabas.replication.reads import DivergingEpoch, FetchParams, PartitionRead, TieredRead
 from barnabas.replication.state import FetchRecorded, PartitionLeadership, ProposeIsr, Role
@@ -239,7 +239,7 @@ class Partition:
             error = await outcome.get()
             if not isinstance(error, LogDirFault) or not descriptors.are_exhausted(error.cause):
                 return
-            await asyncio.sleep(DESCRIPTOR_WAIT_S)
+            await asyncio.sleep(descriptors.WAIT_S)
 
     async def truncate_to(self, offset: int, *, is_wanted: Callable[[], bool]) -> None:
         """Drop what the leader has not got; nothing if `is_wanted` says no by then, or the log has been moved meanwhile."""

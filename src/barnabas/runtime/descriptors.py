@@ -16,6 +16,8 @@ SOFT_LIMIT_MAX = 1_048_576
 PER_CONNECTION = 2
 #: Descriptors of a segment that is open: its log and the maps of its two indexes.
 PER_SEGMENT = 3
+#: The pause before something is tried again for which no descriptor was free.
+WAIT_S = 1.0
 
 
 def limit() -> int:

@@ -5,7 +5,6 @@ Owner: the event loop. Files are deleted on threads, which touch nothing but the
 
 import logging
 from collections.abc import Callable
-from typing import Final
 
 from barnabas.core.errors import BrokenInvariant, LogDirFault
 from barnabas.runtime import descriptors
@@ -16,9 +15,6 @@ from barnabas.storage.log_state import LogState
 from barnabas.storage.segment import Segment
 
 logger = logging.getLogger(__name__)
-
-#: The pause before something is written or synced again for which no descriptor was free.
-RETRY_S: Final = 1.0
 
 
 class LogSegments:
@@ -127,7 +123,7 @@ class LogSegments:
                     # The disk is well. What is half done would wait for the next start under names that the cleaner does not
                     # look for, or in the way of its next work.
                     state.report(error)
-                    state.env.timers.call_later(RETRY_S, lambda: sync_then(step))
+                    state.env.timers.call_later(descriptors.WAIT_S, lambda: sync_then(step))
                     return
                 try:
                     if error is not None:
@@ -210,7 +206,7 @@ class LogSegments:
 
         def done(error: BaseException | None) -> None:
             if isinstance(error, OSError) and descriptors.are_exhausted(error):
-                env.timers.call_later(RETRY_S, delete)  # the disk is well, and nobody else would delete them
+                env.timers.call_later(descriptors.WAIT_S, delete)  # the disk is well, and nobody else would delete them
             elif isinstance(error, OSError):
                 logger.error("deletion of segments of %s failed: %s", partition, error)
                 env.on_fault(LogDirFault(log_dir, error))

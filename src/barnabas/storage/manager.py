@@ -24,7 +24,6 @@ from barnabas.storage.environment import Done, LogEnvironment
 from barnabas.storage.index_repair import IndexRepairs
 from barnabas.storage.log import Log
 from barnabas.storage.log_dir import LogDir
-from barnabas.storage.log_segments import RETRY_S
 from barnabas.storage.manager_load import load_dirs
 from barnabas.storage.manager_moves import OldLogs, put_one_aside
 from barnabas.storage.manager_settings import ManagerSettings
@@ -354,7 +353,7 @@ class LogManager:
         def forgotten(path: str, error: BaseException | None) -> None:
             nonlocal left
             if isinstance(error, OSError) and descriptors.are_exhausted(error):
-                self._env.timers.call_later(RETRY_S, lambda: save(path))
+                self._env.timers.call_later(descriptors.WAIT_S, lambda: save(path))
                 return
             # A directory that has failed, which has been reported, takes no log before the next start, which looks again.
             left -= 1
@@ -397,7 +396,7 @@ class LogManager:
             elif isinstance(error, FileNotFoundError):
                 logger.info("%s was already deleted", path)
             elif isinstance(error, OSError) and descriptors.are_exhausted(error):
-                self._env.timers.call_later(RETRY_S, work)
+                self._env.timers.call_later(descriptors.WAIT_S, work)
             elif isinstance(error, OSError):
                 self.handle_fault(LogDirFault(log_dir, error))
             else:

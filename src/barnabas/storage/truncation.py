@@ -14,7 +14,7 @@ from barnabas.runtime import descriptors
 from barnabas.storage.epoch_cache import EpochEntry, KeptEpochs
 from barnabas.storage.log_flush import LogFlusher
 from barnabas.storage.log_read import LogReader
-from barnabas.storage.log_segments import RETRY_S, LogSegments
+from barnabas.storage.log_segments import LogSegments
 from barnabas.storage.log_state import LogState
 from barnabas.storage.log_tier import TierStart, keep_epochs
 from barnabas.storage.producer_replay import Replay, UnreadableSnapshot, plan_replay
@@ -180,7 +180,7 @@ class LogTruncator:
         def saved(error: BaseException | None) -> None:
             if isinstance(error, OSError) and descriptors.are_exhausted(error) and not state.is_closed:
                 # The disk is well. The log may have begun anew by now: told that it has not, somebody would go on with it.
-                state.env.timers.call_later(RETRY_S, lambda: self._save_then(then))
+                state.env.timers.call_later(descriptors.WAIT_S, lambda: self._save_then(then))
                 return
             # A failed directory has been reported already.
             then(state.storage_error() if state.is_closed or error is not None else None)

@@ -369,7 +369,7 @@ MUTANTS = [
         "a deleted log is forgotten before there is a descriptor for the checkpoints",
         "storage/manager.py",
         "            if isinstance(error, OSError) and descriptors.are_exhausted(error):\n"
-        "                self._env.timers.call_later(RETRY_S, lambda: save(path))\n"
+        "                self._env.timers.call_later(descriptors.WAIT_S, lambda: save(path))\n"
         "                return\n",
         "",
         finding="tier reading 4",
@@ -399,7 +399,7 @@ MUTANTS = [
     Mutant(
         "segments that no descriptor was free to delete stay until the next start",
         "storage/log_segments.py",
-        "                env.timers.call_later(RETRY_S, delete)  # the disk is well, and nobody else would delete them\n",
+        "                env.timers.call_later(descriptors.WAIT_S, delete)  # the disk is well, and nobody else would delete them\n",
         "                return\n",
         finding="tier reading 8",
         profile="scarce",
@@ -409,7 +409,7 @@ MUTANTS = [
     Mutant(
         "a deleted topic that no descriptor was free to remove takes its room until the next start",
         "storage/manager.py",
-        "                self._env.timers.call_later(RETRY_S, work)\n",
+        "                self._env.timers.call_later(descriptors.WAIT_S, work)\n",
         "                return\n",
         finding="tier reading 8",
         profile="scarce",

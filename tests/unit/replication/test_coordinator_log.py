@@ -106,7 +106,7 @@ class FullProcess(Disk):
 
 def test_load_waits_for_a_descriptor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its groups had no coordinator until the next election: the disk is well, so nobody is elected."""
-    monkeypatch.setattr("barnabas.replication.log_waits.DESCRIPTOR_WAIT_S", 0.001)
+    monkeypatch.setattr("barnabas.runtime.descriptors.WAIT_S", 0.001)
 
     async def main() -> None:
         disk = FullProcess()

@@ -55,15 +55,21 @@ def test_answer_for_a_replica_that_was_deleted_meanwhile_is_dropped():
     asyncio.run(run())
 
 
+def lagged_behind():
+    """A leader whose follower lacks a record, and its partition."""
+    machine = PartitionMachine(local_broker=1, replica_lag_time_max_ms=100)
+    state = PartitionLeadership(leader=1, leader_epoch=5, isr=(1, 2), partition_epoch=10, replicas=(1, 2))
+    machine.become_leader(state, log_end=0, now_ms=0)
+    machine.record_append(1, 0)
+    partition = Partition(ORDERS, machine, ManualClock(), on_high_watermark=lambda _: None)
+    partition.topic_id = TOPIC_ID
+    partition.log = SimpleNamespace(log_end_offset=1)
+    return machine, partition
+
+
 def test_shrunk_isrs_and_refused_changes_are_counted():
     async def run(error_code):
-        machine = PartitionMachine(local_broker=1, replica_lag_time_max_ms=100)
-        state = PartitionLeadership(leader=1, leader_epoch=5, isr=(1, 2), partition_epoch=10, replicas=(1, 2))
-        machine.become_leader(state, log_end=0, now_ms=0)
-        machine.record_append(1, 0)
-        partition = Partition(ORDERS, machine, ManualClock(), on_high_watermark=lambda _: None)
-        partition.topic_id = TOPIC_ID
-        partition.log = SimpleNamespace(log_end_offset=1)
+        machine, partition = lagged_behind()
         settled, registry = asyncio.Event(), Registry()
 
         async def controller(request):
@@ -98,13 +104,7 @@ def test_shrunk_isrs_and_refused_changes_are_counted():
 
 def test_change_that_the_controller_could_not_make_is_sent_again_after_a_pause():
     async def run():
-        machine = PartitionMachine(local_broker=1, replica_lag_time_max_ms=100)
-        state = PartitionLeadership(leader=1, leader_epoch=5, isr=(1, 2), partition_epoch=10, replicas=(1, 2))
-        machine.become_leader(state, log_end=0, now_ms=0)
-        machine.record_append(1, 0)
-        partition = Partition(ORDERS, machine, ManualClock(), on_high_watermark=lambda _: None)
-        partition.topic_id = TOPIC_ID
-        partition.log = SimpleNamespace(log_end_offset=1)
+        machine, partition = lagged_behind()
         requests, asked_twice = [], asyncio.Event()
 
         async def controller(request):

@@ -564,7 +564,7 @@ def test_follower_that_has_no_descriptor_to_flush_with_acknowledges_when_it_has_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its next fetch tells the leader that it has the records, and the leader counts on that."""
-    monkeypatch.setattr("barnabas.replication.partition.DESCRIPTOR_WAIT_S", 0)
+    monkeypatch.setattr("barnabas.runtime.descriptors.WAIT_S", 0)
 
     async def run() -> None:
         disk = ScarceDisk()
