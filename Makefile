@@ -35,7 +35,7 @@ test: $(READY) $(VENV)/.tests-compiled ## The whole suite, in random order, on f
 # Every process of pytest collects all tests: without this each would compile all of them by itself.
 $(VENV)/.tests-compiled: $(READY) $(shell find src tests -name '*.py')
 	@$(BIN)/python -m compileall -q -j 0 src
-	@for part in tests/unit "tests/spark tests/scenarios tests/simulation tests/registry tests/console"; do \
+	@for part in tests/unit "tests/scenarios/spark tests/scenarios tests/simulation tests/scenarios/registry tests/scenarios/console"; do \
 		$(BIN)/python -m pytest --collect-only -qq $$part >/dev/null & \
 	done; wait
 	@touch $@
@@ -49,7 +49,7 @@ soak: $(READY) ## Tests that take minutes: pipelines and the exactly-once chain 
 
 coverage: $(READY) ## Which lines the fast tests reach: a table here, pages in htmlcov/. Shown, not a gate
 	rm -f .coverage .coverage.*
-	$(BIN)/python -m coverage run -m pytest -p no:randomly --timeout 600 $(if $(findstring tests/,$(TESTS)),,tests/unit tests/registry) $(TESTS)
+	$(BIN)/python -m coverage run -m pytest -p no:randomly --timeout 600 $(if $(findstring tests/,$(TESTS)),,tests/unit tests/scenarios/registry) $(TESTS)
 	$(BIN)/python -m coverage combine --quiet
 	$(BIN)/python -m coverage html --quiet
 	$(BIN)/python -m coverage report --skip-covered --sort=cover | tail -60

@@ -16,21 +16,25 @@ import hypothesis
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
-SPARK = "tests/spark/"
+SPARK = "tests/scenarios/spark/"
 #: What their tests share costs more than they do. Spark's, all in one process, would be the last to end by minutes.
-APPLICATIONS = ("tests/spark/test_spark_examples", "tests/spark/test_spark_pipeline", "tests/spark/test_spark_streams")
+APPLICATIONS = (
+    "tests/scenarios/spark/test_spark_examples",
+    "tests/scenarios/spark/test_spark_pipeline",
+    "tests/scenarios/spark/test_spark_streams",
+)
 TOGETHER = dict.fromkeys(APPLICATIONS, "applications of Spark") | {
     scope: scope
     for scope in (
         SPARK,
         "tests/unit/spark/",
-        "tests/registry/",
+        "tests/scenarios/registry/",
         "tests/scenarios/groups/",
         "tests/scenarios/link/",
         "tests/scenarios/tiered/",
     )
 }
-REAL_PROCESSES = (SPARK, "tests/scenarios/", "tests/console/", "tests/registry/")
+REAL_PROCESSES = (SPARK, "tests/scenarios/", "tests/scenarios/console/", "tests/scenarios/registry/")
 SIMULATION = "tests/simulation/"
 #: Each of these is as long as whole modules are, and shares nothing: every one goes where there is room.
 LONG = (
@@ -40,11 +44,16 @@ LONG = (
     "tests/scenarios/transactions/test_money_transfer.py",
     "tests/simulation/test_simulation.py",
     "tests/simulation/test_mutants.py::test_mutant_is_noticed",
-    "tests/unit/broker/test_foreign_znodes.py",
+    "tests/unit/broker/compose/test_foreign_znodes.py",
 )
 #: Spark's two processes keep two cores busy by themselves: beside them run the tests that mostly wait, and only then those of
 #: the simulation, which compute. What takes milliseconds comes last, so that all processes end together.
-WAITING = (*REAL_PROCESSES, "tests/unit/broker/test_foreign_znodes.py", "tests/unit/server/", "tests/unit/tiered/")
+WAITING = (
+    *REAL_PROCESSES,
+    "tests/unit/broker/compose/test_foreign_znodes.py",
+    "tests/unit/broker/server/",
+    "tests/unit/broker/features/tiered/",
+)
 FIRST = (SPARK, tuple(TOGETHER), WAITING, SIMULATION)
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -20,8 +20,8 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from barnabas.base.config.properties import format_properties
 from barnabas.cli.local_cluster import LocalCluster
-from barnabas.core.config.properties import format_properties
 from bench import as_installed
 from bench.kafka import ApacheKafka, cpu_seconds, resident_mb
 from bench.limits import machine_limits
@@ -248,7 +248,7 @@ def our_start_s(zookeeper: str, number: int, folder: str) -> float:
                 "zookeeper.connect": f"{zookeeper}/start-{number}"}  # fmt: skip
     with open(file, "w") as out:
         out.write(format_properties(settings))
-    command = [sys.executable, "-m", "barnabas.process", file]
+    command = [sys.executable, "-m", "barnabas.broker.process", file]
     began = time.monotonic()
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=as_installed(f"{folder}/bytecode")

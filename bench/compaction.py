@@ -23,16 +23,16 @@ from typing import IO
 
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from barnabas.core.config.log_config import CLEANUP_COMPACT, LogConfig
-from barnabas.protocol.compression import Codec
-from barnabas.protocol.records import BatchBuilder
-from barnabas.storage.cleaner.job import CleanJob, CleanStats, Finished, GroupCleaned, decode_report
-from barnabas.storage.cleaner.planning import clean_job, dirty_range
-from barnabas.storage.cleaner.process import WORKER_COMMAND
-from barnabas.storage.cleaner.settings import CleanerSettings
-from barnabas.storage.cleaner.worker import LENGTH, frame
-from barnabas.storage.environment import LogEnvironment
-from barnabas.storage.recovery import open_log
+from barnabas.base.config.log_config import CLEANUP_COMPACT, LogConfig
+from barnabas.broker.storage.cleaner.job import CleanJob, CleanStats, Finished, GroupCleaned, decode_report
+from barnabas.broker.storage.cleaner.planning import clean_job, dirty_range
+from barnabas.broker.storage.cleaner.process import WORKER_COMMAND
+from barnabas.broker.storage.cleaner.settings import CleanerSettings
+from barnabas.broker.storage.cleaner.worker import LENGTH, frame
+from barnabas.broker.storage.environment import LogEnvironment
+from barnabas.broker.storage.recovery import open_log
+from barnabas.wire.compression import Codec
+from barnabas.wire.records import BatchBuilder
 from bench.kafka import ApacheKafka
 from bench.limits import machine_limits
 from bench.report import Row, announce, write_report

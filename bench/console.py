@@ -25,12 +25,12 @@ import httpx
 import psutil
 from confluent_kafka import Producer
 
+from barnabas.base.ids import TopicPartition
 from barnabas.cli.local_cluster import LocalCluster
 from barnabas.client.admin.groups import CommittedOffset, commit_offsets
 from barnabas.client.admin.topics import NewTopic, create_topics
 from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.config import client_config
-from barnabas.core.ids import TopicPartition
 from bench.kafka import cpu_seconds
 from bench.report import RESULTS
 

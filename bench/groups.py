@@ -16,21 +16,21 @@ from typing import Final, TypeVar
 
 from confluent_kafka import Consumer, TopicPartition
 
+from barnabas.base.errors import ErrorCode
 from barnabas.cli.local_cluster import LocalCluster
-from barnabas.core.errors import ErrorCode
-from barnabas.protocol import codec, frame
-from barnabas.protocol.messages.base import ApiMessage
-from barnabas.protocol.messages.consumer_protocol_assignment import ConsumerProtocolAssignment
-from barnabas.protocol.messages.consumer_protocol_subscription import ConsumerProtocolSubscription
-from barnabas.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
-from barnabas.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
-from barnabas.protocol.messages.offset_commit import (
+from barnabas.wire import codec, frame
+from barnabas.wire.messages.base import ApiMessage
+from barnabas.wire.messages.consumer_protocol_assignment import ConsumerProtocolAssignment
+from barnabas.wire.messages.consumer_protocol_subscription import ConsumerProtocolSubscription
+from barnabas.wire.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
+from barnabas.wire.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
+from barnabas.wire.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
     OffsetCommitResponse,
 )
-from barnabas.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment, SyncGroupResponse
+from barnabas.wire.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment, SyncGroupResponse
 from bench.broker import Target, create_topic
 from bench.kafka import ApacheKafka, cpu_seconds
 from bench.limits import machine_limits

@@ -23,12 +23,12 @@ from confluent_kafka.admin import AdminClient
 from tests.interop.kraft import KraftCluster
 from tests.interop.maven import classpath
 
+from barnabas.base import ids
 from barnabas.cli.local_cluster import LocalCluster
 from barnabas.client.admin import links
 from barnabas.client.admin.partitions import alter_reassignments
 from barnabas.client.blocking import BlockingClient, drive
 from barnabas.client.config import client_config
-from barnabas.core import ids
 from bench.broker import Load, Target, create_topic, measure_produce, payload
 from bench.kafka import cpu_seconds
 from bench.limits import Limit, machine_limits

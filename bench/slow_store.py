@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Iterable
 
-from barnabas.tiered.store import FilePart, Store
+from barnabas.broker.features.tiered.store import FilePart, Store
 
 DELAY_S = 0.02
 

@@ -1,7 +1,7 @@
 """Python workers of Spark for which requests to an object store take longer, as they do for the broker of `bench.tiered`."""
 
+from barnabas.broker.features.tiered.store import open_store
 from barnabas.spark import daemon, tier_plan, tier_reads
-from barnabas.tiered.store import open_store
 from bench.slow_store import Slow
 
 

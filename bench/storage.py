@@ -22,11 +22,11 @@ from pathlib import Path
 
 from crc32c import crc32c
 
-from barnabas.core.config.log_config import LogConfig
-from barnabas.protocol.records import BatchBuilder
-from barnabas.storage.environment import LogEnvironment
-from barnabas.storage.log import Log
-from barnabas.storage.recovery import open_log
+from barnabas.base.config.log_config import LogConfig
+from barnabas.broker.storage.environment import LogEnvironment
+from barnabas.broker.storage.log import Log
+from barnabas.broker.storage.recovery import open_log
+from barnabas.wire.records import BatchBuilder
 
 CONFIG = LogConfig(segment_bytes=1 << 30)
 NOW_MS = 1_700_000_000_000

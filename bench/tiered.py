@@ -22,15 +22,15 @@ from pathlib import Path
 import psutil
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from barnabas.broker import Broker
+from barnabas.base.ids import TopicPartition
+from barnabas.base.words import EARLIEST_LOCAL, LATEST_TIERED
+from barnabas.broker.compose import Broker
+from barnabas.broker.features.tiered.store import open_store
+from barnabas.broker.server.platform import Platform
 from barnabas.cli.local_cluster import LocalCluster
 from barnabas.client.admin.partitions import list_offsets
 from barnabas.client.blocking import BlockingClient, drive
 from barnabas.client.config import client_config
-from barnabas.core.ids import TopicPartition
-from barnabas.core.words import EARLIEST_LOCAL, LATEST_TIERED
-from barnabas.server.platform import Platform
-from barnabas.tiered.store import open_store
 from bench.broker import Load, Target, measure_consume, measure_produce
 from bench.memory import touched_memory
 from bench.report import Row, write_report

@@ -12,8 +12,8 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
-from barnabas.auth.authority import LocalAuthority
 from barnabas.cli.local_cluster import LocalCluster
+from barnabas.wire.auth.authority import LocalAuthority
 from bench.broker import Load, Target, create_topic, measure_consume, measure_produce
 from bench.kafka import ApacheKafka, free_port
 from bench.report import Row, write_report

@@ -36,7 +36,7 @@ import maven  # noqa: E402
 from zk_process import four_letter_word  # noqa: E402
 from zk_raw import RawClient, create, set_data, watched  # noqa: E402
 
-from barnabas.coordination.embedded.wire import Op  # noqa: E402
+from barnabas.zookeeper.wire import Op  # noqa: E402
 from bench import as_installed  # noqa: E402
 
 APACHE = "Apache ZooKeeper 3.8.4"

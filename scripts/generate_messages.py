@@ -1,4 +1,4 @@
-"""Writes src/barnabas/protocol/messages/<api>.py from the message schemas that kio carries.
+"""Writes src/barnabas/wire/messages/<api>.py from the message schemas that kio carries.
 
 kio (a development dependency) has one frozen class for each struct *and version*. Here the versions of a struct are laid over
 each other: one class, each field with the range of versions that has it, in the one order that agrees with all of them.
@@ -30,7 +30,7 @@ from kio.index import load_entity_schema
 from kio.schema.index import api_key_map, schema_name_map
 from kio.static.constants import EntityType
 
-TARGET = Path(__file__).resolve().parent.parent / "src/barnabas/protocol/messages"
+TARGET = Path(__file__).resolve().parent.parent / "src/barnabas/wire/messages"
 
 #: Schemas without an API key that a broker in ZooKeeper mode has a use for. The rest is KRaft's.
 DATA_SCHEMAS = (
@@ -326,7 +326,7 @@ class ModuleSource:
 
     def text(self) -> str:
         lines = [f'"""{self._first_line}"""', "", "from typing import ClassVar", ""]
-        lines.append(f"from barnabas.protocol.messages.base import {', '.join(sorted(self._helpers))}")
+        lines.append(f"from barnabas.wire.messages.base import {', '.join(sorted(self._helpers))}")
         return "\n".join(lines) + "\n\n\n" + "\n\n\n".join(self._classes) + "\n"
 
 

@@ -8,14 +8,14 @@ import argparse
 import sys
 from pathlib import Path
 
-from barnabas.protocol.versions import API, INTER_BROKER, KRAFT_ONLY
+from barnabas.wire.versions import API, INTER_BROKER, KRAFT_ONLY
 
 TARGET = Path(__file__).resolve().parent.parent / "docs/protocol.md"
 
 HEAD = """\
 # Protocol
 
-Kafka's wire protocol, as `barnabas.protocol.versions` has it. Written by `scripts/generate_protocol_doc.py`: do not edit.
+Kafka's wire protocol, as `barnabas.wire.versions` has it. Written by `scripts/generate_protocol_doc.py`: do not edit.
 
 What a broker advertises is the rows below for which it has handlers. "Flexible from" is the first version with compact types
 and tagged fields ([KIP-482](https://cwiki.apache.org/confluence/display/KAFKA/KIP-482)); a dash means that no version has
@@ -43,7 +43,7 @@ def page() -> str:
         ]
         rows.append(
             f"| {key} | {api.name} | {api.min_version}-{api.max_version} | {flexible[0]} | {flexible[1]} "
-            f"| `{api.request_class.__module__.removeprefix('barnabas.protocol.')}` |\n"
+            f"| `{api.request_class.__module__.removeprefix('barnabas.wire.')}` |\n"
         )
 
     def names(keys: frozenset[int]) -> str:

@@ -4,8 +4,8 @@ import heapq
 from collections import deque
 from collections.abc import Callable
 
-from barnabas.runtime.timers import Timer
-from barnabas.storage.environment import Done, InlineThreads, Work
+from barnabas.broker.runtime.timers import Timer
+from barnabas.broker.storage.environment import Done, InlineThreads, Work
 
 
 class ManualClock:

@@ -3,9 +3,9 @@
 import asyncio
 from collections.abc import Callable, Sequence
 
-from barnabas.core.errors import ErrorCode, Refused
-from barnabas.runtime.internal_log import Replay
-from barnabas.runtime.machine import KeyValue, Marker, Producer, ReplayedRecord
+from barnabas.base.errors import ErrorCode, Refused
+from barnabas.broker.runtime.internal_log import Replay
+from barnabas.broker.runtime.machine import KeyValue, Marker, Producer, ReplayedRecord
 
 
 class MemoryLog:

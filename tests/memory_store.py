@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from barnabas.tiered.store import FilePart, ObjectMissing, StoreFault
+from barnabas.broker.features.tiered.store import FilePart, ObjectMissing, StoreFault
 
 
 def _read(path: str, size_bytes: int) -> bytes:

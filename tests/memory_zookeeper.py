@@ -6,8 +6,8 @@ No sockets, no clock, no threads, one caller. Watches that fire are handed back,
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
 
-from barnabas.coordination import paths
-from barnabas.coordination.operations import (
+from barnabas.broker.zookeeper_client import paths
+from barnabas.broker.zookeeper_client.operations import (
     ANY_VERSION,
     Check,
     Create,

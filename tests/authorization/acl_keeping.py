@@ -9,18 +9,18 @@ from typing import Any, Final
 
 from kazoo.client import KazooClient
 
+from barnabas.base.errors import ErrorCode
+from barnabas.base.words import AclOperation, AclResourceType, PatternType, Permission
+from barnabas.broker.security.acl import ALL, ANY, MATCH
 from barnabas.client.asynchronous import AsyncClient
-from barnabas.core.errors import ErrorCode
-from barnabas.core.words import AclOperation, AclResourceType, PatternType, Permission
-from barnabas.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
-from barnabas.protocol.messages.delete_acls import DeleteAclsFilter, DeleteAclsRequest, DeleteAclsResponse
-from barnabas.protocol.messages.delete_topics import (
+from barnabas.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
+from barnabas.wire.messages.delete_acls import DeleteAclsFilter, DeleteAclsRequest, DeleteAclsResponse
+from barnabas.wire.messages.delete_topics import (
     DeleteTopicsRequest,
     DeleteTopicsResponse,
     DeleteTopicState,
 )
-from barnabas.protocol.messages.describe_acls import DescribeAclsRequest, DescribeAclsResponse
-from barnabas.security.acl import ALL, ANY, MATCH
+from barnabas.wire.messages.describe_acls import DescribeAclsRequest, DescribeAclsResponse
 from tests.authorization.entries import Acl
 from tests.authorization.table import Asker, client_of
 

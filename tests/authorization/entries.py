@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
-from barnabas.core.words import ACL_RESOURCES, AclOperation, AclResourceType, PatternType, Permission
-from barnabas.security.acl import ALL
+from barnabas.base.words import ACL_RESOURCES, AclOperation, AclResourceType, PatternType, Permission
+from barnabas.broker.security.acl import ALL
 from tests.authorization.probes import BAD_TOPIC, GROUP, NEW_TOPIC, NO_GROUP, OPEN_TXN, OTHER_OWNER, OWNER, TOPIC, TXN
 
 ALICE: Final = "User:alice"

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from barnabas.core.errors import ErrorCode
-from barnabas.protocol.messages.base import ApiMessage, Message
-from barnabas.protocol.record_build import BatchBuilder
-from barnabas.protocol.versions import api_named
+from barnabas.base.errors import ErrorCode
+from barnabas.wire.messages.base import ApiMessage, Message
+from barnabas.wire.record_build import BatchBuilder
+from barnabas.wire.versions import api_named
 
 #: What there is, and what there is not but falls under the same ACLs.
 TOPIC, NEW_TOPIC, BAD_TOPIC, HIDDEN_TOPIC = "orders", "orders-new", "orders new", "secret"

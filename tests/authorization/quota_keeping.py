@@ -9,16 +9,16 @@ from typing import Any, Final
 
 from kazoo.client import KazooClient
 
+from barnabas.base.errors import ErrorCode
 from barnabas.client.asynchronous import AsyncClient
-from barnabas.core.errors import ErrorCode
-from barnabas.protocol.messages.alter_client_quotas import (
+from barnabas.wire.messages.alter_client_quotas import (
     AlterClientQuotasRequest,
     AlterClientQuotasResponse,
     OpData,
     RequestEntityData,
     RequestEntryData,
 )
-from barnabas.protocol.messages.describe_client_quotas import (
+from barnabas.wire.messages.describe_client_quotas import (
     ComponentData,
     DescribeClientQuotasRequest,
     DescribeClientQuotasResponse,

@@ -12,29 +12,29 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from barnabas.base.errors import ErrorCode
+from barnabas.base.words import Permission
 from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.config import ClientConfig, client_config
 from barnabas.client.connection import Connection
 from barnabas.client.errors import ConnectionLost
-from barnabas.core.errors import ErrorCode
-from barnabas.core.words import Permission
-from barnabas.protocol.messages.add_partitions_to_txn import (
+from barnabas.wire.messages.add_partitions_to_txn import (
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,
     AddPartitionsToTxnTopic,
 )
-from barnabas.protocol.messages.base import ApiMessage
-from barnabas.protocol.messages.create_acls import AclCreation, CreateAclsRequest, CreateAclsResponse
-from barnabas.protocol.messages.create_delegation_token import (
+from barnabas.wire.messages.base import ApiMessage
+from barnabas.wire.messages.create_acls import AclCreation, CreateAclsRequest, CreateAclsResponse
+from barnabas.wire.messages.create_delegation_token import (
     CreateDelegationTokenRequest,
     CreateDelegationTokenResponse,
 )
-from barnabas.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
-from barnabas.protocol.messages.delete_acls import DeleteAclsFilter, DeleteAclsRequest, DeleteAclsResponse
-from barnabas.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
-from barnabas.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
-from barnabas.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
-from barnabas.protocol.messages.offset_commit import (
+from barnabas.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
+from barnabas.wire.messages.delete_acls import DeleteAclsFilter, DeleteAclsRequest, DeleteAclsResponse
+from barnabas.wire.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
+from barnabas.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from barnabas.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from barnabas.wire.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,

@@ -12,13 +12,13 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from barnabas.broker import Broker
-from barnabas.core.words import AclOperation, AclResourceType
-from barnabas.protocol.frame import encode_request
-from barnabas.protocol.messages import (
+from barnabas.base.words import AclOperation, AclResourceType
+from barnabas.broker.compose import Broker
+from barnabas.wire.frame import encode_request
+from barnabas.wire.messages import (
     alter_user_scram_credentials as scram,
 )
-from barnabas.protocol.messages import (
+from barnabas.wire.messages import (
     create_acls,
     create_topics,
     delete_acls,
@@ -37,14 +37,14 @@ from barnabas.protocol.messages import (
     offset_fetch,
     update_metadata,
 )
-from barnabas.protocol.messages import (
+from barnabas.wire.messages import (
     incremental_alter_configs as configs,
 )
-from barnabas.protocol.messages.base import ApiMessage
-from barnabas.protocol.versions import api_of
+from barnabas.wire.messages.base import ApiMessage
+from barnabas.wire.versions import api_of
 from tests.fuzz.turns import HEADING, SETTINGS, Turns
-from tests.unit.broker.live_broker import LISTENER, live_broker
-from tests.unit.coordination.zookeeper_fixture import zookeeper
+from tests.unit.broker.compose.live_broker import LISTENER, live_broker
+from tests.unit.broker.zookeeper_client.zookeeper_fixture import zookeeper
 
 COUNT = 10_000
 

@@ -12,8 +12,8 @@ from multiprocessing.connection import Connection
 import psutil
 
 from barnabas.cli.local_cluster import wait_until
-from barnabas.coordination.embedded import wire as zk
-from barnabas.protocol.messages.metadata import MetadataRequest, MetadataResponse
+from barnabas.wire.messages.metadata import MetadataRequest, MetadataResponse
+from barnabas.zookeeper import wire as zk
 from tests.fuzz.inputs import Inputs
 from tests.fuzz.target import Target, ask, connect, ours
 

@@ -8,18 +8,18 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
-from barnabas.coordination.embedded import wire as zk
-from barnabas.coordination.embedded.acl import OPEN_ACL
-from barnabas.coordination.embedded.wire import Op
-from barnabas.protocol import frame
-from barnabas.protocol.codec import Unwritable
-from barnabas.protocol.codec_source import in_range
-from barnabas.protocol.compression import Codec, compress
-from barnabas.protocol.messages.base import Message, Wire
-from barnabas.protocol.messages.index import INDEX
-from barnabas.protocol.record_batch import HEADER, compute_crc
-from barnabas.protocol.records import BatchBuilder
-from barnabas.protocol.versions import api_of
+from barnabas.wire import frame
+from barnabas.wire.codec import Unwritable
+from barnabas.wire.codec_source import in_range
+from barnabas.wire.compression import Codec, compress
+from barnabas.wire.messages.base import Message, Wire
+from barnabas.wire.messages.index import INDEX
+from barnabas.wire.record_batch import HEADER, compute_crc
+from barnabas.wire.records import BatchBuilder
+from barnabas.wire.versions import api_of
+from barnabas.zookeeper import wire as zk
+from barnabas.zookeeper.acl import OPEN_ACL
+from barnabas.zookeeper.wire import Op
 
 TOPIC = "fuzzed"
 NAMES = (
@@ -154,7 +154,7 @@ class Inputs:
         return self.chance.randbytes(self.chance.choice((1, 4, 10, 100, 3000)))
 
     def produce(self) -> bytes:
-        from barnabas.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+        from barnabas.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 
         data = PartitionProduceData(index=self.chance.choice((0, 0, 0, 1, -1)), records=self.batch())
         topic = TopicProduceData(name=self.chance.choice((TOPIC, TOPIC, "fuzzed-too")), partition_data=[data])

@@ -18,20 +18,20 @@ from typing import Any
 
 import psutil
 
-from barnabas.protocol import frame
-from barnabas.protocol.compression import Codec, compress
-from barnabas.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest
-from barnabas.protocol.messages.api_versions import ApiVersionsRequest
-from barnabas.protocol.messages.find_coordinator import FindCoordinatorRequest
-from barnabas.protocol.messages.incremental_alter_configs import AlterConfigsResource, IncrementalAlterConfigsRequest
-from barnabas.protocol.messages.init_producer_id import InitProducerIdRequest
-from barnabas.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
-from barnabas.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
-from barnabas.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from barnabas.protocol.messages.sasl_authenticate import SaslAuthenticateRequest
-from barnabas.protocol.messages.sasl_handshake import SaslHandshakeRequest
-from barnabas.protocol.record_batch import BASE_TIMESTAMP_AT, CRC_AT, HEADER, TIMESTAMP_TYPE_FLAG, compute_crc
-from barnabas.protocol.varint import encode_varint
+from barnabas.wire import frame
+from barnabas.wire.compression import Codec, compress
+from barnabas.wire.messages.add_partitions_to_txn import AddPartitionsToTxnRequest
+from barnabas.wire.messages.api_versions import ApiVersionsRequest
+from barnabas.wire.messages.find_coordinator import FindCoordinatorRequest
+from barnabas.wire.messages.incremental_alter_configs import AlterConfigsResource, IncrementalAlterConfigsRequest
+from barnabas.wire.messages.init_producer_id import InitProducerIdRequest
+from barnabas.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from barnabas.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
+from barnabas.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from barnabas.wire.messages.sasl_authenticate import SaslAuthenticateRequest
+from barnabas.wire.messages.sasl_handshake import SaslHandshakeRequest
+from barnabas.wire.record_batch import BASE_TIMESTAMP_AT, CRC_AT, HEADER, TIMESTAMP_TYPE_FLAG, compute_crc
+from barnabas.wire.varint import encode_varint
 from tests.fuzz.attack import ALONE_S, Bystander, Memory, attack_target, percentile
 from tests.fuzz.inputs import TOPIC
 from tests.fuzz.target import Target, apache, ask, connect, ours, receive

@@ -16,16 +16,16 @@ from typing import Any
 
 import psutil
 
-from barnabas.auth.authority import LocalAuthority
 from barnabas.cli.local_cluster import LocalCluster
-from barnabas.protocol import frame
-from barnabas.protocol.codec import decode
-from barnabas.protocol.messages.base import ApiMessage
-from barnabas.protocol.messages.create_acls import AclCreation, CreateAclsRequest
-from barnabas.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
-from barnabas.protocol.messages.sasl_authenticate import SaslAuthenticateRequest
-from barnabas.protocol.messages.sasl_handshake import SaslHandshakeRequest
-from barnabas.protocol.versions import api_of
+from barnabas.wire import frame
+from barnabas.wire.auth.authority import LocalAuthority
+from barnabas.wire.codec import decode
+from barnabas.wire.messages.base import ApiMessage
+from barnabas.wire.messages.create_acls import AclCreation, CreateAclsRequest
+from barnabas.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from barnabas.wire.messages.sasl_authenticate import SaslAuthenticateRequest
+from barnabas.wire.messages.sasl_handshake import SaslHandshakeRequest
+from barnabas.wire.versions import api_of
 from tests.fuzz.inputs import TOPIC
 
 PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
@@ -92,7 +92,7 @@ def ours() -> Iterator[Target]:
 def apache() -> Iterator[Target]:
     """Apache Kafka 3.9.1 and its ZooKeeper, fetched by name as `make interop` does. A heap of 1 GB is Kafka's default."""
     sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "interop"))
-    from kinds import APACHE, MixedCluster, free_port, wait_until
+    from tests.interop.kinds import APACHE, MixedCluster, free_port, wait_until
 
     with tempfile.TemporaryDirectory() as folder:
         cluster = MixedCluster(kinds={1: APACHE}, zookeeper_kind=APACHE, heap="1g")

@@ -18,12 +18,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from barnabas.broker import Broker
-from barnabas.protocol.frame import encode_request
-from barnabas.protocol.messages.base import Message, Wire
-from barnabas.protocol.versions import API_VERSIONS, INTER_BROKER, Api, api_named
-from tests.unit.broker.live_broker import LISTENER, live_broker
-from tests.unit.coordination.zookeeper_fixture import zookeeper
+from barnabas.broker.compose import Broker
+from barnabas.wire.frame import encode_request
+from barnabas.wire.messages.base import Message, Wire
+from barnabas.wire.versions import API_VERSIONS, INTER_BROKER, Api, api_named
+from tests.unit.broker.compose.live_broker import LISTENER, live_broker
+from tests.unit.broker.zookeeper_client.zookeeper_fixture import zookeeper
 
 ELEMENTS = 9_900
 HEADING = "longest turn   all turns   sent      answered"

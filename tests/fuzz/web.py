@@ -20,9 +20,9 @@ from urllib.parse import quote, urlsplit
 import psutil
 
 from barnabas.cli.local_cluster import LocalCluster
-from barnabas.console.app import MODULES
-from barnabas.console.web import PATH_PREFIX
-from barnabas.registry import api as registry_api
+from barnabas.services.console.app import MODULES
+from barnabas.services.console.web import PATH_PREFIX
+from barnabas.services.registry import api as registry_api
 from tests.fuzz.attack import GROWTH_BYTES_MAX, bugs
 
 NAMES = [

@@ -12,8 +12,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Self
 
-import maven
 from bench.kafka import free_port
+
+from tests.interop import maven
 
 VERSION = "4.3.1"
 _RUNTIME = (

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from debian import program
+from tests.interop.debian import program
 
 ROOT = Path(__file__).parents[2]
 #: vfs and chroot: they also work inside of another container, where overlays and namespaces may not.

@@ -4,7 +4,7 @@ import hashlib
 import subprocess
 from pathlib import Path
 
-import maven
+from tests.interop import maven
 
 SOURCES = Path(__file__).parent / "java"
 _OPTIONS = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")

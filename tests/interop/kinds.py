@@ -17,8 +17,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Self
 
-import maven
 from kazoo.client import KazooClient
+
+from tests.interop import maven
 
 KAFKA: Final = ("org.apache.kafka:kafka_2.13:3.9.1", "org.slf4j:slf4j-reload4j:1.7.36")
 APACHE, OURS, LAST = "apache", "ours", "last"

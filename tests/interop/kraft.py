@@ -21,6 +21,7 @@ from typing import Self
 from bench.kafka import free_port, wait_for_port
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
+
 from tests.interop.maven import classpath
 
 #: The broker, the tools that Kafka 4 keeps in a jar of their own, and what writes its log.

@@ -11,13 +11,13 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, TopicMetadata
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
-from kinds import MixedCluster, wait_until
 
+from barnabas.base.errors import ErrorCode
+from barnabas.base.ids import TopicPartition
 from barnabas.client.admin import partitions as admin
 from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.config import ClientConfig
-from barnabas.core.errors import ErrorCode
-from barnabas.core.ids import TopicPartition
+from tests.interop.kinds import MixedCluster, wait_until
 
 T = TypeVar("T")
 _SILENT = logging.getLogger("steering.kazoo")

@@ -14,9 +14,9 @@ import pytest
 
 sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve().parents[2])]
 
-from kinds import APACHE, MixedCluster  # noqa: E402
 from tests.authorization import acl_keeping, quota_keeping, table  # noqa: E402
 from tests.authorization.worlds import WORLDS, World  # noqa: E402
+from tests.interop.kinds import APACHE, MixedCluster  # noqa: E402
 
 
 class Secured(MixedCluster):

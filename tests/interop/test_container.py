@@ -11,9 +11,9 @@ from collections.abc import Iterator
 
 import pytest
 from confluent_kafka import Consumer, Producer
-from containers import BUILD_OPTIONS, ENGINE, ENVIRONMENT, LIMITS, ROOT, need_programs, podman
 
 from barnabas.testing import wait_until
+from tests.interop.containers import BUILD_OPTIONS, ENGINE, ENVIRONMENT, LIMITS, ROOT, need_programs, podman
 
 SIZE_MB_MAX = 150
 IMAGE = "localhost/barnabas-test"

@@ -3,12 +3,13 @@
 import subprocess
 import sys
 
-import maven
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
-from kinds import APACHE, KAFKA, OURS, MixedCluster, wait_until
-from load import read_all
+
+from tests.interop import maven
+from tests.interop.kinds import APACHE, KAFKA, OURS, MixedCluster, wait_until
+from tests.interop.load import read_all
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.usefixtures("java")]
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")

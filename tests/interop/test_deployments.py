@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 import yaml
-from debian import program
+
+from tests.interop.debian import program
 
 ROOT = Path(__file__).parents[2]
 UNITS = sorted((ROOT / "deploy/systemd").glob("*.service"))

@@ -8,7 +8,6 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-import java_client
 import pytest
 from confluent_kafka.admin import (
     AdminClient,
@@ -16,16 +15,17 @@ from confluent_kafka.admin import (
     ScramMechanism,
     UserScramCredentialUpsertion,
 )
-from test_java_tools import Tools
-from tests.oauth_provider import AUDIENCE, Provider, SigningKey, serving
-from tests.pki import Authority
 from typer.testing import CliRunner
 
-from barnabas.auth.jaas import PLAIN_MODULE, SCRAM_MODULE
-from barnabas.auth.mechanisms.oauthbearer import OAUTH_MODULE
+from barnabas.base.config.properties import format_properties
 from barnabas.cli.local_cluster import LocalCluster, wait_until
 from barnabas.cli.main import app
-from barnabas.core.config.properties import format_properties
+from barnabas.wire.auth.jaas import PLAIN_MODULE, SCRAM_MODULE
+from barnabas.wire.auth.mechanisms.oauthbearer import OAUTH_MODULE
+from tests.interop import java_client
+from tests.interop.test_java_tools import Tools
+from tests.oauth_provider import AUDIENCE, Provider, SigningKey, serving
+from tests.pki import Authority
 
 pytestmark = pytest.mark.usefixtures("java")
 

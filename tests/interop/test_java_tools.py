@@ -7,11 +7,11 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import maven
 import pytest
 from confluent_kafka import Producer
 
 from barnabas.cli.local_cluster import LocalCluster
+from tests.interop import maven
 
 pytestmark = pytest.mark.usefixtures("java")
 TOOLS = (

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
-from connect import Worker, eventually
 
 from barnabas.cli.local_cluster import LocalCluster
+from tests.interop.connect import Worker, eventually
 
 pytestmark = [pytest.mark.usefixtures("java"), pytest.mark.timeout(600)]
 

@@ -3,11 +3,11 @@
 from collections.abc import Iterator
 
 import pytest
-from java_client import SCENARIOS, compiled, play
-from kinds import APACHE, OURS, MixedCluster
-from steering import Steering
 
 from barnabas.cli.local_cluster import LocalCluster
+from tests.interop.java_client import SCENARIOS, compiled, play
+from tests.interop.kinds import APACHE, OURS, MixedCluster
+from tests.interop.steering import Steering
 
 pytestmark = pytest.mark.usefixtures("java")
 NEW, OLD = "4.3.1", "3.9.1"

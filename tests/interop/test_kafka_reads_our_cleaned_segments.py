@@ -3,14 +3,14 @@
 import random
 from pathlib import Path
 
-import maven
 import pytest
-from test_kafka_reads_our_segment_files import kafkas_dump, our_dump, without_logging
-from tests.unit.storage.cleaner.cleaner_support import CONFIG, DELETE_RETENTION_MS, CompactedLog
 
-from barnabas.protocol.compression import Codec
-from barnabas.storage.dump.decoders import PlainDecoder
-from barnabas.storage.dump.dumper import DumpOptions
+from barnabas.broker.storage.dump.decoders import PlainDecoder
+from barnabas.broker.storage.dump.dumper import DumpOptions
+from barnabas.wire.compression import Codec
+from tests.interop import maven
+from tests.interop.test_kafka_reads_our_segment_files import kafkas_dump, our_dump, without_logging
+from tests.unit.broker.storage.cleaner.cleaner_support import CONFIG, DELETE_RETENTION_MS, CompactedLog
 
 pytestmark = [
     pytest.mark.interop,

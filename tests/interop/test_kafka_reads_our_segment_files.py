@@ -8,22 +8,22 @@ import random
 import subprocess
 from pathlib import Path
 
-import maven
 import pytest
 
-from barnabas.core.ids import TopicPartition
-from barnabas.protocol.compression import LEVELS, Codec
-from barnabas.protocol.record_batch import iter_batches, patch_max_timestamp, read_header
-from barnabas.protocol.records import BatchBuilder, empty_batch, end_txn_marker, read_end_txn_marker
-from barnabas.storage import names, producer_snapshot
-from barnabas.storage.dump.decoders import PlainDecoder
-from barnabas.storage.dump.dumper import DumpOptions, dump_files
-from barnabas.storage.dump.report import Report
-from barnabas.storage.offset_index import OffsetIndex
-from barnabas.storage.producer_append import AppendOrigin
-from barnabas.storage.producer_state import ProducerStateManager
-from barnabas.storage.time_index import TimeIndex
-from barnabas.storage.txn_index import AbortedTxn, TransactionIndex
+from barnabas.base.ids import TopicPartition
+from barnabas.broker.storage import names, producer_snapshot
+from barnabas.broker.storage.dump.decoders import PlainDecoder
+from barnabas.broker.storage.dump.dumper import DumpOptions, dump_files
+from barnabas.broker.storage.dump.report import Report
+from barnabas.broker.storage.offset_index import OffsetIndex
+from barnabas.broker.storage.producer_append import AppendOrigin
+from barnabas.broker.storage.producer_state import ProducerStateManager
+from barnabas.broker.storage.time_index import TimeIndex
+from barnabas.broker.storage.txn_index import AbortedTxn, TransactionIndex
+from barnabas.wire.compression import LEVELS, Codec
+from barnabas.wire.record_batch import iter_batches, patch_max_timestamp, read_header
+from barnabas.wire.records import BatchBuilder, empty_batch, end_txn_marker, read_end_txn_marker
+from tests.interop import maven
 
 pytestmark = [
     pytest.mark.interop,

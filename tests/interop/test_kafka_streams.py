@@ -3,9 +3,9 @@
 from pathlib import Path
 
 import pytest
-from java_client import compiled, play
 
 from barnabas.cli.local_cluster import LocalCluster
+from tests.interop.java_client import compiled, play
 
 pytestmark = pytest.mark.usefixtures("java")
 

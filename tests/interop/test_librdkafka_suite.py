@@ -7,11 +7,11 @@ Those that take longer than a minute (0026, 0033, 0081, 0098, 0103, 0113 …) an
 from collections.abc import Iterator
 from pathlib import Path
 
-import librdkafka_suite
 import pytest
-from librdkafka_suite import Outcome, Suite
 
 from barnabas.cli.local_cluster import LocalCluster
+from tests.interop import librdkafka_suite
+from tests.interop.librdkafka_suite import Outcome, Suite
 
 pytestmark = pytest.mark.timeout(2400)  # the first run builds the suite
 

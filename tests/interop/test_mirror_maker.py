@@ -8,9 +8,9 @@ import pytest
 from bench.kafka import ApacheKafka
 from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
-from connect import JavaProcess, eventually
 
 from barnabas.cli.local_cluster import LocalCluster
+from tests.interop.connect import JavaProcess, eventually
 
 pytestmark = [pytest.mark.usefixtures("java"), pytest.mark.timeout(600)]
 

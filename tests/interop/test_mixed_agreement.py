@@ -21,15 +21,15 @@ from confluent_kafka.admin import (
     ResourcePatternType,
     ResourceType,
 )
-from kinds import APACHE, OURS, MixedCluster, wait_until
-from steering import Steering
 
+from barnabas.base.errors import ErrorCode
 from barnabas.client.asynchronous import AsyncClient
-from barnabas.core.errors import ErrorCode
-from barnabas.protocol.messages.consumer_group_heartbeat import (
+from barnabas.wire.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
 )
+from tests.interop.kinds import APACHE, OURS, MixedCluster, wait_until
+from tests.interop.steering import Steering
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.usefixtures("java")]
 #: Broker ids by kind; partition 0 of every topic is led by the first, partition 1 by the second.

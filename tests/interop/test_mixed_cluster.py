@@ -5,12 +5,12 @@ from collections.abc import Iterator
 
 import pytest
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, NewPartitions, NewTopic
-from kinds import APACHE, OURS, MixedCluster, wait_until
-from load import GroupReader, Transactor, Writer, check_nothing_lost, check_transactions, read_all
-from steering import Steering
 
 from barnabas.client.config import client_config
-from barnabas.doctor.cluster import check_cluster
+from barnabas.services.doctor.cluster import check_cluster
+from tests.interop.kinds import APACHE, OURS, MixedCluster, wait_until
+from tests.interop.load import GroupReader, Transactor, Writer, check_nothing_lost, check_transactions, read_all
+from tests.interop.steering import Steering
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.usefixtures("java")]
 

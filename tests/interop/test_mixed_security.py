@@ -24,15 +24,15 @@ from confluent_kafka.admin import (
 from cryptography import x509
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoAuthError
-from kinds import APACHE, OURS, MixedCluster, free_port, wait_until
-from tests.pki import Authority
 
-from barnabas.auth.jaas import PLAIN_MODULE, SCRAM_MODULE
 from barnabas.cli.local_cluster import LocalCluster
 from barnabas.client.admin.tokens import DelegationToken, create_token, expire_token
 from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.config import client_config
 from barnabas.client.errors import AuthenticationFailed
+from barnabas.wire.auth.jaas import PLAIN_MODULE, SCRAM_MODULE
+from tests.interop.kinds import APACHE, OURS, MixedCluster, free_port, wait_until
+from tests.pki import Authority
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.usefixtures("java")]
 PASSWORD = "store-secret"

@@ -1,7 +1,8 @@
 """The wheel on a Python that this machine may not have: Debian's next release brings it, in a container."""
 
 import pytest
-from containers import LIMITS, base, build, need_programs, podman
+
+from tests.interop.containers import LIMITS, base, build, need_programs, podman
 
 VERSION = "3.14"
 BASE = f"localhost/barnabas-python-{VERSION}-base"

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, Producer
-from debian import program
 
 from barnabas.testing import Cluster, wait_until
+from tests.interop.debian import program
 
 ROOT = Path(__file__).parents[2]
 RULES = ROOT / "deploy/prometheus/barnabas.rules.yml"

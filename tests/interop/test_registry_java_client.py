@@ -6,10 +6,8 @@ Confluent publishes its artifacts in a repository of its own. Flink's connector 
 import subprocess
 from pathlib import Path
 
-import java_client
-import maven
-
 from barnabas.testing import Cluster
+from tests.interop import java_client, maven
 
 CONNECTOR = "org.apache.flink:flink-sql-avro-confluent-registry:1.19.1"
 

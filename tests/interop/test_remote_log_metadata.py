@@ -4,12 +4,11 @@ import subprocess
 from dataclasses import replace
 from pathlib import Path
 
-import java_client
-import maven
 import pytest
 
-from barnabas.tiered.metadata_records import decode_event, describe, encode_event
-from barnabas.tiered.segment_metadata import RemoteSegment
+from barnabas.broker.features.tiered.metadata_records import decode_event, describe, encode_event
+from barnabas.broker.features.tiered.segment_metadata import RemoteSegment
+from tests.interop import java_client, maven
 
 pytestmark = [
     pytest.mark.interop,

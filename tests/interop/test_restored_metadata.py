@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
-from kinds import APACHE, OURS, MixedCluster, wait_until
 from typer.testing import CliRunner
 
 from barnabas.cli.main import app
+from tests.interop.kinds import APACHE, OURS, MixedCluster, wait_until
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.usefixtures("java")]
 SETTINGS = {"authorizer.class.name": "kafka.security.authorizer.AclAuthorizer", "super.users": "User:ANONYMOUS"}

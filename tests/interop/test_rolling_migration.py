@@ -5,9 +5,10 @@ import time
 
 import pytest
 from confluent_kafka.admin import NewTopic
-from kinds import APACHE, OURS, MixedCluster, wait_until
-from load import GroupReader, Transactor, Writer, check_nothing_lost, check_transactions
-from steering import Steering
+
+from tests.interop.kinds import APACHE, OURS, MixedCluster, wait_until
+from tests.interop.load import GroupReader, Transactor, Writer, check_nothing_lost, check_transactions
+from tests.interop.steering import Steering
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.usefixtures("java")]
 

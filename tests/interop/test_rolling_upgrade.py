@@ -8,9 +8,10 @@ import tarfile
 from pathlib import Path
 
 import pytest
-from kinds import LAST, OURS, MixedCluster
-from steering import Steering
-from test_rolling_migration import TOPICS, Load
+
+from tests.interop.kinds import LAST, OURS, MixedCluster
+from tests.interop.steering import Steering
+from tests.interop.test_rolling_migration import TOPICS, Load
 
 pytestmark = pytest.mark.timeout(900)
 

@@ -17,11 +17,11 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from barnabas.base.ids import TopicPartition as Place
+from barnabas.base.words import EARLIEST_LOCAL
 from barnabas.cli.local_cluster import LocalCluster
 from barnabas.client.blocking import BlockingClient
 from barnabas.client.config import client_config
-from barnabas.core.ids import TopicPartition as Place
-from barnabas.core.words import EARLIEST_LOCAL
 from barnabas.testing import wait_until
 
 pytestmark = pytest.mark.timeout(1200)

@@ -5,9 +5,10 @@ from collections.abc import Iterator
 
 import pytest
 from bench.kafka import ApacheKafka
-from tests.registry.conftest import config_for, running
-from tests.registry.test_api import A_B, AB, A
-from tests.registry.test_instances import a_ghost_writes
+
+from tests.scenarios.registry.conftest import config_for, running
+from tests.scenarios.registry.test_api import A_B, AB, A
+from tests.scenarios.registry.test_instances import a_ghost_writes
 
 
 @pytest.fixture(scope="module")

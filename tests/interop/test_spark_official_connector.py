@@ -6,7 +6,6 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import maven
 import pytest
 from bench.kafka import ApacheKafka
 from confluent_kafka import Producer
@@ -16,6 +15,7 @@ from pyspark.sql import functions as f
 
 import barnabas.spark
 from barnabas.cli.local_cluster import LocalCluster
+from tests.interop import maven
 
 #: Brokers of two kinds and a Spark on what may be two busy cores; a test that its limit ends takes the session along.
 pytestmark = pytest.mark.timeout(900)

@@ -11,7 +11,7 @@ from barnabas.spark.sink_connection import close_connections
 from barnabas.spark.transactions import ALL_ENDED, DECIDED, HALF_ENDED, READY, DriverReplaced, TransactionsLost
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "spark"))
-from spark_sink_query import Died, Query, all_of, rows_of
+from tests.unit.spark.spark_sink_query import Died, Query, all_of, rows_of
 
 
 @pytest.fixture(scope="module")

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
-from spark_standalone import is_an_address_here, standalone
-from tests.soak.spark_chain import CLUSTER_CONFIG, PARTITIONS, Chain
-from tests.soak.spark_chain_driver import SECOND
 
 from barnabas.cli.local_cluster import LocalCluster
+from tests.interop.spark_standalone import is_an_address_here, standalone
+from tests.soak.spark_chain import CLUSTER_CONFIG, PARTITIONS, Chain
+from tests.soak.spark_chain_driver import SECOND
 
 HOSTS = ["127.0.0.1", "127.0.0.2"]
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
-from spark_standalone import standalone
 
 from barnabas.cli.local_cluster import LocalCluster
+from tests.interop.spark_standalone import standalone
 
 
 @pytest.fixture

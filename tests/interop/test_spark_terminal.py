@@ -5,10 +5,10 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from test_terminal import BARNABAS, Terminal, terminal
 
 from barnabas.cli.local_cluster import LocalCluster
 from barnabas.testing import Cluster
+from tests.interop.test_terminal import BARNABAS, Terminal, terminal
 
 __all__ = ["terminal"]  # pytest takes the fixture from here
 

@@ -6,9 +6,9 @@ import uuid
 from collections.abc import Iterator
 
 import pytest
-from containers import LIMITS, ROOT, base, build, need_programs, podman
 
 from barnabas.testing import wait_until
+from tests.interop.containers import LIMITS, ROOT, base, build, need_programs, podman
 
 BASE = "localhost/barnabas-systemd-base"
 IMAGE = "localhost/barnabas-systemd-test"

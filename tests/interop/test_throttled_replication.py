@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
-from kinds import APACHE, OURS, MixedCluster, wait_until
 from typer.testing import CliRunner
 
+from barnabas.base.words import AlterOperation, ConfigResourceType
 from barnabas.cli.main import app
 from barnabas.client.admin.configs import alter_configs
 from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.config import client_config
-from barnabas.core.words import AlterOperation, ConfigResourceType
+from tests.interop.kinds import APACHE, OURS, MixedCluster, wait_until
 
 SIZE_BYTES = 3_000_000
 RATE = 600_000

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
-from test_java_tools import Tools
 
+from barnabas.base.ids import TopicPartition
+from barnabas.base.words import EARLIEST_LOCAL
 from barnabas.cli.local_cluster import LocalCluster
 from barnabas.client.blocking import BlockingClient
 from barnabas.client.config import client_config
-from barnabas.core.ids import TopicPartition
-from barnabas.core.words import EARLIEST_LOCAL
+from tests.interop.test_java_tools import Tools
 
 pytestmark = pytest.mark.usefixtures("java")
 TOPIC = "orders"

@@ -23,8 +23,9 @@ from confluent_kafka.admin import (
     UserScramCredentialUpsertion,
 )
 from kazoo.client import KazooClient
-from kinds import OURS, MixedCluster, wait_until
-from load import GroupReader
+
+from tests.interop.kinds import OURS, MixedCluster, wait_until
+from tests.interop.load import GroupReader
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "golden/kafka-3.9.1/znodes.json").read_text())
 FOR_EVER = {"retention.ms": "-1", "segment.ms": "99999999999999"}

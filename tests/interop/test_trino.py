@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, Message, Producer, TopicPartition
-from trino import JAVA_LEAST, Row, Trino, java_home
 
 from barnabas.testing import Cluster
+from tests.interop.trino import JAVA_LEAST, Row, Trino, java_home
 
 pytestmark = [pytest.mark.usefixtures("java"), pytest.mark.timeout(900)]  # the first time it downloads 800 MB
 PARTITIONS = 2

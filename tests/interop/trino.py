@@ -16,8 +16,9 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, Self
 
-import maven
 from bench.kafka import free_port
+
+from tests.interop import maven
 
 #: The last that Maven Central has whole; newer ones are elsewhere.
 SERVER: Final = "io.trino:trino-server:476:tar.gz"

@@ -4,6 +4,9 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
+from barnabas.base.errors import ErrorCode
+from barnabas.base.ids import TopicPartition
+from barnabas.base.words import AlterOperation, ConfigResourceType
 from barnabas.client.admin.configs import alter_configs
 from barnabas.client.admin.partitions import (
     alter_reassignments,
@@ -14,9 +17,6 @@ from barnabas.client.admin.partitions import (
 from barnabas.client.admin.topics import NewTopic, create_topics, delete_topics
 from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.errors import BrokerRefused, ClientError
-from barnabas.core.errors import ErrorCode
-from barnabas.core.ids import TopicPartition
-from barnabas.core.words import AlterOperation, ConfigResourceType
 from tests.simulation.chains import OUTPUT
 from tests.simulation.load import COMING, Client
 

@@ -9,25 +9,25 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
+from barnabas.base.errors import ErrorCode
+from barnabas.base.ids import TopicPartition
+from barnabas.base.topics import GROUP_METADATA_TOPIC
+from barnabas.base.words import AlterOperation, ConfigResourceType
+from barnabas.broker.zookeeper_client import paths
+from barnabas.broker.zookeeper_client.znodes import TopicAssignment
 from barnabas.client.admin.groups import CommittedOffset, commit_offsets, committed_offsets
 from barnabas.client.admin.partitions import alter_reassignments, elect_leaders
 from barnabas.client.admin.topics import NewTopic, create_topics, delete_topics
 from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.errors import ClientError, check
-from barnabas.coordination import paths
-from barnabas.coordination.znodes import TopicAssignment
-from barnabas.core.errors import ErrorCode
-from barnabas.core.ids import TopicPartition
-from barnabas.core.topics import GROUP_METADATA_TOPIC
-from barnabas.core.words import AlterOperation, ConfigResourceType
-from barnabas.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
-from barnabas.protocol.messages.incremental_alter_configs import (
+from barnabas.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
+from barnabas.wire.messages.incremental_alter_configs import (
     AlterableConfig,
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
 )
-from barnabas.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from barnabas.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from tests.simulation.load import REMADE
 from tests.simulation.process import BrokerProcess
 from tests.simulation.witnesses import TURN_S, Schemer

@@ -11,6 +11,11 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from barnabas.base.errors import ErrorCode
+from barnabas.base.ids import TopicPartition
+from barnabas.base.topics import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
+from barnabas.base.words import AlterOperation, ConfigResourceType
+from barnabas.broker.runtime.shard import ShardState
 from barnabas.client.admin.configs import alter_configs
 from barnabas.client.admin.partitions import alter_reassignments, alter_replica_log_dirs, elect_leaders
 from barnabas.client.asynchronous import AsyncClient
@@ -19,13 +24,8 @@ from barnabas.client.errors import BrokerRefused, ClientError, check
 from barnabas.client.identity import ProducerIdentity
 from barnabas.client.producer import Delivery, Producer, ProducerConfig
 from barnabas.client.transactions import Transactions
-from barnabas.core.errors import ErrorCode
-from barnabas.core.ids import TopicPartition
-from barnabas.core.topics import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
-from barnabas.core.words import AlterOperation, ConfigResourceType
-from barnabas.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
-from barnabas.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment, SyncGroupResponse
-from barnabas.runtime.shard import ShardState
+from barnabas.wire.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
+from barnabas.wire.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment, SyncGroupResponse
 from tests.simulation.guests import Guest
 from tests.simulation.load import give_up, settle
 from tests.simulation.oracle import Fate, Sent, Sum

@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
+from barnabas.base.ids import TopicPartition
+from barnabas.broker.storage.file_handle import NEVER_CUT
 from barnabas.client.admin.partitions import alter_reassignments, elect_leaders
 from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.transactions import Transactions
-from barnabas.core.ids import TopicPartition
-from barnabas.storage.file_handle import NEVER_CUT
 from tests.simulation.ambushes import Led
 from tests.simulation.network import WINDOW_BYTES
 from tests.simulation.process import BrokerProcess

@@ -7,6 +7,9 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final, Protocol
 
+from barnabas.base.errors import ErrorCode
+from barnabas.base.ids import TopicPartition
+from barnabas.base.words import READ_COMMITTED
 from barnabas.client.admin.groups import committed_offsets, decode_assignment
 from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.consumer import Consumer
@@ -18,11 +21,8 @@ from barnabas.client.identity import NO_IDENTITY
 from barnabas.client.membership import GroupConfig, GroupMember
 from barnabas.client.producer import Producer, ProducerConfig
 from barnabas.client.transactions import Transactions
-from barnabas.core.errors import ErrorCode
-from barnabas.core.ids import TopicPartition
-from barnabas.core.words import READ_COMMITTED
-from barnabas.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
-from barnabas.protocol.messages.txn_offset_commit import (
+from barnabas.wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
+from barnabas.wire.messages.txn_offset_commit import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitRequestPartition,
     TxnOffsetCommitRequestTopic,

@@ -7,17 +7,24 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
+from barnabas.base.errors import ErrorCode, Malformed
+from barnabas.base.ids import TopicPartition
+from barnabas.base.topics import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
+from barnabas.broker.server import coordinator_log
+from barnabas.broker.transactions import ending, initializing, machine, state
+from barnabas.broker.zookeeper_client.paths import (
+    TOPICS,
+    broker_id,
+    config_entity,
+    delete_topic,
+    partition_state,
+    topic,
+)
+from barnabas.broker.zookeeper_client.registration import DuplicateBrokerId
+from barnabas.broker.zookeeper_client.zk_errors import ConnectionLost
+from barnabas.broker.zookeeper_client.znodes import LeaderAndIsr, ReplicaAssignment, TopicAssignment, decode_config
 from barnabas.client.admin.topics import NewTopic, create_topics
 from barnabas.client.errors import BrokerRefused, ClientError
-from barnabas.coordination.paths import TOPICS, broker_id, config_entity, delete_topic, partition_state, topic
-from barnabas.coordination.registration import DuplicateBrokerId
-from barnabas.coordination.zk_errors import ConnectionLost
-from barnabas.coordination.znodes import LeaderAndIsr, ReplicaAssignment, TopicAssignment, decode_config
-from barnabas.core.errors import ErrorCode, Malformed
-from barnabas.core.ids import TopicPartition
-from barnabas.core.topics import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
-from barnabas.server import coordinator_log
-from barnabas.transactions import ending, initializing, machine, state
 from tests.simulation import memory
 from tests.simulation.admin import Administrator
 from tests.simulation.aftermath import latter

@@ -8,8 +8,10 @@ not come so far within its time, nothing has happened. Owner: the world.
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from barnabas.coordination import paths
-from barnabas.coordination.znodes import (
+from barnabas.base.ids import TopicPartition
+from barnabas.base.topics import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
+from barnabas.broker.zookeeper_client import paths
+from barnabas.broker.zookeeper_client.znodes import (
     ReplicaAssignment,
     TopicAssignment,
     decode_config,
@@ -17,8 +19,6 @@ from barnabas.coordination.znodes import (
     encode_config_change,
     encode_preferred_replica_election,
 )
-from barnabas.core.ids import TopicPartition
-from barnabas.core.topics import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
 from tests.simulation.lying_in_wait import NONSENSE, LyingInWait
 from tests.simulation.process import BrokerProcess
 

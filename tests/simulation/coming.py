@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from barnabas.base.ids import TopicPartition
 from barnabas.client.producer import Delivery, Producer, ProducerConfig
-from barnabas.core.ids import TopicPartition
 from tests.simulation.load import COMING, RECKLESS, Persistent, settle
 from tests.simulation.oracle import Sent
 

@@ -3,12 +3,12 @@
 import asyncio
 from functools import partial
 
-from barnabas.storage.cleaner.compaction import clean_log
-from barnabas.storage.cleaner.job import CleanJob, Died, Report, decode_report, encode_report
-from barnabas.storage.cleaner.process import Reported
-from barnabas.storage.cleaner.source import ReadThrottle
-from barnabas.storage.cleaner.worker import run_job
-from barnabas.storage.environment import LogEnvironment
+from barnabas.broker.storage.cleaner.compaction import clean_log
+from barnabas.broker.storage.cleaner.job import CleanJob, Died, Report, decode_report, encode_report
+from barnabas.broker.storage.cleaner.process import Reported
+from barnabas.broker.storage.cleaner.source import ReadThrottle
+from barnabas.broker.storage.cleaner.worker import run_job
+from barnabas.broker.storage.environment import LogEnvironment
 
 
 class InProcessWorker:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Final
 
-from barnabas.runtime.disk import ReadableBuffer
+from barnabas.base.host.disk import ReadableBuffer
 
 PAGE_BYTES: Final = 4096
 SECTOR_BYTES: Final = 512

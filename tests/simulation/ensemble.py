@@ -17,11 +17,11 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from barnabas.coordination.embedded import reads, txns, wire
-from barnabas.coordination.embedded.machine import Machine, Written
-from barnabas.coordination.embedded.service import Service
-from barnabas.coordination.embedded.watches import Client
-from barnabas.coordination.embedded.wire import Op, Reader
+from barnabas.zookeeper import reads, txns, wire
+from barnabas.zookeeper.machine import Machine, Written
+from barnabas.zookeeper.service import Service
+from barnabas.zookeeper.watches import Client
+from barnabas.zookeeper.wire import Op, Reader
 from tests.simulation.network import Network
 from tests.simulation.process import Process, ZooKeeperProcess, loop_of
 from tests.simulation.world import World

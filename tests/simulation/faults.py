@@ -9,9 +9,9 @@ import json
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from barnabas.coordination.paths import TOPICS, config_entity, partition_state, topic
-from barnabas.coordination.znodes import LeaderAndIsr
-from barnabas.core.ids import TopicPartition
+from barnabas.base.ids import TopicPartition
+from barnabas.broker.zookeeper_client.paths import TOPICS, config_entity, partition_state, topic
+from barnabas.broker.zookeeper_client.znodes import LeaderAndIsr
 from tests.simulation.coincidences import Coincidences
 from tests.simulation.ensemble import EnsembleFaults
 from tests.simulation.load import RECKLESS

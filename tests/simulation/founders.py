@@ -6,11 +6,11 @@ Brokers hear of some of that from the controller, and read the rest in ZooKeeper
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
+from barnabas.broker.zookeeper_client.paths import CLIENTS, config_entity
 from barnabas.client.admin.topics import NewTopic, create_topics, delete_topics
 from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.errors import ClientError, check
-from barnabas.coordination.paths import CLIENTS, config_entity
-from barnabas.protocol.messages.alter_client_quotas import (
+from barnabas.wire.messages.alter_client_quotas import (
     AlterClientQuotasRequest,
     AlterClientQuotasResponse,
     OpData,

@@ -8,6 +8,9 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
+from barnabas.base.errors import ErrorCode
+from barnabas.base.ids import TopicPartition
+from barnabas.base.words import LATEST, READ_COMMITTED, READ_UNCOMMITTED
 from barnabas.client.admin.groups import CommittedOffset, commit_offsets, committed_offsets
 from barnabas.client.admin.partitions import list_offsets
 from barnabas.client.asynchronous import AsyncClient
@@ -18,25 +21,22 @@ from barnabas.client.identity import ProducerIdentity
 from barnabas.client.membership import GroupConfig, GroupMember
 from barnabas.client.sending import produce_outcome, produce_request
 from barnabas.client.transactions import PRODUCE_V1, Transactions
-from barnabas.core.errors import ErrorCode
-from barnabas.core.ids import TopicPartition
-from barnabas.core.words import LATEST, READ_COMMITTED, READ_UNCOMMITTED
-from barnabas.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
-from barnabas.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
-from barnabas.protocol.messages.offset_commit import (
+from barnabas.wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
+from barnabas.wire.messages.end_txn import EndTxnRequest, EndTxnResponse
+from barnabas.wire.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
     OffsetCommitResponse,
 )
-from barnabas.protocol.messages.produce import ProduceResponse
-from barnabas.protocol.messages.txn_offset_commit import (
+from barnabas.wire.messages.produce import ProduceResponse
+from barnabas.wire.messages.txn_offset_commit import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitRequestPartition,
     TxnOffsetCommitRequestTopic,
     TxnOffsetCommitResponse,
 )
-from barnabas.protocol.records import BatchBuilder
+from barnabas.wire.records import BatchBuilder
 from tests.simulation.load import Client
 from tests.simulation.oracle import Fate, Sent, Sum
 

@@ -8,25 +8,25 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from barnabas.base.errors import ErrorCode
+from barnabas.base.ids import TopicPartition
+from barnabas.base.words import LATEST
 from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.errors import ClientError
-from barnabas.core.errors import ErrorCode
-from barnabas.core.ids import TopicPartition
-from barnabas.core.words import LATEST
-from barnabas.protocol.messages.alter_partition import (
+from barnabas.wire.messages.alter_partition import (
     AlterPartitionRequest,
     AlterPartitionResponse,
     BrokerState,
     RequestPartitionData,
     RequestTopicData,
 )
-from barnabas.protocol.messages.list_offsets import (
+from barnabas.wire.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
     ListOffsetsResponse,
     ListOffsetsTopic,
 )
-from barnabas.protocol.messages.update_metadata import UpdateMetadataRequest, UpdateMetadataResponse
+from barnabas.wire.messages.update_metadata import UpdateMetadataRequest, UpdateMetadataResponse
 from tests.simulation.load import Client
 from tests.simulation.process import BrokerProcess
 

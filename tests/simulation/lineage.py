@@ -9,18 +9,18 @@ import asyncio
 from bisect import bisect_right
 from typing import TYPE_CHECKING, Any
 
+from barnabas.base.errors import ErrorCode
+from barnabas.base.ids import TopicPartition
+from barnabas.base.topics import REMOTE_LOG_METADATA_TOPIC
+from barnabas.base.words import EARLIEST, EARLIEST_LOCAL, LATEST, READ_COMMITTED
+from barnabas.broker.features.tiered.lineage import covered_end, knows_all
+from barnabas.broker.replication.fetch_state import Phase
 from barnabas.client.admin.partitions import list_offsets
 from barnabas.client.consumer import Consumer
 from barnabas.client.errors import BrokerRefused
 from barnabas.client.fetching import ConsumerConfig, Fetched
-from barnabas.core.errors import ErrorCode
-from barnabas.core.ids import TopicPartition
-from barnabas.core.topics import REMOTE_LOG_METADATA_TOPIC
-from barnabas.core.words import EARLIEST, EARLIEST_LOCAL, LATEST, READ_COMMITTED
-from barnabas.protocol.control_records import ControlType, control_type
-from barnabas.protocol.records import iter_records
-from barnabas.replication.fetch_state import Phase
-from barnabas.tiered.lineage import covered_end, knows_all
+from barnabas.wire.control_records import ControlType, control_type
+from barnabas.wire.records import iter_records
 from tests.simulation.load import FORMER, RECKLESS, Persistent
 from tests.simulation.process import BrokerProcess
 

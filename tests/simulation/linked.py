@@ -12,16 +12,16 @@ from enum import Enum
 from random import Random
 from typing import Any
 
+from barnabas.base.config.topic import LINK_NAME
+from barnabas.base.errors import ErrorCode
+from barnabas.base.ids import TopicPartition
+from barnabas.broker.zookeeper_client import paths
+from barnabas.broker.zookeeper_client.znodes_link import MirrorPartition
 from barnabas.client.admin import links as admin
 from barnabas.client.admin.groups import committed_offsets
 from barnabas.client.errors import BrokerRefused, ClientError
-from barnabas.coordination import paths
-from barnabas.coordination.znodes_link import MirrorPartition
-from barnabas.core.config.topic import LINK_NAME
-from barnabas.core.errors import ErrorCode
-from barnabas.core.ids import TopicPartition
-from barnabas.protocol.record_batch import LEADER_EPOCH_AT, iter_batches
-from barnabas.protocol.records import iter_records
+from barnabas.wire.record_batch import LEADER_EPOCH_AT, iter_batches
+from barnabas.wire.records import iter_records
 from tests.simulation.cluster import SETTLE_S, SimCluster
 from tests.simulation.linked_troubles import KINDS, TROUBLES, trouble_of
 from tests.simulation.load import RECKLESS, Client, OffsetKeeper

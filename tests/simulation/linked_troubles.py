@@ -4,10 +4,10 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from barnabas.base.ids import TopicPartition
+from barnabas.base.words import AclOperation, AclResourceType, PatternType, Permission
 from barnabas.client.admin.acls import Ace, ResourcePattern, create_acls, delete_acls
 from barnabas.client.errors import ClientError
-from barnabas.core.ids import TopicPartition
-from barnabas.core.words import AclOperation, AclResourceType, PatternType, Permission
 from tests.simulation.load import RECKLESS, Client
 from tests.simulation.process import BrokerProcess
 from tests.simulation.profiles import Profile

@@ -5,6 +5,10 @@ from collections.abc import Sequence
 from random import Random
 from typing import TYPE_CHECKING, ClassVar
 
+from barnabas.base.errors import ErrorCode
+from barnabas.base.ids import TopicPartition
+from barnabas.base.topics import TRANSACTION_STATE_TOPIC
+from barnabas.base.words import EARLIEST, LATEST, READ_COMMITTED, READ_UNCOMMITTED
 from barnabas.client.admin.groups import CommittedOffset, commit_offsets, committed_offsets
 from barnabas.client.admin.partitions import list_offsets
 from barnabas.client.asynchronous import AsyncClient
@@ -15,10 +19,6 @@ from barnabas.client.fetching import ConsumerConfig
 from barnabas.client.group import GroupConsumer
 from barnabas.client.membership import GroupConfig
 from barnabas.client.producer import Delivery, Producer, ProducerConfig
-from barnabas.core.errors import ErrorCode
-from barnabas.core.ids import TopicPartition
-from barnabas.core.topics import TRANSACTION_STATE_TOPIC
-from barnabas.core.words import EARLIEST, LATEST, READ_COMMITTED, READ_UNCOMMITTED
 from tests.simulation.oracle import Fate, Oracle, Read, Sent, Sum
 from tests.simulation.process import Process
 

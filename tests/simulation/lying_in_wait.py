@@ -6,10 +6,10 @@ What the families of coincidences share (`coincidences.py`, `meetings.py`). Owne
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
-from barnabas.coordination import paths
-from barnabas.coordination.znodes import LeaderAndIsr, ReplicaAssignment, encode_reassign_partitions
-from barnabas.core.ids import TopicPartition
-from barnabas.runtime.disk import TMP_SUFFIX
+from barnabas.base.host.disk import TMP_SUFFIX
+from barnabas.base.ids import TopicPartition
+from barnabas.broker.zookeeper_client import paths
+from barnabas.broker.zookeeper_client.znodes import LeaderAndIsr, ReplicaAssignment, encode_reassign_partitions
 from tests.simulation.process import BrokerProcess
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from barnabas.coordination import paths
-from barnabas.core.ids import TopicPartition
+from barnabas.base.ids import TopicPartition
+from barnabas.broker.zookeeper_client import paths
 from tests.simulation.lying_in_wait import LyingInWait
 from tests.simulation.process import BrokerProcess
 from tests.simulation.witnesses import Schemer

@@ -10,8 +10,8 @@ from collections import Counter, deque
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from barnabas.storage.file_handle import OpenFile
-from barnabas.storage.names import LOG_SUFFIX
+from barnabas.broker.storage.file_handle import OpenFile
+from barnabas.broker.storage.names import LOG_SUFFIX
 
 if TYPE_CHECKING:
     from tests.simulation.cluster import SimCluster

@@ -4,20 +4,20 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from barnabas.base.errors import ErrorCode
+from barnabas.base.ids import TopicPartition
+from barnabas.base.words import READ_COMMITTED
 from barnabas.client.admin.groups import CommittedOffset, commit_offsets
 from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.consumer import Consumer
 from barnabas.client.errors import ClientError, check
 from barnabas.client.fetching import ConsumerConfig
-from barnabas.core.errors import ErrorCode
-from barnabas.core.ids import TopicPartition
-from barnabas.core.words import READ_COMMITTED
-from barnabas.protocol.messages.consumer_group_heartbeat import (
+from barnabas.wire.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
     RequestTopicPartitions,
 )
-from barnabas.protocol.messages.offset_fetch import (
+from barnabas.wire.messages.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopics,

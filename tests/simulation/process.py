@@ -9,15 +9,15 @@ from functools import partial
 from random import Random
 from typing import Any
 
-from barnabas.broker import Broker
-from barnabas.coordination.embedded.config import ZooKeeperConfig
-from barnabas.coordination.embedded.server import EmbeddedZooKeeper
-from barnabas.coordination.embedded.service import Service
-from barnabas.coordination.features import ANNOUNCED
-from barnabas.coordination.kazoo_client import KazooConnection
-from barnabas.runtime.disk import Disk
-from barnabas.server.platform import Platform
-from barnabas.tiered.store import Store
+from barnabas.base.host.disk import Disk
+from barnabas.broker.compose import Broker
+from barnabas.broker.features.tiered.store import Store
+from barnabas.broker.server.platform import Platform
+from barnabas.broker.zookeeper_client.features import ANNOUNCED
+from barnabas.broker.zookeeper_client.kazoo_client import KazooConnection
+from barnabas.zookeeper.config import ZooKeeperConfig
+from barnabas.zookeeper.server import EmbeddedZooKeeper
+from barnabas.zookeeper.service import Service
 from tests.simulation.compaction import InProcessWorker
 from tests.simulation.disk import SimDisk
 from tests.simulation.disk_files import LOOK, NAME, READ, SYNC, WRITE

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 from typing import Final, Protocol
 
+from barnabas.base.ids import TopicPartition
+from barnabas.base.words import EARLIEST
 from barnabas.cli.console_consumer import _source
 from barnabas.client.admin.groups import committed_offsets
 from barnabas.client.asynchronous import AsyncClient
@@ -17,8 +19,6 @@ from barnabas.client.fetching import ConsumerConfig, Fetched
 from barnabas.client.group import GroupConsumer
 from barnabas.client.membership import GroupConfig
 from barnabas.client.transactions import Transactions
-from barnabas.core.ids import TopicPartition
-from barnabas.core.words import EARLIEST
 from tests.simulation.answers import Answered
 from tests.simulation.process import BrokerProcess
 

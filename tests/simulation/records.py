@@ -2,12 +2,12 @@
 
 from typing import Any
 
-from barnabas.core.ids import TopicPartition
-from barnabas.groups import records
-from barnabas.protocol.messages.offsets_topic import OffsetCommitKey, OffsetCommitValue
-from barnabas.protocol.record_batch import iter_batches
-from barnabas.protocol.records import iter_records
-from barnabas.runtime.machine import KeyValue
+from barnabas.base.ids import TopicPartition
+from barnabas.broker.groups import records
+from barnabas.broker.runtime.machine import KeyValue
+from barnabas.wire.messages.offsets_topic import OffsetCommitKey, OffsetCommitValue
+from barnabas.wire.record_batch import iter_batches
+from barnabas.wire.records import iter_records
 
 
 def bytes_of(log: Any, start: int, end: int) -> bytes:

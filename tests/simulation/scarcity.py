@@ -8,12 +8,12 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
+from barnabas.base.ids import TopicPartition
+from barnabas.broker.replication.state import Role
+from barnabas.broker.storage.names import DELETE_DIR_SUFFIX, DELETED_SUFFIX, LOG_SUFFIX, STRAY_DIR_SUFFIX
+from barnabas.broker.zookeeper_client import paths
 from barnabas.client.admin.partitions import alter_replica_log_dirs
 from barnabas.client.asynchronous import AsyncClient
-from barnabas.coordination import paths
-from barnabas.core.ids import TopicPartition
-from barnabas.replication.state import Role
-from barnabas.storage.names import DELETE_DIR_SUFFIX, DELETED_SUFFIX, LOG_SUFFIX, STRAY_DIR_SUFFIX
 from tests.simulation.load import Client
 from tests.simulation.lying_in_wait import LyingInWait
 from tests.simulation.process import BrokerProcess

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from random import Random
 
-from barnabas.coordination.features import ANNOUNCED, GROUP_VERSION, TRANSACTION_VERSION
+from barnabas.broker.zookeeper_client.features import ANNOUNCED, GROUP_VERSION, TRANSACTION_VERSION
 from tests.simulation.profiles import profile_of
 
 #: Settings that a broker may have for itself, changed when it starts again.

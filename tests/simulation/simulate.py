@@ -87,14 +87,14 @@ def _came_to(seed: int, cluster: "SimCluster", run: Callable[[], None], began_s:
 
 def _codecs() -> list[tuple[str, str, int]]:
     """The messages that this process has compiled readers and writers for: module, class, version."""
-    from barnabas.protocol import codec
+    from barnabas.wire import codec
 
     return sorted({(cls.__module__, cls.__name__, at) for cls, at in (*codec._readers, *codec._writers)})
 
 
 def _compile(codecs: list[tuple[str, str, int]]) -> None:
     """What one seed had to compile, so that the next one, forked from here, need not: a tenth of a second each."""
-    from barnabas.protocol import codec
+    from barnabas.wire import codec
 
     for module, name, version in codecs:
         cls = getattr(sys.modules[module], name)

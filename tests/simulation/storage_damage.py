@@ -5,12 +5,12 @@ A start builds what is damaged from the records, and what it has built is damage
 
 from dataclasses import replace
 
-from barnabas.core.config.log_config import LogConfig
-from barnabas.core.ids import TopicPartition
-from barnabas.protocol.records import BatchBuilder, end_txn_marker
-from barnabas.storage import names
-from barnabas.storage.log_types import Origin
-from barnabas.storage.segment import IndexUnderRepair
+from barnabas.base.config.log_config import LogConfig
+from barnabas.base.ids import TopicPartition
+from barnabas.broker.storage import names
+from barnabas.broker.storage.log_types import Origin
+from barnabas.broker.storage.segment import IndexUnderRepair
+from barnabas.wire.records import BatchBuilder, end_txn_marker
 from tests.simulation.disk_files import EVERYTHING, NAME, SYNC
 from tests.simulation.disk_life import Life
 from tests.simulation.storage_ledger import Promise

@@ -2,10 +2,10 @@
 
 from dataclasses import replace
 
-from barnabas.core.errors import Refused
-from barnabas.protocol.record_batch import CRC_AT
-from barnabas.protocol.records import BatchBuilder
-from barnabas.storage import names
+from barnabas.base.errors import Refused
+from barnabas.broker.storage import names
+from barnabas.wire.record_batch import CRC_AT
+from barnabas.wire.records import BatchBuilder
 from tests.simulation.storage_damage import DAMAGES, damage
 from tests.simulation.storage_ledger import Stored
 from tests.simulation.storage_world import CONFIGS, PLAIN, ROOT, StorageWorld

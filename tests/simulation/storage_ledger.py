@@ -5,10 +5,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from barnabas.protocol.record_batch import BatchHeader, check_crc, iter_batches, read_header
-from barnabas.protocol.records import iter_records
-from barnabas.storage.log import Log
-from barnabas.storage.record_check import read_marker
+from barnabas.broker.storage.log import Log
+from barnabas.broker.storage.record_check import read_marker
+from barnabas.wire.record_batch import BatchHeader, check_crc, iter_batches, read_header
+from barnabas.wire.records import iter_records
 
 
 class Stored(NamedTuple):

@@ -3,11 +3,11 @@
 import contextlib
 from dataclasses import replace
 
-from barnabas.core.errors import LogDirFault, Refused
-from barnabas.core.ids import TopicPartition
-from barnabas.storage import names
-from barnabas.storage.log_types import Origin
-from barnabas.storage.manager import CHECKPOINTS
+from barnabas.base.errors import LogDirFault, Refused
+from barnabas.base.ids import TopicPartition
+from barnabas.broker.storage import names
+from barnabas.broker.storage.log_types import Origin
+from barnabas.broker.storage.manager import CHECKPOINTS
 from tests.simulation.disk_files import SYNC, Dir, File
 from tests.simulation.storage_ledger import Ledger, Promise
 from tests.simulation.storage_moves import OTHER, MovingWorld

@@ -3,8 +3,8 @@ their place, and while the log that it replaced is still there."""
 
 from collections.abc import Callable
 
-from barnabas.core.ids import TopicPartition
-from barnabas.storage.log_types import Origin
+from barnabas.base.ids import TopicPartition
+from barnabas.broker.storage.log_types import Origin
 from tests.simulation.storage_ledger import Promise
 from tests.simulation.storage_world import PLAIN, ROOT, Crash, StorageWorld
 

@@ -5,13 +5,13 @@ What is begun then is done, or left undone and done later. The disk is well: its
 
 from collections.abc import Callable
 
-from barnabas.core.errors import LogDirFault, Refused
-from barnabas.core.ids import TopicPartition
-from barnabas.storage import names
-from barnabas.storage.file_handle import FileRange
-from barnabas.storage.log import Log
-from barnabas.storage.log_types import Origin
-from barnabas.storage.segment import IndexUnderRepair
+from barnabas.base.errors import LogDirFault, Refused
+from barnabas.base.ids import TopicPartition
+from barnabas.broker.storage import names
+from barnabas.broker.storage.file_handle import FileRange
+from barnabas.broker.storage.log import Log
+from barnabas.broker.storage.log_types import Origin
+from barnabas.broker.storage.segment import IndexUnderRepair
 from tests.simulation.storage_damage import damage
 from tests.simulation.storage_ledger import Promise
 from tests.simulation.storage_scarce import ScarceWorld

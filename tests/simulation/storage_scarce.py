@@ -4,9 +4,9 @@ their directory. Nobody closes a log that was left as it was: it has to be what 
 import itertools
 from collections.abc import Callable
 
-from barnabas.core.errors import LogDirFault, Refused
-from barnabas.core.ids import TopicPartition
-from barnabas.storage.log import Log
+from barnabas.base.errors import LogDirFault, Refused
+from barnabas.base.ids import TopicPartition
+from barnabas.broker.storage.log import Log
 from tests.simulation.storage_world import PLAIN, StorageWorld
 
 

@@ -3,10 +3,10 @@ follower gets what a leader has left of a topic that it once compacted."""
 
 from dataclasses import replace
 
-from barnabas.core.config.log_config import CLEANUP_COMPACT, CLEANUP_DELETE, LogConfig
-from barnabas.core.ids import TopicPartition
-from barnabas.protocol.records import BatchBuilder
-from barnabas.storage.log_types import Origin
+from barnabas.base.config.log_config import CLEANUP_COMPACT, CLEANUP_DELETE, LogConfig
+from barnabas.base.ids import TopicPartition
+from barnabas.broker.storage.log_types import Origin
+from barnabas.wire.records import BatchBuilder
 from tests.simulation.storage_ledger import check_indexes
 from tests.simulation.storage_moves import OTHER
 from tests.simulation.storage_world import COMPACTED, PLAIN, ROOT, StorageWorld

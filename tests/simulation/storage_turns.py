@@ -3,12 +3,12 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from barnabas.core.config.log_config import LogConfig
-from barnabas.core.errors import Refused
-from barnabas.core.ids import TopicPartition
-from barnabas.protocol.records import BatchBuilder
-from barnabas.storage.environment import InlineThreads
-from barnabas.storage.log_types import Origin
+from barnabas.base.config.log_config import LogConfig
+from barnabas.base.errors import Refused
+from barnabas.base.ids import TopicPartition
+from barnabas.broker.storage.environment import InlineThreads
+from barnabas.broker.storage.log_types import Origin
+from barnabas.wire.records import BatchBuilder
 from tests.simulation.storage_world import CONFIGS, PLAIN, RandomThreads, StorageWorld
 
 #: What one turn of the loop may read of its logs. A look-up by timestamp reads most: headers, one MiB of the segment at a time,

@@ -12,19 +12,19 @@ from concurrent.futures import Executor, Future
 from random import Random
 from typing import Any
 
-from barnabas.core.config.log_config import CLEANUP_COMPACT, LogConfig
-from barnabas.core.errors import Refused
-from barnabas.core.ids import TopicPartition
-from barnabas.protocol.record_batch import BatchHeader, read_header
-from barnabas.protocol.records import BatchBuilder, end_txn_marker
-from barnabas.storage.cleaner.cleaner import Cleaner
-from barnabas.storage.cleaner.settings import CleanerSettings
-from barnabas.storage.environment import InlineThreads, LogEnvironment
-from barnabas.storage.file_handle import SegmentPool
-from barnabas.storage.log import Log
-from barnabas.storage.log_types import Origin
-from barnabas.storage.manager import LogManager
-from barnabas.storage.manager_settings import ManagerSettings
+from barnabas.base.config.log_config import CLEANUP_COMPACT, LogConfig
+from barnabas.base.errors import Refused
+from barnabas.base.ids import TopicPartition
+from barnabas.broker.storage.cleaner.cleaner import Cleaner
+from barnabas.broker.storage.cleaner.settings import CleanerSettings
+from barnabas.broker.storage.environment import InlineThreads, LogEnvironment
+from barnabas.broker.storage.file_handle import SegmentPool
+from barnabas.broker.storage.log import Log
+from barnabas.broker.storage.log_types import Origin
+from barnabas.broker.storage.manager import LogManager
+from barnabas.broker.storage.manager_settings import ManagerSettings
+from barnabas.wire.record_batch import BatchHeader, read_header
+from barnabas.wire.records import BatchBuilder, end_txn_marker
 from tests.manual_time import ManualClock, ManualThreads, ManualTimers
 from tests.simulation.compaction import InProcessWorker
 from tests.simulation.disk import SimDisk

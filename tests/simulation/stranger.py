@@ -10,13 +10,13 @@ from kazoo import exceptions as failures
 from kazoo.protocol import serialization as requests
 from kazoo.security import OPEN_ACL_UNSAFE, make_digest_acl
 
-from barnabas.coordination import paths
-from barnabas.coordination.kazoo_client import KazooConnection
-from barnabas.coordination.operations import SetData
-from barnabas.coordination.session import ZooKeeperSession
-from barnabas.coordination.session_config import SessionConfig
-from barnabas.coordination.zk_errors import BadVersion, NodeExists, NoNode, NotEmpty, ZkError
-from barnabas.coordination.znodes import encode_config_change
+from barnabas.broker.zookeeper_client import paths
+from barnabas.broker.zookeeper_client.kazoo_client import KazooConnection
+from barnabas.broker.zookeeper_client.operations import SetData
+from barnabas.broker.zookeeper_client.session import ZooKeeperSession
+from barnabas.broker.zookeeper_client.session_config import SessionConfig
+from barnabas.broker.zookeeper_client.zk_errors import BadVersion, NodeExists, NoNode, NotEmpty, ZkError
+from barnabas.broker.zookeeper_client.znodes import encode_config_change
 from tests.simulation.load import Client
 from tests.simulation.zookeeper import SimKazooClient
 

@@ -8,6 +8,11 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any, Final
 
+from barnabas.base.errors import ErrorCode
+from barnabas.base.ids import TopicPartition
+from barnabas.base.topics import GROUP_METADATA_TOPIC
+from barnabas.broker.replication.log_dir_moves import LogDirMoves
+from barnabas.broker.replication.machine import SILENT_MS
 from barnabas.client.admin.partitions import alter_replica_log_dirs
 from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.core import COORDINATOR_TROUBLE, TRANSACTION
@@ -15,21 +20,16 @@ from barnabas.client.errors import BrokerRefused, check
 from barnabas.client.group import RangeProtocol
 from barnabas.client.identity import ProducerIdentity
 from barnabas.client.transactions import Transactions
-from barnabas.core.errors import ErrorCode
-from barnabas.core.ids import TopicPartition
-from barnabas.core.topics import GROUP_METADATA_TOPIC
-from barnabas.protocol import codec
-from barnabas.protocol.messages.consumer_protocol_subscription import ConsumerProtocolSubscription
-from barnabas.protocol.messages.describe_groups import (
+from barnabas.wire import codec
+from barnabas.wire.messages.consumer_protocol_subscription import ConsumerProtocolSubscription
+from barnabas.wire.messages.describe_groups import (
     DescribedGroup,
     DescribeGroupsRequest,
     DescribeGroupsResponse,
 )
-from barnabas.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
-from barnabas.protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberIdentity
-from barnabas.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment, SyncGroupResponse
-from barnabas.replication.log_dir_moves import LogDirMoves
-from barnabas.replication.machine import SILENT_MS
+from barnabas.wire.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
+from barnabas.wire.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberIdentity
+from barnabas.wire.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment, SyncGroupResponse
 from tests.simulation.ambushes import Ambusher, Led, answers_to
 from tests.simulation.oracle import Fate, Sent, Sum
 

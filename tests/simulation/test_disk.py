@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from barnabas.runtime.disk import Disk, write_fully
-from barnabas.storage.offset_index import OffsetIndex
+from barnabas.base.host.disk import Disk, write_fully
+from barnabas.broker.storage.offset_index import OffsetIndex
 from tests.simulation.disk import SimDisk
 from tests.simulation.disk_files import CHANGES, PAGE_BYTES, SECTOR_BYTES, WRITE
 from tests.simulation.disk_life import Life

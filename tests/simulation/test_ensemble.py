@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from kazoo.protocol import serialization as requests
 
-from barnabas.coordination.kazoo_client import KazooConnection
-from barnabas.coordination.session import ZooKeeperSession
-from barnabas.coordination.session_config import SessionConfig
+from barnabas.broker.zookeeper_client.kazoo_client import KazooConnection
+from barnabas.broker.zookeeper_client.session import ZooKeeperSession
+from barnabas.broker.zookeeper_client.session_config import SessionConfig
 from tests.simulation.ensemble import SYNC_LIMIT_S, FollowerProcess, LeaderProcess
 from tests.simulation.network import Network
 from tests.simulation.process import Process

@@ -7,13 +7,13 @@ from typing import Any, ClassVar, cast
 
 import pytest
 
-from barnabas.broker import Broker
-from barnabas.core.ids import LeaderEpoch, Offset, TopicPartition
-from barnabas.groups.records import OffsetCommit, offset_commit
-from barnabas.protocol.records import BatchBuilder
-from barnabas.replication.delayed import DelayedProduce
-from barnabas.storage.epoch_cache import EpochEntry, LeaderEpochCache
-from barnabas.storage.file_handle import OpenFile
+from barnabas.base.ids import LeaderEpoch, Offset, TopicPartition
+from barnabas.broker.compose import Broker
+from barnabas.broker.groups.records import OffsetCommit, offset_commit
+from barnabas.broker.replication.delayed import DelayedProduce
+from barnabas.broker.storage.epoch_cache import EpochEntry, LeaderEpochCache
+from barnabas.broker.storage.file_handle import OpenFile
+from barnabas.wire.records import BatchBuilder
 from tests.simulation import memory
 from tests.simulation.cluster import SimCluster
 from tests.simulation.disk_life import Life

@@ -2,8 +2,8 @@
 
 from typing import Any
 
+from barnabas.broker.zookeeper_client.features import ANNOUNCED
 from barnabas.client.errors import ClientError
-from barnabas.coordination.features import ANNOUNCED
 from tests.simulation.cluster import SimCluster
 from tests.simulation.load import Client
 from tests.simulation.scenario import Scenario

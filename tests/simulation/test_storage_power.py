@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from barnabas.protocol.records import BatchBuilder, end_txn_marker
-from barnabas.storage.log_types import Origin
+from barnabas.broker.storage.log_types import Origin
+from barnabas.wire.records import BatchBuilder, end_txn_marker
 from tests.simulation.storage_world import COMPACTED, PLAIN, Crash, StorageWorld
 
 SEEDS = range(80)

@@ -4,12 +4,12 @@ import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
+from barnabas.base.ids import TopicPartition
+from barnabas.base.words import EARLIEST, EARLIEST_LOCAL, LATEST
 from barnabas.client.admin.partitions import list_offsets
 from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.consumer import Consumer
 from barnabas.client.fetching import ConsumerConfig
-from barnabas.core.ids import TopicPartition
-from barnabas.core.words import EARLIEST, EARLIEST_LOCAL, LATEST
 from tests.simulation.load import Client, Persistent
 from tests.simulation.process import BrokerProcess
 from tests.simulation.tier_troubles import LOOK_S, Trouble

@@ -3,7 +3,7 @@
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from barnabas.core.ids import TopicPartition
+from barnabas.base.ids import TopicPartition
 from tests.simulation.ambushes import answers_to
 from tests.simulation.answers import fetches_of
 from tests.simulation.lineage import TP

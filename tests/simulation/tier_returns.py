@@ -3,12 +3,12 @@
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from barnabas.base.errors import ErrorCode
+from barnabas.base.words import EARLIEST, EARLIEST_LOCAL
+from barnabas.broker.storage import names
 from barnabas.client.admin.partitions import delete_records, list_offsets
 from barnabas.client.consumer import Consumer
 from barnabas.client.fetching import ConsumerConfig
-from barnabas.core.errors import ErrorCode
-from barnabas.core.words import EARLIEST, EARLIEST_LOCAL
-from barnabas.storage import names
 from tests.simulation.disk_files import File
 from tests.simulation.lineage import TP, HistoryReader
 from tests.simulation.load import Client, Persistent

@@ -12,6 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import crc32c
 
+from barnabas.base.errors import ErrorCode
+from barnabas.base.ids import TopicPartition
+from barnabas.base.topics import REMOTE_LOG_METADATA_TOPIC
+from barnabas.base.words import READ_COMMITTED, AlterOperation, ConfigResourceType
 from barnabas.client.admin.configs import alter_configs
 from barnabas.client.admin.partitions import alter_reassignments, delete_records, list_offsets
 from barnabas.client.admin.topics import NewTopic, create_topics
@@ -20,11 +24,7 @@ from barnabas.client.consumer import Consumer
 from barnabas.client.errors import BrokerRefused, ClientError
 from barnabas.client.fetching import ConsumerConfig
 from barnabas.client.producer import Producer, ProducerConfig
-from barnabas.core.errors import ErrorCode
-from barnabas.core.ids import TopicPartition
-from barnabas.core.topics import REMOTE_LOG_METADATA_TOPIC
-from barnabas.core.words import READ_COMMITTED, AlterOperation, ConfigResourceType
-from barnabas.protocol.records import BatchBuilder
+from barnabas.wire.records import BatchBuilder
 from tests.simulation.load import FORMER, RECKLESS, Client, Persistent, TransactionalProducer, give_up, settle
 from tests.simulation.oracle import Fate
 from tests.simulation.process import BrokerProcess

@@ -13,12 +13,12 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-import barnabas.parts.tiered  # noqa: F401 - brokers import it late, and each seed would compile it anew
-from barnabas.core.ids import TopicPartition
-from barnabas.runtime.disk import Disk
-from barnabas.tiered import layout
-from barnabas.tiered.lineage import piece_at, touches
-from barnabas.tiered.store import FilePart, StoreFault
+import barnabas.broker.parts.tiered  # noqa: F401 - brokers import it late, and each seed would compile it anew
+from barnabas.base.host.disk import Disk
+from barnabas.base.ids import TopicPartition
+from barnabas.broker.features.tiered import layout
+from barnabas.broker.features.tiered.lineage import piece_at, touches
+from barnabas.broker.features.tiered.store import FilePart, StoreFault
 from tests.memory_store import MemoryStore
 from tests.simulation.cluster import SETTLE_S, SimCluster
 from tests.simulation.coming import RecklessProducer

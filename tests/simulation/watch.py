@@ -5,9 +5,9 @@ A wrong that shows here need not wait for the second fault that would turn it in
 
 from typing import TYPE_CHECKING, Any
 
-from barnabas.coordination.znodes import LeaderAndIsr
-from barnabas.core.ids import TopicPartition
-from barnabas.replication.state import Role
+from barnabas.base.ids import TopicPartition
+from barnabas.broker.replication.state import Role
+from barnabas.broker.zookeeper_client.znodes import LeaderAndIsr
 from tests.simulation.process import BrokerProcess
 from tests.simulation.watch_control import SETTLED_S, ControlWatch
 

@@ -5,17 +5,17 @@ Owner: the world. Reads what processes hold in memory; changes nothing.
 
 from typing import TYPE_CHECKING, Any
 
-from barnabas.coordination.paths import CONTROLLER_EPOCH, broker_id, delete_topic, partition_state
-from barnabas.coordination.paths import topic as topic_path
-from barnabas.coordination.znodes import LeaderAndIsr
-from barnabas.core.errors import Malformed
-from barnabas.core.ids import TopicPartition
-from barnabas.core.java_hash import partition_of
-from barnabas.core.topics import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
-from barnabas.groups.classic import HEARTBEAT
-from barnabas.groups.classic_group import STABLE, ClassicGroup
-from barnabas.replication.state import NO_BROKER_EPOCH, Role
-from barnabas.runtime.shard import ShardState
+from barnabas.base.errors import Malformed
+from barnabas.base.ids import TopicPartition
+from barnabas.base.java_hash import partition_of
+from barnabas.base.topics import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
+from barnabas.broker.groups.classic import HEARTBEAT
+from barnabas.broker.groups.classic_group import STABLE, ClassicGroup
+from barnabas.broker.replication.state import NO_BROKER_EPOCH, Role
+from barnabas.broker.runtime.shard import ShardState
+from barnabas.broker.zookeeper_client.paths import CONTROLLER_EPOCH, broker_id, delete_topic, partition_state
+from barnabas.broker.zookeeper_client.paths import topic as topic_path
+from barnabas.broker.zookeeper_client.znodes import LeaderAndIsr
 from tests.simulation.load import RECKLESS
 from tests.simulation.process import BrokerProcess
 

@@ -4,6 +4,11 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, ClassVar, Final
 
+from barnabas.base.errors import ErrorCode
+from barnabas.base.ids import TopicPartition
+from barnabas.base.words import EARLIEST, LATEST
+from barnabas.broker.storage.names import LOG_START_OFFSET_CHECKPOINT
+from barnabas.broker.zookeeper_client import paths
 from barnabas.client.admin.partitions import delete_records, list_offsets
 from barnabas.client.admin.topics import NewTopic, create_topics, delete_topics
 from barnabas.client.asynchronous import AsyncClient
@@ -11,11 +16,6 @@ from barnabas.client.consumer import Consumer
 from barnabas.client.errors import BrokerRefused, ClientError
 from barnabas.client.fetching import ConsumerConfig
 from barnabas.client.producer import Producer, ProducerConfig
-from barnabas.coordination import paths
-from barnabas.core.errors import ErrorCode
-from barnabas.core.ids import TopicPartition
-from barnabas.core.words import EARLIEST, LATEST
-from barnabas.storage.names import LOG_START_OFFSET_CHECKPOINT
 from tests.simulation.load import REMADE, Client, Persistent
 from tests.simulation.process import BrokerProcess
 

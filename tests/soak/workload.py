@@ -16,7 +16,7 @@ from typing import Final
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from barnabas.protocol.record_batch import HEADER, LOG_OVERHEAD, BatchHeader
+from barnabas.wire.record_batch import HEADER, LOG_OVERHEAD, BatchHeader
 
 #: A producer that gives up would make the promises smaller; this is longer than any fault lasts.
 DELIVERY_TIMEOUT_MS = 120_000

@@ -9,9 +9,9 @@ import pytest
 import yaml
 from scripts import generate_dashboards
 
+from barnabas.base.config.catalog import broker_setting
+from barnabas.base.config.properties import from_environment
 from barnabas.cli.main import COMMANDS
-from barnabas.core.config.catalog import broker_setting
-from barnabas.core.config.properties import from_environment
 
 ROOT = Path(__file__).parents[2]
 RULES = yaml.safe_load((ROOT / "deploy/prometheus/barnabas.rules.yml").read_text())["groups"][0]["rules"]

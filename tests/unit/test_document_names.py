@@ -16,8 +16,8 @@ from urllib.parse import unquote
 import pytest
 from scripts import diagrams
 
+from barnabas.base.config.catalog import TOPIC_SETTINGS, broker_setting
 from barnabas.cli.main import COMMANDS, load
-from barnabas.core.config.catalog import TOPIC_SETTINGS, broker_setting
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*(ROOT / "docs").rglob("*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md"])
@@ -225,4 +225,4 @@ def test_names_are_found_where_they_are_typed() -> None:
     text = f"a barnabas nothing `barnabas topcis --lsit` and\n{block}"
     assert list(calls(text)) == [("topics", ["--create", "--topik"]), ("topcis", ["--lsit"])]
     assert "--topic" in options_of("topics")
-    assert not is_module("barnabas.server.nothing") and is_module("barnabas.server.pipeline")
+    assert not is_module("barnabas.server.nothing") and is_module("barnabas.broker.server.pipeline")

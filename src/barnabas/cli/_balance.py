@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from barnabas.core.errors import BarnabasError
-from barnabas.core.ids import TopicPartition
+from barnabas.base.errors import BarnabasError
+from barnabas.base.ids import TopicPartition
 
 #: A broker this much above or below the mean is left alone.
 TOLERANCE: Final = 0.1

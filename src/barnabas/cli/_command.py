@@ -11,7 +11,7 @@ from typing import Any, ParamSpec, TypeVar
 import typer
 from typer.core import TyperCommand
 
-from barnabas.core.errors import BarnabasError
+from barnabas.base.errors import BarnabasError
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -78,9 +78,9 @@ def _complete_entity(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def _ask(names: Names, ctx: typer.Context, incomplete: str) -> list[str]:
+    from barnabas.base.errors import BarnabasError
     from barnabas.client.asynchronous import AsyncClient
     from barnabas.client.config import client_config, load_properties
-    from barnabas.core.errors import BarnabasError
 
     async def ask() -> list[str]:
         file = next((ctx.params[name] for name in _FILES if ctx.params.get(name)), None)

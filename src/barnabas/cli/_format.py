@@ -5,12 +5,12 @@ import uuid
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 
+from barnabas.base.ids import TopicPartition
 from barnabas.cli._command import UsageError
 from barnabas.cli._tool import warn
 from barnabas.client import names
-from barnabas.core.ids import TopicPartition
-from barnabas.protocol.record_batch import LOG_APPEND_TIME, BatchHeader
-from barnabas.protocol.records import Record
+from barnabas.wire.record_batch import LOG_APPEND_TIME, BatchHeader
+from barnabas.wire.records import Record
 
 #: What is written for a record.
 Formatter = Callable[[TopicPartition, BatchHeader, Record], bytes]

@@ -3,16 +3,16 @@
 from collections.abc import Callable, Collection, Iterable
 from typing import Final, NamedTuple
 
+from barnabas.base.config.broker import BrokerConfig
+from barnabas.base.config.catalog import TOPIC_SETTINGS
+from barnabas.base.config.topic import validate_topic_config
+from barnabas.base.errors import BarnabasError
+from barnabas.base.words import AclOperation, PatternType
 from barnabas.cli._link_source import Source, SourceTopic, Target
 from barnabas.client.exchange import BrokerVersions
 from barnabas.client.image import NO_TOPIC_ID
-from barnabas.core.config.broker import BrokerConfig
-from barnabas.core.config.catalog import TOPIC_SETTINGS
-from barnabas.core.config.topic import validate_topic_config
-from barnabas.core.errors import BarnabasError
-from barnabas.core.words import AclOperation, PatternType
-from barnabas.doctor.finding import Finding, Severity, count, some
-from barnabas.protocol.versions import api_named
+from barnabas.services.doctor.finding import Finding, Severity, count, some
+from barnabas.wire.versions import api_named
 
 #: The first Fetch with record batches as they are kept today (0.11).
 _FETCH_OF_BATCHES: Final = 4

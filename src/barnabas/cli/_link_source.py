@@ -6,6 +6,18 @@ from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
+from barnabas.base.errors import ErrorCode
+from barnabas.base.ids import TopicPartition
+from barnabas.base.words import (
+    ACL_OPERATIONS,
+    EARLIEST,
+    EARLIEST_LOCAL,
+    LATEST,
+    AclOperation,
+    ConfigResourceType,
+    ConfigSource,
+)
+from barnabas.broker.features.link.settings import DEFAULT_TOPIC_CONFIGS, matching
 from barnabas.client.admin.acls import Ace, ResourcePattern, describe_acls
 from barnabas.client.admin.configs import Resource, describe_configs, describe_quotas, describe_scram
 from barnabas.client.admin.groups import GroupListing, list_groups
@@ -17,22 +29,10 @@ from barnabas.client.errors import BrokerRefused, ClientError, UnsupportedVersio
 from barnabas.client.exchange import BrokerVersions
 from barnabas.client.fetching import ConsumerConfig, fetch_one
 from barnabas.client.image import TopicInfo
-from barnabas.core.errors import ErrorCode
-from barnabas.core.ids import TopicPartition
-from barnabas.core.words import (
-    ACL_OPERATIONS,
-    EARLIEST,
-    EARLIEST_LOCAL,
-    LATEST,
-    AclOperation,
-    ConfigResourceType,
-    ConfigSource,
-)
-from barnabas.link.settings import DEFAULT_TOPIC_CONFIGS, matching
-from barnabas.protocol.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
-from barnabas.protocol.messages.list_config_resources import ListConfigResourcesRequest, ListConfigResourcesResponse
-from barnabas.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
-from barnabas.protocol.record_batch import MAGIC_AT
+from barnabas.wire.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
+from barnabas.wire.messages.list_config_resources import ListConfigResourcesRequest, ListConfigResourcesResponse
+from barnabas.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from barnabas.wire.record_batch import MAGIC_AT
 
 T = TypeVar("T")
 

@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from barnabas.base.errors import ErrorCode
+from barnabas.base.ids import TopicPartition
 from barnabas.cli import _reassign_plan as plan
 from barnabas.cli import _throttles
 from barnabas.cli._balance import Partition, Proposal
@@ -16,8 +18,6 @@ from barnabas.cli._progress import telling
 from barnabas.cli._tool import UsageError, say, warn
 from barnabas.client.admin import partitions as admin
 from barnabas.client.asynchronous import AsyncClient
-from barnabas.core.errors import ErrorCode
-from barnabas.core.ids import TopicPartition
 
 #: Between two looks at what is under way.
 POLL_S: Final = 0.5

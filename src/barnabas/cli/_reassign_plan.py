@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
+from barnabas.base.ids import TopicPartition
+from barnabas.broker.controller.placement import BrokerPlace, Start, assign_replicas
 from barnabas.cli._command import UsageError
 from barnabas.cli._json_files import entries
 from barnabas.cli._json_files import field as json_field
 from barnabas.cli._tool import commas
 from barnabas.client.admin.partitions import Reassignment
-from barnabas.controller.placement import BrokerPlace, Start, assign_replicas
-from barnabas.core.ids import TopicPartition
 
 ANY_LOG_DIR: Final = "any"
 _WHAT: Final = "--reassignment-json-file"

@@ -11,6 +11,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Self
 
+from barnabas.base.errors import ErrorCode
+from barnabas.base.ids import TopicPartition
+from barnabas.base.words import EARLIEST, LATEST
 from barnabas.cli._tool import UsageError, parse_number, run, say, say_json
 from barnabas.client.admin import groups as admin
 from barnabas.client.admin.groups import CommittedOffset
@@ -18,9 +21,6 @@ from barnabas.client.admin.partitions import list_offsets
 from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.config import ClientConfig
 from barnabas.client.errors import check
-from barnabas.core.errors import ErrorCode
-from barnabas.core.ids import TopicPartition
-from barnabas.core.words import EARLIEST, LATEST
 
 Plan = dict[str, dict[TopicPartition, int]]
 

@@ -9,16 +9,16 @@ import asyncio
 import secrets
 from collections.abc import Mapping, Sequence
 
-from barnabas.auth.mechanisms.scram import BY_NAME, ScramCredential
+from barnabas.base.clock import SystemClock
+from barnabas.base.config.broker import BrokerConfig
+from barnabas.broker.server.settings import session_config
+from barnabas.broker.zookeeper_client import paths
+from barnabas.broker.zookeeper_client.config_store import ConfigStore
+from barnabas.broker.zookeeper_client.registration import create_top_level_paths
+from barnabas.broker.zookeeper_client.session import ZooKeeperSession
 from barnabas.cli._command import UsageError
 from barnabas.client.admin.configs import ScramUpsert
-from barnabas.coordination import paths
-from barnabas.coordination.config_store import ConfigStore
-from barnabas.coordination.registration import create_top_level_paths
-from barnabas.coordination.session import ZooKeeperSession
-from barnabas.core.clock import SystemClock
-from barnabas.core.config.broker import BrokerConfig
-from barnabas.server.settings import session_config
+from barnabas.wire.auth.mechanisms.scram import BY_NAME, ScramCredential
 
 _SALT_BYTES = 32
 

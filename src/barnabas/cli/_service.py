@@ -3,8 +3,8 @@
 import logging
 import sys
 
-from barnabas.core.log_format import log_to
-from barnabas.runtime.parent import die_with_parent
+from barnabas.base.host.parent import die_with_parent
+from barnabas.base.log_format import log_to
 
 
 def begin() -> None:

@@ -3,11 +3,11 @@
 from collections.abc import Iterable, Mapping
 from typing import Final
 
+from barnabas.base.ids import TopicPartition
+from barnabas.base.words import AlterOperation, ConfigResourceType
 from barnabas.cli import _reassign_plan as plan
 from barnabas.client.admin import configs as admin
 from barnabas.client.asynchronous import AsyncClient
-from barnabas.core.ids import TopicPartition
-from barnabas.core.words import AlterOperation, ConfigResourceType
 
 LEADER_RATE: Final = "leader.replication.throttled.rate"
 FOLLOWER_RATE: Final = "follower.replication.throttled.rate"

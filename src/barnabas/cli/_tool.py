@@ -90,7 +90,7 @@ def warn(message: str) -> None:
 
 def warn_of_unknown(settings: Iterable[str], *, of_topic: bool) -> None:
     """Settings of topics or brokers that look misspelt. The cluster decides: it may be newer than we are."""
-    from barnabas.core.config.catalog import BROKER_SETTINGS, TOPIC_SETTINGS, broker_setting
+    from barnabas.base.config.catalog import BROKER_SETTINGS, TOPIC_SETTINGS, broker_setting
 
     for name in settings:
         is_known = name in TOPIC_SETTINGS if of_topic else broker_setting(name) is not None

@@ -1,9 +1,9 @@
 """How tools connect to ZooKeeper: with a broker's ZooKeeper settings."""
 
-from barnabas.coordination.session_config import SessionConfig
-from barnabas.core.config.broker import BrokerConfig
-from barnabas.core.config.properties import load as load_properties
-from barnabas.server.settings import session_config
+from barnabas.base.config.broker import BrokerConfig
+from barnabas.base.config.properties import load as load_properties
+from barnabas.broker.server.settings import session_config
+from barnabas.broker.zookeeper_client.session_config import SessionConfig
 
 
 def session_settings(connect: str, file: str | None, *, creates: bool = False) -> SessionConfig:

@@ -6,12 +6,12 @@ from typing import Annotated, Final
 
 import typer
 
+from barnabas.base.words import AclOperation, AclResourceType, PatternType, Permission
+from barnabas.broker.security.authorizer import CLUSTER_NAME, SUPPORTED_OPERATIONS
 from barnabas.cli._tool import Bootstrap, CommandConfig, Json, UsageError, exactly_one, options, run, say, say_json
 from barnabas.client.admin import acls as admin
 from barnabas.client.admin.acls import Ace, ResourcePattern
 from barnabas.client.asynchronous import AsyncClient
-from barnabas.core.words import AclOperation, AclResourceType, PatternType, Permission
-from barnabas.security.authorizer import CLUSTER_NAME, SUPPORTED_OPERATIONS
 
 _CLUSTER: Final = ResourcePattern(AclResourceType.CLUSTER, CLUSTER_NAME, PatternType.LITERAL)
 

@@ -57,7 +57,7 @@ def main(arguments: list[str]) -> None:
     if not file and not with_environment:
         sys.stderr.write(f"error: {_NO_FILE}\n")
         sys.exit(2)
-    from barnabas.core.errors import BarnabasError
+    from barnabas.base.errors import BarnabasError
 
     try:
         _run(file, overrides, with_environment=with_environment)
@@ -67,9 +67,9 @@ def main(arguments: list[str]) -> None:
 
 
 def _run(file: str | None, overrides: list[str], *, with_environment: bool) -> None:
-    from barnabas.core.config import properties
-    from barnabas.core.log_format import log_to
-    from barnabas.process import run_broker
+    from barnabas.base.config import properties
+    from barnabas.base.log_format import log_to
+    from barnabas.broker.process import run_broker
 
     settings = {
         **properties.of_opentelemetry(os.environ),

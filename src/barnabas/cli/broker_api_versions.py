@@ -5,7 +5,7 @@ from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.errors import ClientError
 from barnabas.client.exchange import BrokerVersions
 from barnabas.client.image import Broker
-from barnabas.protocol.versions import API, INTER_BROKER, KRAFT_ONLY
+from barnabas.wire.versions import API, INTER_BROKER, KRAFT_ONLY
 
 
 def command(bootstrap_server: Bootstrap = None, command_config: CommandConfig = None, json: Json = False) -> None:

@@ -7,7 +7,7 @@ import typer
 from barnabas.cli._tool import Bootstrap, Json, UsageError, options, run, say, say_json
 from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.errors import UnsupportedVersion, check
-from barnabas.protocol.messages.unregister_broker import UnregisterBrokerRequest, UnregisterBrokerResponse
+from barnabas.wire.messages.unregister_broker import UnregisterBrokerRequest, UnregisterBrokerResponse
 
 
 def command(

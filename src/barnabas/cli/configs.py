@@ -9,7 +9,9 @@ from typing import Annotated, Final
 
 import typer
 
-from barnabas.auth.mechanisms.scram import ScramMechanism
+from barnabas.base.config.definitions.quotas import CLIENT_QUOTAS, IP_QUOTAS
+from barnabas.base.java_text import java_double
+from barnabas.base.words import AlterOperation, ConfigResourceType, ConfigSource
 from barnabas.cli._tool import (
     Bootstrap,
     CommandConfig,
@@ -27,9 +29,7 @@ from barnabas.client.admin.configs import ConfigEntry
 from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.config import load_properties
 from barnabas.client.names import nearest
-from barnabas.core.config.definitions.quotas import CLIENT_QUOTAS, IP_QUOTAS
-from barnabas.core.java_text import java_double
-from barnabas.core.words import AlterOperation, ConfigResourceType, ConfigSource
+from barnabas.wire.auth.mechanisms.scram import ScramMechanism
 
 #: Keeps the order in which names and defaults were given: `--entity-type users --entity-default --entity-type clients …`.
 REWRITES: Final = {"--entity-default": ("--entity-name", "")}

@@ -49,8 +49,8 @@ def command(
     """
     need("console", "starlette", "uvicorn")
     from barnabas.cli import _service
-    from barnabas.console import server
-    from barnabas.console.settings import Settings
+    from barnabas.services.console import server
+    from barnabas.services.console.settings import Settings
 
     _service.begin()
     settings = Settings(

@@ -11,6 +11,9 @@ from typing import Annotated, Protocol
 
 import typer
 
+from barnabas.base.errors import ErrorCode, Malformed
+from barnabas.base.ids import TopicPartition
+from barnabas.base.words import EARLIEST, LATEST
 from barnabas.cli._format import Formatter, formatter_of
 from barnabas.cli._tool import Bootstrap, UsageError, matches, options, pairs, run
 from barnabas.client import names
@@ -22,10 +25,7 @@ from barnabas.client.fetching import ConsumerConfig, Fetched
 from barnabas.client.group import GroupConsumer
 from barnabas.client.settings import consumer_config, group_config
 from barnabas.client.subscription import Subscription
-from barnabas.core.errors import ErrorCode, Malformed
-from barnabas.core.ids import TopicPartition
-from barnabas.core.words import EARLIEST, LATEST
-from barnabas.protocol.records import iter_records
+from barnabas.wire.records import iter_records
 
 _FOREVER_MS = 2**31
 

@@ -7,6 +7,9 @@ from typing import Annotated, Final
 
 import typer
 
+from barnabas.base.errors import ErrorCode
+from barnabas.base.ids import TopicPartition
+from barnabas.base.words import LATEST
 from barnabas.cli import _reset_offsets
 from barnabas.cli._tool import (
     Bootstrap,
@@ -24,9 +27,6 @@ from barnabas.client.admin import groups as admin
 from barnabas.client.admin.groups import REBALANCING, GroupDescription
 from barnabas.client.admin.partitions import list_offsets
 from barnabas.client.asynchronous import AsyncClient
-from barnabas.core.errors import ErrorCode
-from barnabas.core.ids import TopicPartition
-from barnabas.core.words import LATEST
 
 OPTIONAL_VALUES: Final = ("--state", "--type")
 NO_VALUE: Final = ""

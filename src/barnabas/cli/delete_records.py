@@ -4,11 +4,11 @@ from typing import Annotated
 
 import typer
 
+from barnabas.base.errors import ErrorCode
+from barnabas.base.ids import TopicPartition
 from barnabas.cli._json_files import entries, field, read_json
 from barnabas.cli._tool import Bootstrap, CommandConfig, Json, UsageError, options, run, say, say_json
 from barnabas.client.admin.partitions import delete_records
-from barnabas.core.errors import ErrorCode
-from barnabas.core.ids import TopicPartition
 
 
 def command(

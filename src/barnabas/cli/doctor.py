@@ -11,11 +11,11 @@ from typing import Annotated
 
 import typer
 
+from barnabas.base.times import utc
 from barnabas.cli._progress import telling
 from barnabas.cli._tool import CommandConfig, Json, UsageError, options, say, say_json
 from barnabas.client.config import ClientConfig
-from barnabas.core.times import utc
-from barnabas.doctor.finding import Finding, Severity, count, in_order, worst
+from barnabas.services.doctor.finding import Finding, Severity, count, in_order, worst
 
 #: By the worst that was found. Notes alone are fine.
 EXIT = {None: 0, Severity.ERROR: 1, Severity.WARNING: 3}
@@ -76,13 +76,13 @@ def _look(files: list[str], config: ClientConfig | None) -> tuple[list[Finding],
     findings: list[Finding] = []
     brokers: int | None = None
     if config is not None:
-        from barnabas.doctor.cluster import check_cluster
+        from barnabas.services.doctor.cluster import check_cluster
 
         with telling("waiting for brokers or ZooKeeper that do not answer"):
             report = asyncio.run(check_cluster(config))
         findings, brokers = list(report.findings), report.brokers
     if files:
-        from barnabas.doctor.files import check_files
+        from barnabas.services.doctor.files import check_files
 
         findings += check_files(files, brokers=brokers)
     return in_order(findings), brokers

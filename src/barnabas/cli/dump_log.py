@@ -7,14 +7,14 @@ from typing import Annotated
 
 import typer
 
+from barnabas.broker.features.tiered.metadata_records import RemoteLogMetadataDecoder
+from barnabas.broker.storage.dump.decoders import PlainDecoder, RecordDecoder, decoder_of_class
+from barnabas.broker.storage.dump.dumper import SUFFIXES, DumpOptions, dump_files
+from barnabas.broker.storage.dump.indexes import DEFAULT_MAX_MESSAGE_SIZE
+from barnabas.broker.storage.dump.report import Report
+from barnabas.broker.storage.dump.segment import MAX_BYTES
 from barnabas.cli._command import UsageError
-from barnabas.protocol.internal_records import OffsetsDecoder, TransactionLogDecoder
-from barnabas.storage.dump.decoders import PlainDecoder, RecordDecoder, decoder_of_class
-from barnabas.storage.dump.dumper import SUFFIXES, DumpOptions, dump_files
-from barnabas.storage.dump.indexes import DEFAULT_MAX_MESSAGE_SIZE
-from barnabas.storage.dump.report import Report
-from barnabas.storage.dump.segment import MAX_BYTES
-from barnabas.tiered.metadata_records import RemoteLogMetadataDecoder
+from barnabas.wire.internal_records import OffsetsDecoder, TransactionLogDecoder
 
 #: Given without a value, these mean Kafka's default, the StringDecoder.
 OPTIONAL_VALUES = ("--value-decoder-class", "--key-decoder-class")

@@ -7,12 +7,9 @@ from typing import Annotated, Final
 
 import typer
 
-from barnabas.cli._tool import Bootstrap, CommandConfig, Json, UsageError, matches, options, run, say, say_json
-from barnabas.client.admin.partitions import list_offsets
-from barnabas.client.asynchronous import AsyncClient
-from barnabas.core.errors import ErrorCode
-from barnabas.core.ids import TopicPartition
-from barnabas.core.words import (
+from barnabas.base.errors import ErrorCode
+from barnabas.base.ids import TopicPartition
+from barnabas.base.words import (
     EARLIEST,
     EARLIEST_LOCAL,
     EARLIEST_PENDING_UPLOAD,
@@ -20,6 +17,9 @@ from barnabas.core.words import (
     LATEST_TIERED,
     MAX_TIMESTAMP,
 )
+from barnabas.cli._tool import Bootstrap, CommandConfig, Json, UsageError, matches, options, run, say, say_json
+from barnabas.client.admin.partitions import list_offsets
+from barnabas.client.asynchronous import AsyncClient
 
 _TIMES: Final = {
     "latest": LATEST,

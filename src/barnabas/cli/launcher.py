@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, NoReturn
 
-from barnabas.runtime.process_title import set_title
+from barnabas.base.host.process_title import set_title
 
 #: How long children may take to stop when the parent is gone.
 STOP_TIMEOUT_S = 20.0
@@ -37,13 +37,13 @@ _READ_BYTES = 65536
 #: In this order; each takes some 100 ms at most.
 IMPORTS = (
     "uvloop",
-    "barnabas.coordination.embedded.service",
-    "barnabas.coordination.kazoo_client",
-    "barnabas.storage.manager",
-    "barnabas.replication.manager",
-    "barnabas.controller.driver",
-    "barnabas.groups.coordinator",
-    "barnabas.process",
+    "barnabas.zookeeper.service",
+    "barnabas.broker.zookeeper_client.kazoo_client",
+    "barnabas.broker.storage.manager",
+    "barnabas.broker.replication.manager",
+    "barnabas.broker.controller.driver",
+    "barnabas.broker.groups.coordinator",
+    "barnabas.broker.process",
 )
 #: Needs no more than what is imported first.
 STARTS_EARLY = frozenset({"zookeeper"})
@@ -235,7 +235,7 @@ def _serve(kind: str, arguments: list[str]) -> int:
 
 
 def _warm_up() -> None:
-    from barnabas.process import warm_up
+    from barnabas.broker.process import warm_up
 
     warm_up()
     # Frozen, so that collecting garbage does not unshare pages.

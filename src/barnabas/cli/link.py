@@ -7,6 +7,9 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from barnabas.base.config.properties import resolve_variables
+from barnabas.base.ids import format_uuid
+from barnabas.base.times import time_in
 from barnabas.cli._tool import (
     Bootstrap,
     CommandConfig,
@@ -23,10 +26,7 @@ from barnabas.cli._tool import (
 from barnabas.client.admin import links as admin
 from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.config import load_properties
-from barnabas.core.config.properties import resolve_variables
-from barnabas.core.ids import format_uuid
-from barnabas.core.times import time_in
-from barnabas.protocol.messages.describe_links import DescribedLink, DescribedMirrorPartition
+from barnabas.wire.messages.describe_links import DescribedLink, DescribedMirrorPartition
 
 #: The exit status of a planned promotion after which the source has records that did not come over.
 _LEFT_BEHIND: Final = 3

@@ -5,15 +5,15 @@ from typing import Any
 
 import typer
 
+from barnabas.base.config.properties import resolve_variables
+from barnabas.broker.features.link.settings import LinkSettings, check_pattern
 from barnabas.cli._link_findings import judge, kind_of, megabytes, rows
 from barnabas.cli._link_source import Source, Target, look, look_at_target
 from barnabas.cli._progress import telling
 from barnabas.cli._tool import UsageError, options, run, say, say_json, table
 from barnabas.cli.doctor import EXIT, show
 from barnabas.client.config import load_properties
-from barnabas.core.config.properties import resolve_variables
-from barnabas.doctor.finding import Finding, count, in_order, worst
-from barnabas.link.settings import LinkSettings, check_pattern
+from barnabas.services.doctor.finding import Finding, count, in_order, worst
 
 _HEADERS = ("WHAT", "FOUND", "CARRIES OVER")
 

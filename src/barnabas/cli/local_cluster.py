@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Final, Self
 
+from barnabas.base.config.properties import format_properties
+from barnabas.base.errors import BarnabasError
 from barnabas.cli.fork_server import ForkServer, Member, fork_server
 from barnabas.cli.local_settings import SettingValue, setting_texts, suiting_settings, warn_of_unknown
-from barnabas.core.config.properties import format_properties
-from barnabas.core.errors import BarnabasError
 
 if TYPE_CHECKING:
     from barnabas.cli.local_security import LocalSecurity
@@ -366,10 +366,10 @@ class LocalCluster:
 
     def _tell_brokers(self, registry_url: str) -> None:
         """Where the registry is, for topics with `barnabas.value.schema.validation`; until all of them know."""
+        from barnabas.base.words import AlterOperation, ConfigResourceType
         from barnabas.client.admin.configs import alter_configs, describe_configs
         from barnabas.client.blocking import BlockingClient
         from barnabas.client.config import client_config
-        from barnabas.core.words import AlterOperation, ConfigResourceType
 
         kind = ConfigResourceType.BROKER
         with BlockingClient(client_config(self.bootstrap, self.client_settings("admin"))) as client:

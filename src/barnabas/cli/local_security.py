@@ -11,19 +11,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from barnabas.auth.authority import LocalAuthority
-from barnabas.auth.jaas import SCRAM_MODULE
-from barnabas.auth.mechanisms.scram import ScramMechanism
+from barnabas.base.config.properties import format_properties
+from barnabas.base.words import AclOperation, AclResourceType, PatternType, Permission
 from barnabas.client.admin.acls import Ace, ResourcePattern, create_acls
 from barnabas.client.admin.configs import ScramUpsert, alter_scram
 from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.blocking import BlockingConnection
 from barnabas.client.config import client_config
 from barnabas.client.errors import AuthenticationFailed
-from barnabas.coordination.embedded.fourletter import WORDS_FOR_STRANGERS
-from barnabas.core.config.properties import format_properties
-from barnabas.core.words import AclOperation, AclResourceType, PatternType, Permission
-from barnabas.protocol.messages.describe_acls import DescribeAclsRequest, DescribeAclsResponse
+from barnabas.wire.auth.authority import LocalAuthority
+from barnabas.wire.auth.jaas import SCRAM_MODULE
+from barnabas.wire.auth.mechanisms.scram import ScramMechanism
+from barnabas.wire.messages.describe_acls import DescribeAclsRequest, DescribeAclsResponse
+from barnabas.zookeeper.fourletter import WORDS_FOR_STRANGERS
 
 #: May do everything; may use topics, groups and transactions, and no more.
 ADMIN, CLIENT = "admin", "client"

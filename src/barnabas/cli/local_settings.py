@@ -26,7 +26,7 @@ def warn_of_unknown(names: Iterable[str]) -> None:
     """Names of settings that nobody knows are most likely mistakes."""
     given = dict.fromkeys(names)
     if given:
-        from barnabas.core.config.usage import broker_notices  # the whole catalogue: only where settings are given
+        from barnabas.base.config.usage import broker_notices  # the whole catalogue: only where settings are given
 
         for notice in broker_notices(given):
             sys.stderr.write(f"warning: {notice}\n")

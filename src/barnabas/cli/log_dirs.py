@@ -5,10 +5,10 @@ from typing import Annotated
 
 import typer
 
+from barnabas.base.errors import ErrorCode
 from barnabas.cli._tool import Bootstrap, CommandConfig, Json, UsageError, commas, options, parse_number, run, say
 from barnabas.client.admin.partitions import describe_log_dirs
 from barnabas.client.asynchronous import AsyncClient
-from barnabas.core.errors import ErrorCode
 
 
 def command(

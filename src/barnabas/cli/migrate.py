@@ -9,17 +9,17 @@ from typing import Annotated, Final
 
 import typer
 
+from barnabas.base.config.broker import BrokerConfig
+from barnabas.base.config.catalog import TOPIC_SETTINGS, broker_setting
+from barnabas.base.errors import BarnabasError
+from barnabas.base.words import ConfigResourceType, ConfigSource
+from barnabas.broker.security.setup import ACL_AUTHORIZER
 from barnabas.cli._tool import Bootstrap, CommandConfig, Json, UsageError, options, run, say, say_json
 from barnabas.client.admin.configs import ConfigEntry, describe_configs
 from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.exchange import BrokerVersions
 from barnabas.client.image import TopicInfo
-from barnabas.core.config.broker import BrokerConfig
-from barnabas.core.config.catalog import TOPIC_SETTINGS, broker_setting
-from barnabas.core.errors import BarnabasError
-from barnabas.core.words import ConfigResourceType, ConfigSource
-from barnabas.protocol.versions import api_named
-from barnabas.security.setup import ACL_AUTHORIZER
+from barnabas.wire.versions import api_named
 
 #: Fetch of Kafka 3.9, whose controller requests and records ours are written for.
 FETCH_OF_3_9: Final = 17

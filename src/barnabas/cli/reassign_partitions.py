@@ -8,6 +8,9 @@ from typing import Annotated, Final
 
 import typer
 
+from barnabas.base.errors import ErrorCode
+from barnabas.base.ids import TopicPartition
+from barnabas.base.words import AlterOperation, ConfigResourceType
 from barnabas.cli import _reassign_plan as plan
 from barnabas.cli import _throttles
 from barnabas.cli._json_files import read_json
@@ -30,9 +33,6 @@ from barnabas.client.admin import partitions as admin
 from barnabas.client.admin.partitions import Reassignment
 from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.errors import check
-from barnabas.core.errors import ErrorCode
-from barnabas.core.ids import TopicPartition
-from barnabas.core.words import AlterOperation, ConfigResourceType
 
 _EXISTING: Final = (
     "Cannot execute because there is an existing partition assignment.  Use --additional to override this and create a "

@@ -53,9 +53,9 @@ def command(
     """
     need("registry", "httpx", "uvicorn")
     from barnabas.cli import _service
-    from barnabas.registry import access as access_file
-    from barnabas.registry import server
-    from barnabas.registry.settings import LEVELS
+    from barnabas.services.registry import access as access_file
+    from barnabas.services.registry import server
+    from barnabas.services.registry.settings import LEVELS
 
     if hash_password:
         say(access_file.hash_password(typer.prompt("Password", hide_input=True, err=True)))

@@ -13,7 +13,7 @@ from barnabas.cli._needs import need
 from barnabas.cli._tool import UsageError, check_action, say, say_json
 
 if TYPE_CHECKING:
-    from barnabas.registry.client import RegistryClient
+    from barnabas.services.registry.client import RegistryClient
 
 _BY_SUFFIX: Final = {".avsc": "AVRO", ".proto": "PROTOBUF", ".json": "JSON"}
 _SCHEMA_MEMBERS: Final = ("schemaType", "references", "metadata", "ruleSet", "schema")
@@ -81,7 +81,7 @@ def command(
     The exit status of check is 1 where the schema is not compatible; it prints the reasons.
     """
     need("registry", "httpx", "uvicorn")
-    from barnabas.registry.client import RegistryClient
+    from barnabas.services.registry.client import RegistryClient
 
     check_action(action, _ACTIONS)
     options = _Options(
@@ -199,7 +199,7 @@ def _export(client: "RegistryClient", options: _Options) -> None:
 
 
 def _exported(client: "RegistryClient") -> Iterator[dict[str, Any]]:
-    from barnabas.registry.client import RegistryRefused
+    from barnabas.services.registry.client import RegistryRefused
 
     yield {"config": client.ask("GET", "config")}
     versions = client.ask("GET", "schemas", subjectPrefix=":*:", deleted=True)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from barnabas.base.hosts import address
 from barnabas.cli._needs import need, need_java
 from barnabas.cli._tool import (
     Bootstrap,
@@ -20,7 +21,6 @@ from barnabas.cli._tool import (
     say_json,
     table,
 )
-from barnabas.core.hosts import address
 
 if TYPE_CHECKING:
     from barnabas.client.config import ClientConfig
@@ -196,7 +196,7 @@ def _settings(client: "ClientConfig") -> dict[str, str]:
 
 
 def _run(client: "ClientConfig", name: str | None, *, master: str, **given: Any) -> None:
-    from barnabas.runtime.parent import die_with_parent
+    from barnabas.base.host.parent import die_with_parent
     from barnabas.spark.options import TierReads
     from barnabas.spark.tables.command import run
     from barnabas.spark.tables.runner import RunOptions

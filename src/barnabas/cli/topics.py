@@ -6,6 +6,9 @@ from typing import Annotated
 
 import typer
 
+from barnabas.base.errors import ErrorCode
+from barnabas.base.ids import ZERO_TOPIC_ID, TopicPartition, format_uuid, parse_uuid
+from barnabas.base.words import ConfigResourceType
 from barnabas.cli._tool import (
     Bootstrap,
     CommandConfig,
@@ -31,9 +34,6 @@ from barnabas.client.admin.partitions import Reassignment
 from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.errors import BrokerRefused, UnsupportedVersion, check
 from barnabas.client.image import PartitionInfo, TopicInfo
-from barnabas.core.errors import ErrorCode
-from barnabas.core.ids import ZERO_TOPIC_ID, TopicPartition, format_uuid, parse_uuid
-from barnabas.core.words import ConfigResourceType
 
 _COLLISION = (
     "WARNING: Due to limitations in metric names, topics with a period ('.') or underscore ('_') could collide. "

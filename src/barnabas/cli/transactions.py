@@ -6,6 +6,8 @@ from typing import Annotated, Final
 
 import typer
 
+from barnabas.base.errors import ErrorCode
+from barnabas.base.ids import TopicPartition
 from barnabas.cli._tool import (
     Bootstrap,
     CommandConfig,
@@ -21,9 +23,7 @@ from barnabas.cli._tool import (
 from barnabas.client.admin import transactions as admin
 from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.errors import BrokerRefused
-from barnabas.core.errors import ErrorCode
-from barnabas.core.ids import TopicPartition
-from barnabas.protocol.messages.describe_producers import ProducerState
+from barnabas.wire.messages.describe_producers import ProducerState
 
 _ACTIONS: Final = ("list", "describe", "describe-producers", "abort", "find-hanging")
 

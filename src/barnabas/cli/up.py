@@ -15,7 +15,7 @@ from barnabas.cli import running
 from barnabas.cli._command import UsageError
 from barnabas.cli._progress import telling
 from barnabas.cli.local_cluster import ClusterFailed, LocalCluster
-from barnabas.doctor.finding import count
+from barnabas.services.doctor.finding import count
 
 #: How often the processes are checked. One that has died is only reported.
 _WATCH_S = 0.5
@@ -64,7 +64,7 @@ def command(
     Prints `ready bootstrap=…` when all are up. Ctrl-C or SIGTERM stops it cleanly, and so does `barnabas down` from anywhere.
     `barnabas status` shows it, `barnabas restart N` restarts a broker.
     """
-    from barnabas.core.config.properties import parse_overrides
+    from barnabas.base.config.properties import parse_overrides
 
     if brokers < 1:
         raise UsageError("--brokers must be at least 1")

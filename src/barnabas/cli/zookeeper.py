@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
-from barnabas.core.errors import BarnabasError
+from barnabas.base.errors import BarnabasError
 
 if TYPE_CHECKING:
-    from barnabas.coordination.embedded.config import ZooKeeperConfig
+    from barnabas.zookeeper.config import ZooKeeperConfig
 
 
 class StartFailed(BarnabasError):
@@ -113,9 +113,9 @@ def run(values: dict[str, object]) -> None:
     """Serve until a signal comes. `values` are the options by name; None is not given."""
     import logging
 
-    from barnabas.core.log_format import log_to
-    from barnabas.runtime.descriptors import raise_limit
-    from barnabas.runtime.parent import die_with_parent
+    from barnabas.base.host.descriptors import raise_limit
+    from barnabas.base.host.parent import die_with_parent
+    from barnabas.base.log_format import log_to
 
     die_with_parent()
     log_to(
@@ -142,7 +142,7 @@ class Ports(NamedTuple):
 def _settings(values: dict[str, object]) -> "tuple[str, Ports, Path | None, ZooKeeperConfig]":
     from dataclasses import replace
 
-    from barnabas.coordination.embedded.config import ConfigFile, ZooKeeperConfig, read_config
+    from barnabas.zookeeper.config import ConfigFile, ZooKeeperConfig, read_config
 
     path = values["file"]
     file = ConfigFile(config=ZooKeeperConfig(), data_dir=None, host=None, port=None)
@@ -195,7 +195,7 @@ async def _serve(folder: Path, host: str, ports: Ports, config: "ZooKeeperConfig
     import asyncio
     import signal
 
-    from barnabas.coordination.embedded.server import EmbeddedZooKeeper
+    from barnabas.zookeeper.server import EmbeddedZooKeeper
 
     server = EmbeddedZooKeeper(folder, host, ports.plain, secure_port=ports.secure, config=config)
     loop = asyncio.get_running_loop()

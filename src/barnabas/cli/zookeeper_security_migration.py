@@ -34,9 +34,9 @@ def command(
     ] = None,
 ) -> None:
     """Allow only the brokers to change the znodes of a Kafka cluster, or allow everybody again."""
+    from barnabas.broker.zookeeper_client.security_migration import connect as connect_to
+    from barnabas.broker.zookeeper_client.security_migration import migrate
     from barnabas.cli._zookeeper_settings import session_settings
-    from barnabas.coordination.security_migration import connect as connect_to
-    from barnabas.coordination.security_migration import migrate
 
     config = session_settings(connect, config_file)
     if acl is Acl.SECURE and not config.auth and config.tls is None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from barnabas.coordination.embedded.shell import Shell
+    from barnabas.cli.zookeeper_prompt import Shell
 
 #: What follows the address belongs to the shell's command: `ls -R /` is not an option of ours.
 CONTEXT_SETTINGS = {"allow_interspersed_args": False}
@@ -25,15 +25,15 @@ def command(
     ] = None,
 ) -> None:
     """Look at and change znodes: ls, get, set, create, delete, deleteall, stat, getAcl, setAcl, addauth, sync, watch, quit."""
-    from barnabas.coordination.embedded.shell import Shell, connect
+    from barnabas.cli.zookeeper_prompt import Shell, connect
 
     # Kafka's tool takes it behind the address.
     if words and words[0] in ("-zk-tls-config-file", "--zk-tls-config-file"):
         zk_tls_config_file, words = words[1] if len(words) > 1 else None, words[2:]
     options: dict[str, Any] = {}
     if zk_tls_config_file is not None:
+        from barnabas.broker.zookeeper_client.kazoo_client import TlsHandler
         from barnabas.cli._zookeeper_settings import session_settings
-        from barnabas.coordination.kazoo_client import TlsHandler
 
         config = session_settings(address, zk_tls_config_file)
         options = {"handler": TlsHandler(config.tls), "auth_data": list(config.auth) or None}
@@ -50,7 +50,7 @@ def command(
 
 
 def _interact(shell: "Shell", address: str) -> None:
-    from barnabas.coordination.embedded.shell import ShellError
+    from barnabas.cli.zookeeper_prompt import ShellError
 
     prompt = sys.stdin.isatty()
     if prompt:

@@ -16,6 +16,9 @@ from contextlib import contextmanager, nullcontext
 from types import TracebackType
 from typing import Any, Final, Generic, Self, TypeVar, cast
 
+from barnabas.base.errors import Malformed
+from barnabas.base.ids import TopicPartition
+from barnabas.base.words import READ_UNCOMMITTED
 from barnabas.client import fetching
 from barnabas.client.admin import partitions as partition_admin
 from barnabas.client.config import ClientConfig
@@ -32,10 +35,7 @@ from barnabas.client.security import (
     log_in,
     lost_connection,
 )
-from barnabas.core.errors import Malformed
-from barnabas.core.ids import TopicPartition
-from barnabas.core.words import READ_UNCOMMITTED
-from barnabas.protocol.messages.base import ApiMessage
+from barnabas.wire.messages.base import ApiMessage
 
 R = TypeVar("R", bound=ApiMessage)
 T = TypeVar("T")

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, Self
 
+from barnabas.base.errors import ErrorCode
+from barnabas.base.ids import TopicPartition
 from barnabas.client.blocking import Awaited, BlockingClient, BlockingConnection
 from barnabas.client.core import PRODUCE
 from barnabas.client.errors import BrokerRefused, ClientError
@@ -18,10 +20,8 @@ from barnabas.client.exchange import sayable
 from barnabas.client.identity import NO_IDENTITY, ProducerIdentity
 from barnabas.client.sending import ACKS_ALL, NEVER, Outgoing, Sender, Shipment, produce_outcome, produce_request
 from barnabas.client.transactions import PRODUCE_V1, Transactions
-from barnabas.core.errors import ErrorCode
-from barnabas.core.ids import TopicPartition
-from barnabas.protocol.messages.produce import ProduceRequest, ProduceResponse
-from barnabas.protocol.record_batch import (
+from barnabas.wire.messages.produce import ProduceRequest, ProduceResponse
+from barnabas.wire.record_batch import (
     ATTRIBUTES_AT,
     CRC_AT,
     LOG_OVERHEAD,
@@ -29,7 +29,7 @@ from barnabas.protocol.record_batch import (
     TRANSACTIONAL_FLAG,
     compute_crc,
 )
-from barnabas.protocol.record_build import BatchBuilder
+from barnabas.wire.record_build import BatchBuilder
 
 _CRC: Final = struct.Struct(">I")
 _ATTRIBUTES: Final = struct.Struct(">h")

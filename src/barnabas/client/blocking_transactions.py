@@ -6,7 +6,7 @@ from barnabas.client.blocking import BlockingClient
 from barnabas.client.errors import BrokerRefused
 from barnabas.client.identity import NO_IDENTITY, ProducerIdentity
 from barnabas.client.transactions import Initialised, Transactions
-from barnabas.protocol.messages.describe_transactions import TransactionState
+from barnabas.wire.messages.describe_transactions import TransactionState
 
 
 class BlockingTransactions:

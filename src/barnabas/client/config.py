@@ -6,9 +6,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, TypeVar
 
-from barnabas.core.config import properties
-from barnabas.core.errors import ConfigError
-from barnabas.core.words import SECURITY_PROTOCOLS
+from barnabas.base.config import properties
+from barnabas.base.errors import ConfigError
+from barnabas.base.words import SECURITY_PROTOCOLS
 
 #: Kafka's default of `socket.request.max.bytes`, which bounds responses as well in practice.
 DEFAULT_RESPONSE_BYTES_MAX: Final = 512 * 1024 * 1024

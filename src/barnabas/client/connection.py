@@ -20,6 +20,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Final, TypeVar, cast, overload
 
+from barnabas.base.errors import Malformed
 from barnabas.client.config import DEFAULT_RESPONSE_BYTES_MAX
 from barnabas.client.errors import ClientError, ConnectionLost, ConnectionRefused, RequestTimedOut
 from barnabas.client.exchange import BrokerVersions, Exchange, Pending, api_name
@@ -32,8 +33,7 @@ from barnabas.client.security import (
     log_in,
     lost_connection,
 )
-from barnabas.core.errors import Malformed
-from barnabas.protocol.messages.base import ApiMessage
+from barnabas.wire.messages.base import ApiMessage
 
 R = TypeVar("R", bound=ApiMessage)
 

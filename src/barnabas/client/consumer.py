@@ -9,14 +9,14 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self
 
+from barnabas.base.errors import RETRIABLE, ErrorCode
+from barnabas.base.ids import TopicPartition
+from barnabas.base.words import OFFSET_RESETS
 from barnabas.client.admin.partitions import list_offsets
 from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.errors import BrokerRefused, ClientError, check
 from barnabas.client.fetching import ConsumerConfig, Fetched, fetch_request, fetched_of
-from barnabas.core.errors import RETRIABLE, ErrorCode
-from barnabas.core.ids import TopicPartition
-from barnabas.core.words import OFFSET_RESETS
-from barnabas.protocol.messages.fetch import FetchRequest, FetchResponse
+from barnabas.wire.messages.fetch import FetchRequest, FetchResponse
 
 
 @dataclass(slots=True)

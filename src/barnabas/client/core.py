@@ -10,6 +10,8 @@ from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Final, Protocol, TypeVar
 
+from barnabas.base.errors import ConfigError, ErrorCode
+from barnabas.base.ids import TopicPartition
 from barnabas.client.config import ClientConfig
 from barnabas.client.errors import (
     BrokerRefused,
@@ -23,11 +25,9 @@ from barnabas.client.errors import (
 )
 from barnabas.client.exchange import Link, api_name, sayable
 from barnabas.client.image import Broker, ClusterImage, LeaderEpochs, TopicInfo, image_of
-from barnabas.core.errors import ConfigError, ErrorCode
-from barnabas.core.ids import TopicPartition
-from barnabas.protocol.messages.base import ApiMessage
-from barnabas.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
-from barnabas.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from barnabas.wire.messages.base import ApiMessage
+from barnabas.wire.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
+from barnabas.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 
 R = TypeVar("R", bound=ApiMessage)
 T = TypeVar("T")

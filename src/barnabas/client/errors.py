@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Protocol
 
-from barnabas.core.errors import RETRIABLE, BarnabasError, ErrorCode
+from barnabas.base.errors import RETRIABLE, BarnabasError, ErrorCode
 
 
 class ClientError(BarnabasError):

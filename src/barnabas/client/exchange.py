@@ -11,17 +11,17 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 from barnabas import __version__
+from barnabas.base.errors import ErrorCode, Malformed
 from barnabas.client.errors import UnsupportedVersion, check
 from barnabas.client.image import NO_TOPIC_ID
-from barnabas.core.errors import ErrorCode, Malformed
-from barnabas.protocol import codec, frame
-from barnabas.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
-from barnabas.protocol.messages.base import ApiMessage
-from barnabas.protocol.messages.fetch import FetchRequest
-from barnabas.protocol.messages.offset_commit import OffsetCommitRequest
-from barnabas.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestTopics
-from barnabas.protocol.messages.produce import ProduceRequest
-from barnabas.protocol.versions import VersionRange, api_of
+from barnabas.wire import codec, frame
+from barnabas.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from barnabas.wire.messages.base import ApiMessage
+from barnabas.wire.messages.fetch import FetchRequest
+from barnabas.wire.messages.offset_commit import OffsetCommitRequest
+from barnabas.wire.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestTopics
+from barnabas.wire.messages.produce import ProduceRequest
+from barnabas.wire.versions import VersionRange, api_of
 
 R = TypeVar("R", bound=ApiMessage)
 P = TypeVar("P", bound="Pending")

@@ -8,13 +8,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from barnabas.base.errors import ErrorCode
+from barnabas.base.ids import TopicPartition
+from barnabas.base.words import READ_COMMITTED, READ_UNCOMMITTED
 from barnabas.client.core import DATA, ClientCore
 from barnabas.client.errors import BrokerRefused, ClientError, check
 from barnabas.client.image import NO_TOPIC_ID, ClusterImage
-from barnabas.core.errors import ErrorCode
-from barnabas.core.ids import TopicPartition
-from barnabas.core.words import READ_COMMITTED, READ_UNCOMMITTED
-from barnabas.protocol.messages.fetch import (
+from barnabas.wire.messages.fetch import (
     AbortedTransaction,
     FetchPartition,
     FetchRequest,
@@ -22,8 +22,8 @@ from barnabas.protocol.messages.fetch import (
     FetchTopic,
     PartitionData,
 )
-from barnabas.protocol.record_batch import HEADER_SIZE, LENGTH_AT, LOG_OVERHEAD, BatchHeader, check_crc, iter_batches
-from barnabas.protocol.records import ControlType, Record, control_type, iter_records
+from barnabas.wire.record_batch import HEADER_SIZE, LENGTH_AT, LOG_OVERHEAD, BatchHeader, check_crc, iter_batches
+from barnabas.wire.records import ControlType, Record, control_type, iter_records
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,6 +10,8 @@ from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Final, Self
 
+from barnabas.base.errors import ErrorCode
+from barnabas.base.ids import TopicPartition
 from barnabas.client.admin.groups import committed_offsets, decode_assignment
 from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.consumer import Consumer
@@ -17,12 +19,10 @@ from barnabas.client.errors import BrokerRefused, DeadlineExceeded
 from barnabas.client.fetching import ConsumerConfig, Fetched
 from barnabas.client.membership import REJOIN, GroupConfig, GroupMember
 from barnabas.client.subscription import Subscription
-from barnabas.core.errors import ErrorCode
-from barnabas.core.ids import TopicPartition
-from barnabas.protocol import codec
-from barnabas.protocol.messages.consumer_protocol_assignment import ConsumerProtocolAssignment
-from barnabas.protocol.messages.consumer_protocol_assignment import TopicPartition as AssignedTopic
-from barnabas.protocol.messages.consumer_protocol_subscription import ConsumerProtocolSubscription
+from barnabas.wire import codec
+from barnabas.wire.messages.consumer_protocol_assignment import ConsumerProtocolAssignment
+from barnabas.wire.messages.consumer_protocol_assignment import TopicPartition as AssignedTopic
+from barnabas.wire.messages.consumer_protocol_subscription import ConsumerProtocolSubscription
 
 log = logging.getLogger(__name__)
 

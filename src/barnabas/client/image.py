@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from barnabas.core.errors import ErrorCode
-from barnabas.core.ids import TopicPartition
-from barnabas.protocol.messages.metadata import MetadataResponse, MetadataResponseTopic
+from barnabas.base.errors import ErrorCode
+from barnabas.base.ids import TopicPartition
+from barnabas.wire.messages.metadata import MetadataResponse, MetadataResponseTopic
 
 NO_TOPIC_ID: Final = bytes(16)
 

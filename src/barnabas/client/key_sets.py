@@ -8,10 +8,10 @@ import logging
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from barnabas.auth.jwt import InvalidToken, Jwt, KeySet, UnknownKey
-from barnabas.auth.registry import KeySetSettings
+from barnabas.base.errors import ConfigError
 from barnabas.client.web import WebFailed, check_url, load
-from barnabas.core.errors import ConfigError
+from barnabas.wire.auth.jwt import InvalidToken, Jwt, KeySet, UnknownKey
+from barnabas.wire.auth.registry import KeySetSettings
 
 log = logging.getLogger(__name__)
 

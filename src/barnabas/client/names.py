@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
-from barnabas.core.errors import ConfigError
+from barnabas.base.errors import ConfigError
 
 
 def _names(text: str) -> frozenset[str]:

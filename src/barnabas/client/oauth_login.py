@@ -13,14 +13,14 @@ from collections.abc import Callable, Mapping
 from typing import Final
 from urllib.parse import quote_plus
 
-from barnabas.auth.jaas import JaasEntry, parse_jaas
-from barnabas.auth.jwt import InvalidToken, Json, encode_unsecured, parse_jwt
-from barnabas.auth.mechanisms.oauthbearer import MECHANISM, OAuthClient, check_extensions
-from barnabas.auth.registry import Login, client_side
-from barnabas.auth.tls import TlsSettings, client_context
+from barnabas.base.errors import ConfigError
+from barnabas.base.tls.contexts import TlsSettings, client_context
 from barnabas.client.errors import AuthenticationFailed
 from barnabas.client.web import WebFailed, check_url, load
-from barnabas.core.errors import ConfigError
+from barnabas.wire.auth.jaas import JaasEntry, parse_jaas
+from barnabas.wire.auth.jwt import InvalidToken, Json, encode_unsecured, parse_jwt
+from barnabas.wire.auth.mechanisms.oauthbearer import MECHANISM, OAuthClient, check_extensions
+from barnabas.wire.auth.registry import Login, client_side
 
 _UNSECURED: Final = "unsecuredLogin"
 _EXTENSION: Final = "extension_"

@@ -12,6 +12,9 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
 
+from barnabas.base.clock import Clock, SystemClock
+from barnabas.base.errors import ErrorCode
+from barnabas.base.ids import TopicPartition
 from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.connection import Connection
 from barnabas.client.core import PRODUCE
@@ -21,12 +24,9 @@ from barnabas.client.identity import NO_IDENTITY, ProducerIdentity
 from barnabas.client.partitioner import Partitioner, RoundRobinPartitioner, StickyPartitioner
 from barnabas.client.sending import ACKS_ALL, NEVER, Outgoing, Sender, Shipment, produce_outcome, produce_request
 from barnabas.client.transactions import PRODUCE_V1, Transactions
-from barnabas.core.clock import Clock, SystemClock
-from barnabas.core.errors import ErrorCode
-from barnabas.core.ids import TopicPartition
-from barnabas.protocol.compression import Codec
-from barnabas.protocol.messages.produce import ProduceResponse
-from barnabas.protocol.records import BatchBuilder
+from barnabas.wire.compression import Codec
+from barnabas.wire.messages.produce import ProduceResponse
+from barnabas.wire.records import BatchBuilder
 
 Headers = Sequence[tuple[str, bytes | None]]
 

@@ -13,6 +13,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from barnabas.base.errors import ErrorCode
+from barnabas.base.ids import TopicPartition
+from barnabas.base.words import EARLIEST, LATEST, READ_COMMITTED
 from barnabas.client import error_headers as names
 from barnabas.client.admin.groups import CommittedOffset, commit_offsets, committed_offsets
 from barnabas.client.admin.partitions import by_topic, list_offsets
@@ -22,17 +25,14 @@ from barnabas.client.core import TRANSACTION
 from barnabas.client.errors import ClientError, check
 from barnabas.client.fetching import ConsumerConfig
 from barnabas.client.producer import Producer, ProducerConfig
-from barnabas.core.errors import ErrorCode
-from barnabas.core.ids import TopicPartition
-from barnabas.core.words import EARLIEST, LATEST, READ_COMMITTED
-from barnabas.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
-from barnabas.protocol.messages.txn_offset_commit import (
+from barnabas.wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
+from barnabas.wire.messages.txn_offset_commit import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitRequestPartition,
     TxnOffsetCommitRequestTopic,
     TxnOffsetCommitResponse,
 )
-from barnabas.protocol.record_decode import Record
+from barnabas.wire.record_decode import Record
 
 #: Letters in one transaction: few enough to end soon, many enough that ending does not dominate.
 RECORDS_PER_TRANSACTION: Final = 500

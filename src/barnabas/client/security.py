@@ -5,15 +5,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from barnabas.auth.exchange import ClientExchange, SaslFailed
-from barnabas.auth.registry import Tokens, login_of
-from barnabas.auth.tls import TlsSettings, client_context
+from barnabas.base.errors import ErrorCode
+from barnabas.base.tls.contexts import TlsSettings, client_context
 from barnabas.client import oauth_login as oauth_login  # registers OAUTHBEARER
 from barnabas.client.errors import AuthenticationFailed, ClientError, ConnectionLost, OtherProtocol
 from barnabas.client.exchange import Link
-from barnabas.core.errors import ErrorCode
-from barnabas.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
-from barnabas.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
+from barnabas.wire.auth.exchange import ClientExchange, SaslFailed
+from barnabas.wire.auth.registry import Tokens, login_of
+from barnabas.wire.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
+from barnabas.wire.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
 
 #: TLS alerts after which trying again is of no use.
 _REFUSING_ALERTS: Final = ("CERTIFICATE", "UNKNOWN_CA", "ACCESS_DENIED", "HANDSHAKE_FAILURE", "PROTOCOL_VERSION")

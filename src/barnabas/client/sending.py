@@ -15,13 +15,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Generic, TypeVar
 
+from barnabas.base.errors import ErrorCode
+from barnabas.base.ids import TopicPartition
 from barnabas.client.errors import BrokerRefused, ClientError, DeadlineExceeded
 from barnabas.client.identity import NO_IDENTITY, ProducerIdentity
 from barnabas.client.image import ClusterImage
-from barnabas.core.errors import ErrorCode
-from barnabas.core.ids import TopicPartition
-from barnabas.protocol.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
-from barnabas.protocol.record_batch import NO_SEQUENCE, increment_sequence
+from barnabas.wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
+from barnabas.wire.record_batch import NO_SEQUENCE, increment_sequence
 
 ACKS_ALL: Final = -1
 NEVER: Final = float("inf")

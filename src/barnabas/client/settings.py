@@ -2,14 +2,14 @@
 
 from collections.abc import Mapping
 
+from barnabas.base.errors import ConfigError
+from barnabas.base.words import ISOLATION_LEVELS
 from barnabas.client.config import whole_number
 from barnabas.client.fetching import ConsumerConfig
 from barnabas.client.membership import GroupConfig
 from barnabas.client.producer import ProducerConfig
 from barnabas.client.sending import ACKS_ALL
-from barnabas.core.errors import ConfigError
-from barnabas.core.words import ISOLATION_LEVELS
-from barnabas.protocol.compression import Codec
+from barnabas.wire.compression import Codec
 
 
 def producer_config(properties: Mapping[str, str]) -> ProducerConfig:

@@ -2,10 +2,10 @@
 
 from collections.abc import Callable, Collection, Mapping
 
+from barnabas.base.errors import ErrorCode
+from barnabas.base.ids import TopicPartition
 from barnabas.client.core import ClientCore
 from barnabas.client.image import NO_TOPIC_ID, TopicInfo
-from barnabas.core.errors import ErrorCode
-from barnabas.core.ids import TopicPartition
 
 
 class Subscription:

@@ -9,26 +9,26 @@ below version 5 and Produce below version 12: a leader takes a batch of version 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
+from barnabas.base.errors import RETRIABLE, ErrorCode
+from barnabas.base.ids import TopicPartition
+from barnabas.base.words import TRANSACTION_VERSION
 from barnabas.client.admin.partitions import by_topic
 from barnabas.client.core import COORDINATION, TRANSACTION, ClientCore
 from barnabas.client.errors import BrokerRefused, check
 from barnabas.client.identity import NO_IDENTITY, ProducerIdentity
-from barnabas.core.errors import RETRIABLE, ErrorCode
-from barnabas.core.ids import TopicPartition
-from barnabas.core.words import TRANSACTION_VERSION
-from barnabas.protocol.messages.add_partitions_to_txn import (
+from barnabas.wire.messages.add_partitions_to_txn import (
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,
     AddPartitionsToTxnTopic,
 )
-from barnabas.protocol.messages.describe_transactions import (
+from barnabas.wire.messages.describe_transactions import (
     DescribeTransactionsRequest,
     DescribeTransactionsResponse,
     TransactionState,
 )
-from barnabas.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
-from barnabas.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
-from barnabas.protocol.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
+from barnabas.wire.messages.end_txn import EndTxnRequest, EndTxnResponse
+from barnabas.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from barnabas.wire.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
 
 #: From version 4 on AddPartitionsToTxn is the brokers' own.
 _ADD_PARTITIONS_VERSION_MAX: Final = 3

@@ -4,8 +4,8 @@ import ssl
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
+from barnabas.base.errors import ConfigError
 from barnabas.client.errors import ClientError
-from barnabas.core.errors import ConfigError
 
 #: Key sets and tokens are a few kilobytes.
 DOCUMENT_BYTES_MAX: Final = 1024 * 1024

@@ -13,11 +13,12 @@ import pyarrow as pa
 from crc32c import crc32c
 from numpy.typing import NDArray
 
-from barnabas.core.errors import Malformed
-from barnabas.core.ids import TopicPartition
-from barnabas.protocol import record_kernels as r
-from barnabas.protocol.compression import DEFAULT_MAX_DECOMPRESSED_BYTES, decompress
-from barnabas.protocol.record_batch import (
+from barnabas.base.errors import Malformed
+from barnabas.base.ids import TopicPartition
+from barnabas.spark import kernels as k
+from barnabas.wire import record_kernels as r
+from barnabas.wire.compression import DEFAULT_MAX_DECOMPRESSED_BYTES, decompress
+from barnabas.wire.record_batch import (
     ATTRIBUTES_AT,
     CODEC_MASK,
     CONTROL_FLAG,
@@ -26,8 +27,7 @@ from barnabas.protocol.record_batch import (
     TRANSACTIONAL_FLAG,
     read_header,
 )
-from barnabas.protocol.records import ControlType, control_type, iter_records
-from barnabas.spark import kernels as k
+from barnabas.wire.records import ControlType, control_type, iter_records
 
 Bytes = bytes | bytearray | memoryview
 

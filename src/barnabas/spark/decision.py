@@ -14,11 +14,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple, TypeAlias
 
+from barnabas.base.errors import BarnabasError, Malformed
 from barnabas.client.identity import ProducerIdentity
-from barnabas.core.errors import BarnabasError, Malformed
-from barnabas.protocol.control_records import read_end_txn_marker
-from barnabas.protocol.record_batch import Buffer, iter_batches
-from barnabas.protocol.record_decode import iter_records
+from barnabas.wire.control_records import read_end_txn_marker
+from barnabas.wire.record_batch import Buffer, iter_batches
+from barnabas.wire.record_decode import iter_records
 
 VERSION: Final = 1
 NO_BATCH: Final = -1

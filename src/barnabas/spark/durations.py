@@ -3,7 +3,7 @@
 import re
 from typing import Final
 
-from barnabas.core.errors import ConfigError
+from barnabas.base.errors import ConfigError
 
 _UNITS_MS: Final = {"": 1, "ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 _FORM: Final = re.compile(r"(\d+)\s*([a-z]*)")

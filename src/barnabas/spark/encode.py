@@ -12,14 +12,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from barnabas.base.errors import BarnabasError
+from barnabas.base.ids import TopicPartition
 from barnabas.client.blocking_producer import ReadyBatch
-from barnabas.core.errors import BarnabasError
-from barnabas.core.ids import TopicPartition
-from barnabas.protocol.compression import Codec, compress
-from barnabas.protocol.record_batch import HEADER, HEADER_SIZE, LOG_OVERHEAD, MAGIC_V2, NO_SEQUENCE
 from barnabas.spark import encode_kernels as kernels
 from barnabas.spark.encode_kernels import ByteArray, Int32s, Int64s
 from barnabas.spark.encode_settings import HEADERS, KEY, PARTITION, TIMESTAMP, TOPIC, VALUE, EncoderSettings
+from barnabas.wire.compression import Codec, compress
+from barnabas.wire.record_batch import HEADER, HEADER_SIZE, LOG_OVERHEAD, MAGIC_V2, NO_SEQUENCE
 
 _NO_BYTES: Final[ByteArray] = np.frombuffer(b"", dtype=np.uint8)
 

@@ -9,7 +9,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from barnabas.core.compiled import copy_bytes, int64, kernel
+from barnabas.base.compiled import copy_bytes, int64, kernel
 
 ByteArray: TypeAlias = NDArray[np.uint8]
 Int32s: TypeAlias = NDArray[np.int32]

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from barnabas.protocol.compression import Codec
+from barnabas.wire.compression import Codec
 
 KEY, VALUE, HEADERS, TOPIC, PARTITION, TIMESTAMP = "key", "value", "headers", "topic", "partition", "timestamp"
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from barnabas.core.ids import TopicPartition
+from barnabas.base.ids import TopicPartition
 from barnabas.spark.offsets import OffsetRange
 from barnabas.spark.options import source_options
 from barnabas.spark.reader import BarnabasReader, RangePartition, TierTask

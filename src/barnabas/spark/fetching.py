@@ -15,18 +15,18 @@ from typing import Final
 
 import pyarrow as pa
 
+from barnabas.base.errors import ErrorCode
+from barnabas.base.ids import TopicPartition
+from barnabas.base.words import EARLIEST, EARLIEST_LOCAL
 from barnabas.client.blocking import BlockingClient
 from barnabas.client.errors import BrokerRefused, ClientError
 from barnabas.client.fetching import Fetched
-from barnabas.core.errors import ErrorCode
-from barnabas.core.ids import TopicPartition
-from barnabas.core.words import EARLIEST, EARLIEST_LOCAL
-from barnabas.protocol.record_batch import MAGIC_AT, MAGIC_V2
-from barnabas.protocol.record_kernels import byte_array
 from barnabas.spark import kernels
 from barnabas.spark.columns import MAX_ROWS, BatchDecoder
 from barnabas.spark.offsets import OffsetRange, report_data_loss
 from barnabas.spark.options import SourceOptions
+from barnabas.wire.record_batch import MAGIC_AT, MAGIC_V2
+from barnabas.wire.record_kernels import byte_array
 
 _log: Final = logging.getLogger("barnabas.spark")
 

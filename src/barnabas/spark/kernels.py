@@ -10,8 +10,8 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from barnabas.core.compiled import copy_bytes, int64, kernel
-from barnabas.protocol.record_kernels import ByteArray, Int64s, read_int, read_varint, read_varlong
+from barnabas.base.compiled import copy_bytes, int64, kernel
+from barnabas.wire.record_kernels import ByteArray, Int64s, read_int, read_varint, read_varlong
 
 Int32s: TypeAlias = NDArray[np.int32]
 

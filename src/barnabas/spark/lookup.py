@@ -5,11 +5,11 @@ import time
 from collections.abc import Callable, Collection
 from typing import Final, TypeVar
 
+from barnabas.base.errors import ConfigError, ErrorCode
+from barnabas.base.ids import TopicPartition
+from barnabas.base.words import EARLIEST, LATEST, READ_UNCOMMITTED
 from barnabas.client.blocking import BlockingClient
 from barnabas.client.errors import ClientError
-from barnabas.core.errors import ConfigError, ErrorCode
-from barnabas.core.ids import TopicPartition
-from barnabas.core.words import EARLIEST, LATEST, READ_UNCOMMITTED
 from barnabas.spark.offsets import Offsets, report_data_loss
 from barnabas.spark.options import Assign, AtTimestamp, Everywhere, Limit, NoMatch, SourceOptions, Specific, Subscribe
 

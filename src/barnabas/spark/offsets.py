@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Final, TypeAlias, TypeVar
 
-from barnabas.core.errors import BarnabasError
-from barnabas.core.ids import TopicPartition
+from barnabas.base.errors import BarnabasError
+from barnabas.base.ids import TopicPartition
 
 T = TypeVar("T")
 

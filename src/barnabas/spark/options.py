@@ -13,12 +13,12 @@ from difflib import get_close_matches
 from enum import Enum
 from typing import Final, TypeAlias
 
+from barnabas.base.errors import ConfigError
+from barnabas.base.ids import TopicPartition
+from barnabas.base.words import EARLIEST, LATEST, READ_COMMITTED
 from barnabas.client.config import ClientConfig, client_config
 from barnabas.client.fetching import ConsumerConfig
 from barnabas.client.settings import consumer_config
-from barnabas.core.errors import ConfigError
-from barnabas.core.ids import TopicPartition
-from barnabas.core.words import EARLIEST, LATEST, READ_COMMITTED
 from barnabas.spark.durations import parse_duration_ms
 from barnabas.spark.offsets import Offsets
 

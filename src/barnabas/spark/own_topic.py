@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 from typing import Final
 
+from barnabas.base.errors import ErrorCode
 from barnabas.client.admin.topics import NewTopic, ensure_topic
 from barnabas.client.blocking import BlockingClient
 from barnabas.client.errors import BrokerRefused, check
 from barnabas.client.image import TopicInfo
-from barnabas.core.errors import ErrorCode
 
 #: Where there are as many brokers.
 _REPLICAS: Final = 3

@@ -25,12 +25,12 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryListener,
 )
 
+from barnabas.base.errors import ConfigError
+from barnabas.base.ids import TopicPartition
 from barnabas.client.admin.groups import CommittedOffset, commit_offsets
 from barnabas.client.blocking import BlockingClient
 from barnabas.client.config import ClientConfig
 from barnabas.client.errors import ClientError, check
-from barnabas.core.errors import ConfigError
-from barnabas.core.ids import TopicPartition
 from barnabas.spark.offsets import Offsets, from_json
 from barnabas.spark.options import Assign, SourceOptions, Strategy, Subscribe, SubscribePattern, source_options
 

@@ -23,7 +23,7 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
 )
 
-from barnabas.core.ids import TopicPartition
+from barnabas.base.ids import TopicPartition
 
 #: Spark 4.3 keeps what a reader planned for its filters with the loaded frame, and takes it for every other use of that frame:
 #: `f.filter(a).union(f.filter(b))` reads b twice. So the option `filterPushdown` has to ask for it, for frames used once.

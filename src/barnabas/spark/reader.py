@@ -25,8 +25,8 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from barnabas.core.errors import ConfigError
-from barnabas.core.ids import TopicPartition
+from barnabas.base.errors import ConfigError
+from barnabas.base.ids import TopicPartition
 from barnabas.spark.driver_reads import DriverReads, HasRows
 from barnabas.spark.lookup import OffsetLookup
 from barnabas.spark.offsets import (

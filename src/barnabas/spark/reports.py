@@ -12,14 +12,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, Final
 
+from barnabas.base.errors import ErrorCode
+from barnabas.base.ids import TopicPartition
+from barnabas.base.topics import PIPELINES_TOPIC
 from barnabas.client.admin.topics import NewTopic, ensure_topic
 from barnabas.client.blocking import BlockingClient
 from barnabas.client.blocking_producer import BlockingProducer, BlockingProducerConfig, ReadyBatch
 from barnabas.client.config import client_config
 from barnabas.client.errors import BrokerRefused, ClientError
-from barnabas.core.errors import ErrorCode
-from barnabas.core.ids import TopicPartition
-from barnabas.core.topics import PIPELINES_TOPIC
 from barnabas.spark.pipelines.events import Progress
 
 _log: Final = logging.getLogger("barnabas.spark")

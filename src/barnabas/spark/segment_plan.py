@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from barnabas.core.errors import ConfigError, Malformed
-from barnabas.core.ids import TopicPartition
-from barnabas.protocol.record_batch import HEADER_SIZE, LOG_OVERHEAD, BatchHeader, check_length, read_header
+from barnabas.base.errors import ConfigError, Malformed
+from barnabas.base.ids import TopicPartition
+from barnabas.broker.storage import names, producer_snapshot
+from barnabas.broker.storage.checkpoints import read_offsets, read_partition_metadata
+from barnabas.broker.storage.txn_index import AbortedTxn, TransactionIndex
 from barnabas.spark.tier_slices import Place, index_places
-from barnabas.storage import names, producer_snapshot
-from barnabas.storage.checkpoints import read_offsets, read_partition_metadata
-from barnabas.storage.txn_index import AbortedTxn, TransactionIndex
+from barnabas.wire.record_batch import HEADER_SIZE, LOG_OVERHEAD, BatchHeader, check_length, read_header
 
 #: How long a cleaner may take to rename what it has cleaned.
 _SWAP_S: Final = 5.0

@@ -20,10 +20,10 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
+from barnabas.base.errors import ConfigError
+from barnabas.base.ids import TopicPartition
+from barnabas.base.words import EARLIEST, LATEST
 from barnabas.client.fetching import whole_batches_end
-from barnabas.core.errors import ConfigError
-from barnabas.core.ids import TopicPartition
-from barnabas.core.words import EARLIEST, LATEST
 from barnabas.spark.offsets import report_data_loss
 from barnabas.spark.options import STORE_PREFIX, check_names, parse_offsets, store_settings, wants_headers
 from barnabas.spark.pushdown import Bounds, asked_for_filters

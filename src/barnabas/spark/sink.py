@@ -18,10 +18,10 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
+from barnabas.base.errors import ConfigError, ErrorCode
 from barnabas.client.blocking_producer import BlockingProducer
 from barnabas.client.errors import BrokerRefused, ClientError
 from barnabas.client.identity import NO_IDENTITY, ProducerIdentity
-from barnabas.core.errors import ConfigError, ErrorCode
 from barnabas.spark import decision
 from barnabas.spark.decision import BATCH, STREAM
 from barnabas.spark.sink_connection import SinkConnection, connection_to

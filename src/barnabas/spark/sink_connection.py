@@ -9,17 +9,17 @@ import time
 from dataclasses import dataclass, field
 from typing import Final
 
+from barnabas.base.errors import ErrorCode
+from barnabas.base.ids import TopicPartition
+from barnabas.base.words import EARLIEST, LATEST, READ_UNCOMMITTED
 from barnabas.client.blocking import BlockingClient
 from barnabas.client.blocking_transactions import BlockingTransactions
 from barnabas.client.config import ClientConfig
 from barnabas.client.errors import BrokerRefused, DeadlineExceeded
 from barnabas.client.partitioner import partition_of_key
-from barnabas.core.errors import ErrorCode
-from barnabas.core.ids import TopicPartition
-from barnabas.core.words import EARLIEST, LATEST, READ_UNCOMMITTED
-from barnabas.protocol.record_batch import HEADER_SIZE, LOG_OVERHEAD, read_header
 from barnabas.spark.decision import DecisionLog
 from barnabas.spark.own_topic import find_topic, make_topic
+from barnabas.wire.record_batch import HEADER_SIZE, LOG_OVERHEAD, read_header
 
 _FETCH_BYTES: Final = 4 * 1024 * 1024
 

@@ -15,14 +15,14 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from barnabas.base.errors import ConfigError
 from barnabas.client.blocking_producer import BlockingProducerConfig
 from barnabas.client.config import ClientConfig, client_config
 from barnabas.client.sending import ACKS_ALL
 from barnabas.client.settings import producer_config
-from barnabas.core.errors import ConfigError
-from barnabas.protocol.compression import LEVELS, Codec, check_level
 from barnabas.spark.encode_settings import HEADERS, KEY, PARTITION, TIMESTAMP, TOPIC, VALUE, EncoderSettings
 from barnabas.spark.options import check_names
+from barnabas.wire.compression import LEVELS, Codec, check_level
 
 EXACTLY_ONCE: Final = "exactly-once"
 AT_LEAST_ONCE: Final = "at-least-once"

@@ -21,7 +21,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from barnabas.core.errors import ConfigError
+from barnabas.base.errors import ConfigError
 from barnabas.spark.options import source_options, wants_headers
 
 _HEADER: Final = StructType([StructField("key", StringType()), StructField("value", BinaryType())])

@@ -15,20 +15,20 @@ from urllib.parse import urlsplit
 
 import pyarrow as pa
 
-from barnabas.core.errors import ConfigError, Malformed
-from barnabas.core.ids import BrokerId, Offset, TopicPartition, format_uuid
+from barnabas.base.errors import ConfigError, Malformed
+from barnabas.base.ids import BrokerId, Offset, TopicPartition, format_uuid
+from barnabas.broker.features.tiered import layout
+from barnabas.broker.features.tiered.layout import Bounds, ObjectName, Part
+from barnabas.broker.features.tiered.lineage import pieces
+from barnabas.broker.features.tiered.metadata_cache import RemoteLogMetadataCache
+from barnabas.broker.features.tiered.segment_metadata import RemoteSegment, SegmentState, SegmentUpdate, TierPartition
+from barnabas.broker.features.tiered.store import SCHEMES, ObjectMissing, Store, StoreFault, open_store
+from barnabas.broker.storage import producer_snapshot
+from barnabas.broker.storage.checkpoints import parse_epochs
+from barnabas.broker.storage.epoch_cache import EpochEntry, LeaderEpochCache
+from barnabas.broker.storage.txn_index import AbortedTxn
 from barnabas.spark.offsets import report_data_loss
 from barnabas.spark.tier_slices import TierSlice, aborted_in, cut, get_indexes, index_places
-from barnabas.storage import producer_snapshot
-from barnabas.storage.checkpoints import parse_epochs
-from barnabas.storage.epoch_cache import EpochEntry, LeaderEpochCache
-from barnabas.storage.txn_index import AbortedTxn
-from barnabas.tiered import layout
-from barnabas.tiered.layout import Bounds, ObjectName, Part
-from barnabas.tiered.lineage import pieces
-from barnabas.tiered.metadata_cache import RemoteLogMetadataCache
-from barnabas.tiered.segment_metadata import RemoteSegment, SegmentState, SegmentUpdate, TierPartition
-from barnabas.tiered.store import SCHEMES, ObjectMissing, Store, StoreFault, open_store
 
 #: How often a plan is made again because retention took a segment that was just listed.
 _TRIES: Final = 5

@@ -12,29 +12,29 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 
+from barnabas.base.errors import BarnabasError, ConfigError, ErrorCode, Malformed
+from barnabas.base.ids import Offset, ProducerId, TopicId, TopicPartition
+from barnabas.base.topics import REMOTE_LOG_METADATA_TOPIC
+from barnabas.base.words import EARLIEST, LATEST, LATEST_TIERED, ConfigResourceType
+from barnabas.broker.features.tiered import layout
+from barnabas.broker.features.tiered.layout import Part
+from barnabas.broker.features.tiered.lineage import Piece, pieces
+from barnabas.broker.features.tiered.metadata_cache import RemoteLogMetadataCache
+from barnabas.broker.features.tiered.metadata_records import decode_records, metadata_partition
+from barnabas.broker.features.tiered.segment_metadata import RemoteSegment, TierPartition, partition_of_event
+from barnabas.broker.features.tiered.store import Store, open_store
+from barnabas.broker.storage.checkpoints import parse_epochs
+from barnabas.broker.storage.epoch_cache import LeaderEpochCache
+from barnabas.broker.storage.txn_index import AbortedTxn
 from barnabas.client.admin import configs as config_admin
 from barnabas.client.admin import partitions as partition_admin
 from barnabas.client.admin.partitions import ListedOffset
 from barnabas.client.blocking import BlockingClient
 from barnabas.client.errors import BrokerRefused, ClientError
-from barnabas.core.errors import BarnabasError, ConfigError, ErrorCode, Malformed
-from barnabas.core.ids import Offset, ProducerId, TopicId, TopicPartition
-from barnabas.core.topics import REMOTE_LOG_METADATA_TOPIC
-from barnabas.core.words import EARLIEST, LATEST, LATEST_TIERED, ConfigResourceType
 from barnabas.spark.lookup import OffsetLookup
 from barnabas.spark.offsets import OffsetRange
 from barnabas.spark.options import SourceOptions, TierReads
 from barnabas.spark.tier_slices import TierSlice, aborted_in, cut, get_indexes, index_places
-from barnabas.storage.checkpoints import parse_epochs
-from barnabas.storage.epoch_cache import LeaderEpochCache
-from barnabas.storage.txn_index import AbortedTxn
-from barnabas.tiered import layout
-from barnabas.tiered.layout import Part
-from barnabas.tiered.lineage import Piece, pieces
-from barnabas.tiered.metadata_cache import RemoteLogMetadataCache
-from barnabas.tiered.metadata_records import decode_records, metadata_partition
-from barnabas.tiered.segment_metadata import RemoteSegment, TierPartition, partition_of_event
-from barnabas.tiered.store import Store, open_store
 
 _log: Final = logging.getLogger("barnabas.spark")
 

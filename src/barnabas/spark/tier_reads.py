@@ -12,11 +12,11 @@ from typing import Final
 
 import pyarrow as pa
 
+from barnabas.broker.features.tiered.store import ObjectMissing, Store, StoreFault, open_store
 from barnabas.client.fetching import whole_batches_end
-from barnabas.protocol.record_batch import HEADER_SIZE, LENGTH_AT, LOG_OVERHEAD
 from barnabas.spark.columns import BatchDecoder
 from barnabas.spark.tier_slices import TierSlice, relevant
-from barnabas.tiered.store import ObjectMissing, Store, StoreFault, open_store
+from barnabas.wire.record_batch import HEADER_SIZE, LENGTH_AT, LOG_OVERHEAD
 
 _CHUNK_BYTES: Final = 8 << 20
 #: Ranges under way or waiting: with the one that is decoded, what a task holds in memory.

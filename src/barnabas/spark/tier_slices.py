@@ -12,15 +12,15 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Final, NamedTuple
 
-from barnabas.core.errors import Malformed
-from barnabas.core.ids import TopicPartition
+from barnabas.base.errors import Malformed
+from barnabas.base.ids import TopicPartition
+from barnabas.broker.features.tiered import layout
+from barnabas.broker.features.tiered.layout import Part
+from barnabas.broker.features.tiered.store import Store, StoreFault
+from barnabas.broker.storage import txn_index
+from barnabas.broker.storage.index_file import CorruptIndex
+from barnabas.broker.storage.txn_index import AbortedTxn
 from barnabas.spark.offsets import packed
-from barnabas.storage import txn_index
-from barnabas.storage.index_file import CorruptIndex
-from barnabas.storage.txn_index import AbortedTxn
-from barnabas.tiered import layout
-from barnabas.tiered.layout import Part
-from barnabas.tiered.store import Store, StoreFault
 
 _INDEX_ENTRY: Final = struct.Struct(">ii")
 _GETS_AT_ONCE: Final = 16

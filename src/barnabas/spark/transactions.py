@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from os.path import commonprefix
 from typing import Final, NamedTuple
 
+from barnabas.base.errors import BarnabasError, ErrorCode
+from barnabas.base.ids import TopicPartition
 from barnabas.client.blocking_producer import BlockingProducer, ReadyBatch
 from barnabas.client.errors import BrokerRefused, ClientError
 from barnabas.client.identity import NO_IDENTITY, ProducerIdentity
 from barnabas.client.transactions import NO_TIMEOUT_MS, Initialised
-from barnabas.core.errors import BarnabasError, ErrorCode
-from barnabas.core.ids import TopicPartition
 from barnabas.spark import decision
 from barnabas.spark.decision import (
     BATCH,

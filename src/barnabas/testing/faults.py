@@ -10,6 +10,14 @@ import socket
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from barnabas.base.config.broker import BrokerConfig
+from barnabas.base.errors import ErrorCode
+from barnabas.base.words import AlterOperation, ConfigResourceType
+from barnabas.broker.runtime.faults import TEST_CLIENT_ID
+from barnabas.broker.server.settings import session_config
+from barnabas.broker.zookeeper_client import paths
+from barnabas.broker.zookeeper_client.session import ZooKeeperSession
+from barnabas.broker.zookeeper_client.session_config import SessionConfig
 from barnabas.cli.fork_server import Member
 from barnabas.cli.local_cluster import (
     CONSOLE,
@@ -24,19 +32,11 @@ from barnabas.cli.local_settings import SettingValue
 from barnabas.client.admin.configs import alter_configs, alter_quotas
 from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.config import client_config
-from barnabas.coordination import paths
-from barnabas.coordination.embedded.takeover import NoSuchSession, end_session_of
-from barnabas.coordination.session import ZooKeeperSession
-from barnabas.coordination.session_config import SessionConfig
-from barnabas.core.config.broker import BrokerConfig
-from barnabas.core.errors import ErrorCode
-from barnabas.core.words import AlterOperation, ConfigResourceType
-from barnabas.runtime.faults import TEST_CLIENT_ID
-from barnabas.server.settings import session_config
 from barnabas.testing import asking
 from barnabas.testing.asking import Question, T
 from barnabas.testing.journal import Fault, Journal, Watch
 from barnabas.testing.names import check_broker_settings, checked_api, checked_error
+from barnabas.zookeeper.takeover import NoSuchSession, end_session_of
 
 CONTROL_TIMEOUT_S = 60.0
 #: The listener of clients in a secure cluster.

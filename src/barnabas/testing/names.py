@@ -4,13 +4,13 @@ fires makes a test pass that should not.
 
 from collections.abc import Iterable, Mapping
 
+from barnabas.base.config.catalog import BROKER_SETTINGS, DYNAMIC_ONLY_SETTINGS, TOPIC_SETTINGS, broker_setting
+from barnabas.base.config.properties import PROVIDERS
+from barnabas.base.config.usage import HANDED_ON
+from barnabas.base.errors import ErrorCode
 from barnabas.cli.local_settings import SettingValue
 from barnabas.client.names import nearest
-from barnabas.core.config.catalog import BROKER_SETTINGS, DYNAMIC_ONLY_SETTINGS, TOPIC_SETTINGS, broker_setting
-from barnabas.core.config.properties import PROVIDERS
-from barnabas.core.config.usage import HANDED_ON
-from barnabas.core.errors import ErrorCode
-from barnabas.protocol.versions import API, SERVABLE
+from barnabas.wire.versions import API, SERVABLE
 
 ANY_API = "*"
 _APIS = frozenset(API[key].name for key in SERVABLE)

@@ -20,9 +20,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from barnabas.base.words import AlterOperation, ConfigResourceType
 from barnabas.client.admin.configs import alter_configs
 from barnabas.client.asynchronous import AsyncClient
-from barnabas.core.words import AlterOperation, ConfigResourceType
 from barnabas.spark import WORKER_SETTINGS
 from barnabas.testing.asking import Question
 from barnabas.testing.records import Record, RecordHelpers

@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
+from barnabas.base.ids import TopicPartition
+from barnabas.base.words import EARLIEST, ISOLATION_LEVELS, LATEST
 from barnabas.client.admin.groups import committed_offsets, describe_group
 from barnabas.client.admin.partitions import list_offsets
 from barnabas.client.asynchronous import AsyncClient
@@ -19,8 +21,6 @@ from barnabas.client.consumer import Consumer
 from barnabas.client.errors import check
 from barnabas.client.fetching import ConsumerConfig
 from barnabas.client.producer import Producer
-from barnabas.core.ids import TopicPartition
-from barnabas.core.words import EARLIEST, ISOLATION_LEVELS, LATEST
 from barnabas.testing.asking import Question, T
 from barnabas.testing.names import no_such_topic
 

@@ -10,9 +10,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-import maven
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+
+from tests.interop import maven
 
 AXE: Final = "axe-core@4.14.0"
 SCREENSHOTS: Final = maven.ROOT / "screenshots"

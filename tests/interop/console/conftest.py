@@ -15,10 +15,10 @@ sys.path[:0] = [str(_HERE), str(_HERE.parent)]
 pytest.importorskip("playwright", reason="needs playwright")
 
 import stage  # noqa: E402
-from browser import WIDE, Tab, axe_source, chromium  # noqa: E402
 from playwright.sync_api import Browser  # noqa: E402
 
 from barnabas.cli.local_cluster import LocalCluster  # noqa: E402
+from tests.interop.console.browser import WIDE, Tab, axe_source, chromium  # noqa: E402
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -5,9 +5,9 @@ from collections.abc import Callable
 from typing import Any
 
 from confluent_kafka import Consumer, TopicPartition
-from stage import ORDERS, STUCK, commit_until_taken
 
 from barnabas.cli.local_cluster import LocalCluster
+from tests.interop.console.stage import ORDERS, STUCK, commit_until_taken
 
 
 def test_lag_grows_while_one_looks(open_tab: Callable[..., Any], world: LocalCluster) -> None:

@@ -5,9 +5,9 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
-from stage import FORMATS, HOSTILE, PAYLOADS
 
 from barnabas.cli.local_cluster import LocalCluster
+from tests.interop.console.stage import FORMATS, HOSTILE, PAYLOADS
 
 #: Elements that no page of the console has; attributes that none may have.
 _INTRUDERS = """() => {

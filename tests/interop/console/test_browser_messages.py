@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from stage import EMPTY, FORMATS, ORDERS
 
 from barnabas.cli.local_cluster import LocalCluster
+from tests.interop.console.stage import EMPTY, FORMATS, ORDERS
 
 Open = Callable[..., Any]
 

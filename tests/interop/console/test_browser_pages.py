@@ -4,10 +4,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from browser import NARROW, WIDE
-from stage import BILLING, ORDERS, STUCK
 
 from barnabas.cli.local_cluster import LocalCluster
+from tests.interop.console.browser import NARROW, WIDE
+from tests.interop.console.stage import BILLING, ORDERS, STUCK
 
 Open = Callable[..., Any]
 #: Name, address, and a text that is there once the page has its data.

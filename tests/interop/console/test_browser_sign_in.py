@@ -5,12 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browser import NARROW, WIDE
-from consoles import console
-from stage import started
 
-from barnabas.auth.authority import LocalAuthority
 from barnabas.cli.local_cluster import LocalCluster
+from barnabas.wire.auth.authority import LocalAuthority
+from tests.interop.console.browser import NARROW, WIDE
+from tests.interop.console.consoles import console
+from tests.interop.console.stage import started
 
 
 @pytest.fixture(scope="module")

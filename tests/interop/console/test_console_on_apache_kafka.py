@@ -5,12 +5,13 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import httpx
-import maven
 import pytest
-import stage
 from bench.kafka import ApacheKafka
-from consoles import console
-from kraft import kraft
+
+from tests.interop import maven
+from tests.interop.console import stage
+from tests.interop.console.consoles import console
+from tests.interop.kraft import kraft
 
 DEADLINE_S = 60.0
 

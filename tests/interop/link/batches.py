@@ -10,13 +10,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from kraft import java
-
+from barnabas.base.ids import TopicPartition
+from barnabas.base.words import EARLIEST, LATEST
 from barnabas.client.blocking import BlockingClient
 from barnabas.client.config import client_config
-from barnabas.core.ids import TopicPartition
-from barnabas.core.words import EARLIEST, LATEST
-from barnabas.protocol.record_batch import LOG_OVERHEAD, read_header
+from barnabas.wire.record_batch import LOG_OVERHEAD, read_header
+from tests.interop.kraft import java
 
 #: After base offset and length. Four bytes, outside the checksum.
 _EPOCH_AT = LOG_OVERHEAD

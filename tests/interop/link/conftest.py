@@ -9,9 +9,8 @@ import pytest
 _HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(_HERE), str(_HERE.parent)]
 
-from kraft import KraftCluster  # noqa: E402
-
 from barnabas.cli.local_cluster import LocalCluster  # noqa: E402
+from tests.interop.kraft import KraftCluster  # noqa: E402
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

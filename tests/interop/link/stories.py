@@ -8,12 +8,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from batches import Side, offsets, partitions_of
 from confluent_kafka.admin import AdminClient, NewTopic
-from kinds import wait_until
-from kraft import KraftCluster
 
 from barnabas.cli.local_cluster import LocalCluster
+from tests.interop.kinds import wait_until
+from tests.interop.kraft import KraftCluster
+from tests.interop.link.batches import Side, offsets, partitions_of
 
 REFRESH_MS = "500"
 

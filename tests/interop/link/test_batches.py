@@ -1,12 +1,12 @@
 """The comparer itself: it must see what is not the same."""
 
 import pytest
-from batches import assert_same, fetched_batches, partitions_of
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
-from kraft import KraftCluster
 
 from barnabas.cli.local_cluster import LocalCluster
+from tests.interop.kraft import KraftCluster
+from tests.interop.link.batches import assert_same, fetched_batches, partitions_of
 
 
 def _write(bootstrap: str, topic: str, values: list[str]) -> None:

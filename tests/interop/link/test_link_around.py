@@ -6,7 +6,6 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from batches import assert_same, offsets, partitions_of
 from confluent_kafka import Producer
 from confluent_kafka.admin import (
     AclBinding,
@@ -20,12 +19,13 @@ from confluent_kafka.admin import (
     ScramMechanism,
     UserScramCredentialUpsertion,
 )
-from kinds import wait_until
-from kraft import KraftCluster, java
-from stories import linked, make_topic, wait_for_copy
-from tests.pki import Authority
 
 from barnabas.cli.local_cluster import LocalCluster
+from tests.interop.kinds import wait_until
+from tests.interop.kraft import KraftCluster, java
+from tests.interop.link.batches import assert_same, offsets, partitions_of
+from tests.interop.link.stories import linked, make_topic, wait_for_copy
+from tests.pki import Authority
 
 STORE_PASSWORD = "of the store"
 ALLOW, LITERAL, PREFIXED = AclPermissionType.ALLOW, ResourcePatternType.LITERAL, ResourcePatternType.PREFIXED

@@ -18,12 +18,12 @@ from confluent_kafka.admin import (
     ResourcePatternType,
     ResourceType,
 )
-from kinds import wait_until
-from kraft import KraftCluster, java
 from typer.testing import CliRunner
 
 from barnabas.cli.local_cluster import LocalCluster
 from barnabas.cli.main import app
+from tests.interop.kinds import wait_until
+from tests.interop.kraft import KraftCluster, java
 
 Check = Callable[..., tuple[int, dict[str, Any]]]
 

@@ -2,7 +2,6 @@
 
 import time
 
-from batches import assert_same, fetched_batches, offsets, partitions_of
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import (
     AclBinding,
@@ -13,12 +12,13 @@ from confluent_kafka.admin import (
     ResourcePatternType,
     ResourceType,
 )
-from kinds import wait_until
-from kraft import KraftCluster
-from load import Transactor, Writer, read_all
-from stories import leader, linked, make_topic, wait_for_copy
 
 from barnabas.cli.local_cluster import LocalCluster
+from tests.interop.kinds import wait_until
+from tests.interop.kraft import KraftCluster
+from tests.interop.link.batches import assert_same, fetched_batches, offsets, partitions_of
+from tests.interop.link.stories import leader, linked, make_topic, wait_for_copy
+from tests.interop.load import Transactor, Writer, read_all
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 

@@ -6,14 +6,14 @@ import urllib.request
 from collections.abc import Iterator, Mapping
 
 import pytest
-from batches import Side, assert_same
 from confluent_kafka import Producer
-from kraft import KraftCluster
-from stories import Link, linked, make_topic, wait_for_copy
-from tests.oauth_provider import AUDIENCE, ISSUER, Provider, SigningKey, serving
 
-from barnabas.auth.mechanisms.oauthbearer import OAUTH_MODULE
 from barnabas.cli.local_cluster import LocalCluster
+from barnabas.wire.auth.mechanisms.oauthbearer import OAUTH_MODULE
+from tests.interop.kraft import KraftCluster
+from tests.interop.link.batches import Side, assert_same
+from tests.interop.link.stories import Link, linked, make_topic, wait_for_copy
+from tests.oauth_provider import AUDIENCE, ISSUER, Provider, SigningKey, serving
 
 #: How long a token lives: sessions end with it.
 TOKEN_S = 5

@@ -2,14 +2,14 @@
 
 from collections import Counter
 
-from batches import assert_same, offsets, partitions_of
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
-from kinds import wait_until
-from kraft import KraftCluster
-from load import GroupReader, Transactor, Writer, read_all
-from stories import linked, make_topic, wait_for_copy
 
 from barnabas.cli.local_cluster import LocalCluster
+from tests.interop.kinds import wait_until
+from tests.interop.kraft import KraftCluster
+from tests.interop.link.batches import assert_same, offsets, partitions_of
+from tests.interop.link.stories import linked, make_topic, wait_for_copy
+from tests.interop.load import GroupReader, Transactor, Writer, read_all
 
 PARTITIONS = 2
 

@@ -10,8 +10,9 @@ _HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(_HERE), str(_HERE.parent), str(_HERE.parents[1] / "scenarios" / "zookeeper")]
 
 import maven  # noqa: E402
-from zk_apache import ZOOKEEPER, apache_zookeeper  # noqa: E402
-from zk_process import ZooKeeperProcess, running  # noqa: E402
+
+from tests.interop.zookeeper.zk_apache import ZOOKEEPER, apache_zookeeper  # noqa: E402
+from tests.scenarios.zookeeper.zk_process import ZooKeeperProcess, running  # noqa: E402
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

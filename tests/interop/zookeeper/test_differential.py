@@ -8,12 +8,12 @@ import struct
 from typing import NamedTuple
 
 import pytest
-from zk_process import ZooKeeperProcess
-from zk_raw import RawClient, Reply, event
 
-from barnabas.coordination.embedded import acl as acls
-from barnabas.coordination.embedded import wire
-from barnabas.coordination.embedded.wire import STAT, Op, Reader
+from barnabas.zookeeper import acl as acls
+from barnabas.zookeeper import wire
+from barnabas.zookeeper.wire import STAT, Op, Reader
+from tests.scenarios.zookeeper.zk_process import ZooKeeperProcess
+from tests.scenarios.zookeeper.zk_raw import RawClient, Reply, event
 
 NAMES = ["a", "b", "c", "a/x", "a/y", "b/x", "a/x/1", "s-", "zookeeper", "한", "a/..", "a//b", "bad\0", "x" * 40]
 ACLS = [

@@ -4,8 +4,9 @@ from pathlib import Path
 
 from kazoo.client import KazooClient
 from kazoo.security import make_digest_acl
-from zk_apache import apache_zookeeper
-from zk_process import connected, running
+
+from tests.interop.zookeeper.zk_apache import apache_zookeeper
+from tests.scenarios.zookeeper.zk_process import connected, running
 
 
 def fill(client: KazooClient) -> None:

@@ -4,7 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from zk_process import ZooKeeperProcess
+from tests.scenarios.zookeeper.zk_process import ZooKeeperProcess
 
 HERE = Path(__file__).resolve().parent
 

@@ -6,11 +6,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import maven
 from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
-from zk_apache import free_port
-from zk_process import ZooKeeperProcess, connected, until
+
+from tests.interop import maven
+from tests.interop.zookeeper.zk_apache import free_port
+from tests.scenarios.zookeeper.zk_process import ZooKeeperProcess, connected, until
 
 KAFKA = ("org.apache.kafka:kafka_2.13:3.9.1", "org.slf4j:slf4j-reload4j:1.7.36")
 

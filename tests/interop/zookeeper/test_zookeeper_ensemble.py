@@ -3,10 +3,10 @@
 from pathlib import Path
 
 import pytest
-from tests.soak.chaos import Chaos
-from zk_ensemble import Ensemble
 
 from barnabas.cli.local_cluster import LocalCluster, wait_until
+from tests.interop.zookeeper.zk_ensemble import Ensemble
+from tests.soak.chaos import Chaos
 
 SESSION_TIMEOUT_MS = 4000
 

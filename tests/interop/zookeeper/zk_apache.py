@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import maven
-from zk_process import four_letter_word
+from tests.interop import maven
+from tests.scenarios.zookeeper.zk_process import four_letter_word
 
 ZOOKEEPER = (
     "org.apache.zookeeper:zookeeper:3.8.4",

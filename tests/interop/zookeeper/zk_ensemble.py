@@ -6,11 +6,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-import maven
-from zk_apache import ZOOKEEPER, free_port
-from zk_process import four_letter_word
-
 from barnabas.cli.local_cluster import wait_until
+from tests.interop import maven
+from tests.interop.zookeeper.zk_apache import ZOOKEEPER, free_port
+from tests.scenarios.zookeeper.zk_process import four_letter_word
 
 #: Short, so that followers notice soon that their leader is gone.
 TICK_TIME_MS = 300

@@ -12,7 +12,6 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
 import pytest
-from broker_metrics import metrics_of
 from confluent_kafka import Consumer, KafkaException, Producer
 from confluent_kafka import TopicPartition as Assigned
 from confluent_kafka.admin import (
@@ -24,6 +23,8 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
+from barnabas.base.errors import ErrorCode
+from barnabas.base.ids import TopicPartition
 from barnabas.cli.local_cluster import wait_until
 from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.blocking import BlockingConnection
@@ -31,26 +32,25 @@ from barnabas.client.config import ClientConfig, client_config
 from barnabas.client.connection import Connection
 from barnabas.client.core import TRANSACTION
 from barnabas.client.errors import check
-from barnabas.core.errors import ErrorCode
-from barnabas.core.ids import TopicPartition
-from barnabas.protocol.messages.add_partitions_to_txn import (
+from barnabas.testing import Cluster
+from barnabas.wire.messages.add_partitions_to_txn import (
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,
     AddPartitionsToTxnTopic,
 )
-from barnabas.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
-from barnabas.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
-from barnabas.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
-from barnabas.protocol.messages.produce import (
+from barnabas.wire.messages.end_txn import EndTxnRequest, EndTxnResponse
+from barnabas.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from barnabas.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from barnabas.wire.messages.produce import (
     PartitionProduceData,
     PartitionProduceResponse,
     ProduceRequest,
     ProduceResponse,
     TopicProduceData,
 )
-from barnabas.protocol.record_batch import iter_batches
-from barnabas.protocol.records import BatchBuilder
-from barnabas.testing import Cluster
+from barnabas.wire.record_batch import iter_batches
+from barnabas.wire.records import BatchBuilder
+from tests.scenarios.broker_metrics import metrics_of
 
 #: The last versions of clients that add partitions themselves and keep their epoch, as librdkafka does.
 PRODUCE_VERSION, END_TXN_VERSION, ADD_PARTITIONS_VERSION = 10, 3, 3

@@ -4,11 +4,11 @@ import asyncio
 
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from barnabas.base.errors import ErrorCode
+from barnabas.base.ids import TopicId
 from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.config import ClientConfig
-from barnabas.core.errors import ErrorCode
-from barnabas.core.ids import TopicId
-from barnabas.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from barnabas.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 
 
 def test_topic_is_found_by_id_also_beside_an_empty_name(bootstrap: str, topic: str) -> None:

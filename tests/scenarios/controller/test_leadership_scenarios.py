@@ -1,11 +1,12 @@
 """Who leads: ISRs, preferred leaders, unclean elections, controlled shutdown, failed log directories."""
 
 import pytest
-from model_cluster import ModelBroker, ModelCluster
 
-from barnabas.controller.broker_machine import SHUTDOWN_STEP
-from barnabas.controller.channel import Request
-from barnabas.controller.effects import (
+from barnabas.base.errors import ErrorCode
+from barnabas.base.ids import TopicId, TopicPartition
+from barnabas.broker.controller.broker_machine import SHUTDOWN_STEP
+from barnabas.broker.controller.channel import Request
+from barnabas.broker.controller.effects import (
     AllocateProducerIdsReply,
     AlterPartitionReply,
     ControlledShutdownReply,
@@ -14,7 +15,7 @@ from barnabas.controller.effects import (
     SendLeaderAndIsr,
     SendStopReplica,
 )
-from barnabas.controller.events import (
+from barnabas.broker.controller.events import (
     AllocateProducerIds,
     AlterPartition,
     ControlledShutdown,
@@ -25,18 +26,17 @@ from barnabas.controller.events import (
     TimerFired,
     UncleanElectionEnabled,
 )
-from barnabas.controller.settings import ControllerSettings
-from barnabas.coordination import paths
-from barnabas.coordination.operations import Create, SetData
-from barnabas.coordination.znodes import (
+from barnabas.broker.controller.settings import ControllerSettings
+from barnabas.broker.zookeeper_client import paths
+from barnabas.broker.zookeeper_client.operations import Create, SetData
+from barnabas.broker.zookeeper_client.znodes import (
     LeaderAndIsr,
     LeaderRecoveryState,
     encode_isr_change,
     encode_log_dir_event,
     encode_preferred_replica_election,
 )
-from barnabas.core.errors import ErrorCode
-from barnabas.core.ids import TopicId, TopicPartition
+from tests.unit.broker.controller.model_cluster import ModelBroker, ModelCluster
 
 ORDERS = TopicPartition("orders", 0)
 UNCLEAN = {"unclean.leader.election.enable": "true"}

@@ -1,15 +1,15 @@
 """Brokers come and go: what the seeds say about membership and the controller, told as stories."""
 
 import pytest
-from model_cluster import ModelCluster
 
-from barnabas.controller.effects import Failure, SendLeaderAndIsr, SendUpdateMetadata
-from barnabas.controller.events import AllocateProducerIds
-from barnabas.coordination import paths
-from barnabas.coordination.operations import SetData
-from barnabas.coordination.znodes import ControllerRegistration, LeaderAndIsr
-from barnabas.core.errors import ErrorCode
-from barnabas.core.ids import TopicPartition
+from barnabas.base.errors import ErrorCode
+from barnabas.base.ids import TopicPartition
+from barnabas.broker.controller.effects import Failure, SendLeaderAndIsr, SendUpdateMetadata
+from barnabas.broker.controller.events import AllocateProducerIds
+from barnabas.broker.zookeeper_client import paths
+from barnabas.broker.zookeeper_client.operations import SetData
+from barnabas.broker.zookeeper_client.znodes import ControllerRegistration, LeaderAndIsr
+from tests.unit.broker.controller.model_cluster import ModelCluster
 
 ORDERS = TopicPartition("orders", 0)
 

@@ -5,20 +5,20 @@ import itertools
 import json
 
 import pytest
-from model_cluster import ModelBroker, ModelCluster
 
-from barnabas.controller.effects import AlterReassignmentsReply, Effect, Failure, ListReassignmentsReply, ZkBatch
-from barnabas.controller.events import (
+from barnabas.base.errors import ErrorCode
+from barnabas.base.ids import TopicPartition, format_uuid
+from barnabas.broker.controller.effects import AlterReassignmentsReply, Effect, Failure, ListReassignmentsReply, ZkBatch
+from barnabas.broker.controller.events import (
     AlterReassignments,
     ElectionType,
     ElectLeaders,
     ListReassignments,
 )
-from barnabas.coordination import paths
-from barnabas.coordination.operations import Create, SetData
-from barnabas.coordination.znodes import ReplicaAssignment, TopicAssignment, encode_reassign_partitions
-from barnabas.core.errors import ErrorCode
-from barnabas.core.ids import TopicPartition, format_uuid
+from barnabas.broker.zookeeper_client import paths
+from barnabas.broker.zookeeper_client.operations import Create, SetData
+from barnabas.broker.zookeeper_client.znodes import ReplicaAssignment, TopicAssignment, encode_reassign_partitions
+from tests.unit.broker.controller.model_cluster import ModelBroker, ModelCluster
 
 ORDERS = TopicPartition("orders", 0)
 

@@ -2,16 +2,15 @@
 
 from dataclasses import replace
 
-from model_cluster import ModelCluster
-
-from barnabas.controller.effects import SendLeaderAndIsr, SendStopReplica, SendUpdateMetadata
-from barnabas.controller.events import LeaderAndIsrAnswered, StopReplicaAnswered
-from barnabas.controller.settings import ControllerSettings
-from barnabas.coordination import paths
-from barnabas.coordination.operations import Create, SetData
-from barnabas.coordination.znodes import ReplicaAssignment, TopicAssignment
-from barnabas.core.errors import ErrorCode
-from barnabas.core.ids import TopicPartition
+from barnabas.base.errors import ErrorCode
+from barnabas.base.ids import TopicPartition
+from barnabas.broker.controller.effects import SendLeaderAndIsr, SendStopReplica, SendUpdateMetadata
+from barnabas.broker.controller.events import LeaderAndIsrAnswered, StopReplicaAnswered
+from barnabas.broker.controller.settings import ControllerSettings
+from barnabas.broker.zookeeper_client import paths
+from barnabas.broker.zookeeper_client.operations import Create, SetData
+from barnabas.broker.zookeeper_client.znodes import ReplicaAssignment, TopicAssignment
+from tests.unit.broker.controller.model_cluster import ModelCluster
 
 ORDERS = TopicPartition("orders", 0)
 

@@ -12,22 +12,22 @@ from kazoo.client import KazooClient
 from kazoo.security import make_acl
 from typer.testing import CliRunner
 
+from barnabas.base.ids import TopicPartition as Partition
+from barnabas.base.words import AlterOperation, ConfigResourceType
+from barnabas.broker.zookeeper_client import paths
+from barnabas.broker.zookeeper_client.operations import Create, Delete
+from barnabas.broker.zookeeper_client.session import ZooKeeperSession
+from barnabas.broker.zookeeper_client.session_config import SessionConfig
+from barnabas.broker.zookeeper_client.znodes import BrokerRegistration, ControllerRegistration, Endpoint
 from barnabas.cli.main import app
 from barnabas.client.admin.configs import alter_configs
 from barnabas.client.admin.partitions import delete_records
 from barnabas.client.admin.tokens import create_token
 from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.config import ClientConfig, client_config
-from barnabas.coordination import paths
-from barnabas.coordination.operations import Create, Delete
-from barnabas.coordination.session import ZooKeeperSession
-from barnabas.coordination.session_config import SessionConfig
-from barnabas.coordination.znodes import BrokerRegistration, ControllerRegistration, Endpoint
-from barnabas.core.ids import TopicPartition as Partition
-from barnabas.core.words import AlterOperation, ConfigResourceType
-from barnabas.doctor.cluster import check_cluster
-from barnabas.doctor.finding import Finding, Severity
-from barnabas.doctor.view import DAY_MS, Limits
+from barnabas.services.doctor.cluster import check_cluster
+from barnabas.services.doctor.finding import Finding, Severity
+from barnabas.services.doctor.view import DAY_MS, Limits
 from barnabas.testing import Cluster, wait_until
 
 

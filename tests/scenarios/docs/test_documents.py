@@ -4,9 +4,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from runner import TIMEOUT_S, blocks_of, first_missing, run_document
 
 from barnabas.cli.local_cluster import LocalCluster
+from tests.scenarios.docs.runner import TIMEOUT_S, blocks_of, first_missing, run_document
 
 ROOT = Path(__file__).parents[3]
 #: What the document gives to `barnabas up`.

@@ -5,9 +5,9 @@ import contextlib
 import pytest
 from confluent_kafka import KafkaException, Message, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
-from tests.soak.workload import QUIET
 
 from barnabas.cli.local_cluster import LocalCluster, wait_until
+from tests.soak.workload import QUIET
 
 #: Brokers notice each other's end within about two seconds.
 QUICK = {

@@ -8,31 +8,31 @@ import time
 
 import psutil
 from confluent_kafka import Producer
-from conftest import Admin  # type: ignore[attr-defined]
-from tests.computed import computed_s
-from tests.soak.workload import QUIET
 
 from barnabas.cli.local_cluster import LocalCluster
-from barnabas.protocol import frame
-from barnabas.protocol.codec import decode
-from barnabas.protocol.compression import Codec
-from barnabas.protocol.messages.base import ApiMessage
-from barnabas.protocol.messages.incremental_alter_configs import (
+from barnabas.wire import frame
+from barnabas.wire.codec import decode
+from barnabas.wire.compression import Codec
+from barnabas.wire.messages.base import ApiMessage
+from barnabas.wire.messages.incremental_alter_configs import (
     AlterableConfig,
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
 )
-from barnabas.protocol.messages.metadata import MetadataRequest
-from barnabas.protocol.messages.produce import (
+from barnabas.wire.messages.metadata import MetadataRequest
+from barnabas.wire.messages.produce import (
     PartitionProduceData,
     PartitionProduceResponse,
     ProduceRequest,
     ProduceResponse,
     TopicProduceData,
 )
-from barnabas.protocol.record_batch import HEADER, TIMESTAMP_TYPE_FLAG, compute_crc
-from barnabas.protocol.versions import api_of
+from barnabas.wire.record_batch import HEADER, TIMESTAMP_TYPE_FLAG, compute_crc
+from barnabas.wire.versions import api_of
+from tests.computed import computed_s
+from tests.scenarios.faults.conftest import Admin  # type: ignore[attr-defined]
+from tests.soak.workload import QUIET
 
 #: What one broker may grow by while it is attacked.
 GROWTH_BYTES_MAX = 80_000_000

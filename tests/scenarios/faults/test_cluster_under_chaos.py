@@ -4,6 +4,7 @@ for minutes. What is drawn depends on the seed, not on the clock."""
 import random
 
 import pytest
+
 from tests.soak.chaos import FAULTS, Chaos, chaos_cluster
 
 #: Each seed has this many faults.

@@ -8,13 +8,13 @@ import struct
 from collections.abc import Iterator
 
 import pytest
-from hostile_peer import Victim, batch, is_closed, send
 
 from barnabas.cli.local_cluster import LocalCluster
-from barnabas.protocol import frame
-from barnabas.protocol.compression import Codec, compress
-from barnabas.protocol.messages.metadata import MetadataRequest
-from barnabas.protocol.varint import encode_varint
+from barnabas.wire import frame
+from barnabas.wire.compression import Codec, compress
+from barnabas.wire.messages.metadata import MetadataRequest
+from barnabas.wire.varint import encode_varint
+from tests.scenarios.faults.hostile_peer import Victim, batch, is_closed, send
 
 
 @pytest.fixture(scope="module")

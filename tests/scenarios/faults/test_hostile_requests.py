@@ -8,36 +8,34 @@ from collections.abc import Iterator
 
 import pytest
 from confluent_kafka import Producer
-from hostile_peer import Bystander, Victim, ask, batch, produce
-from tests.soak.workload import QUIET
 
+from barnabas.base.errors import ErrorCode
 from barnabas.cli.local_cluster import LocalCluster
-from barnabas.core.errors import ErrorCode
-from barnabas.protocol.compression import Codec, compress
-from barnabas.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest
-from barnabas.protocol.messages.create_partitions import (
+from barnabas.wire.compression import Codec, compress
+from barnabas.wire.messages.add_partitions_to_txn import AddPartitionsToTxnRequest
+from barnabas.wire.messages.create_partitions import (
     CreatePartitionsRequest,
     CreatePartitionsResponse,
     CreatePartitionsTopic,
 )
-from barnabas.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
-from barnabas.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
-from barnabas.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
-from barnabas.protocol.messages.incremental_alter_configs import (
+from barnabas.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
+from barnabas.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
+from barnabas.wire.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
+from barnabas.wire.messages.incremental_alter_configs import (
     AlterableConfig,
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
 )
-from barnabas.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
-from barnabas.protocol.messages.list_offsets import (
+from barnabas.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from barnabas.wire.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
     ListOffsetsResponse,
     ListOffsetsTopic,
 )
-from barnabas.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
-from barnabas.protocol.record_batch import (
+from barnabas.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from barnabas.wire.record_batch import (
     BASE_TIMESTAMP_AT,
     CRC_AT,
     LAST_OFFSET_DELTA_AT,
@@ -45,8 +43,10 @@ from barnabas.protocol.record_batch import (
     TIMESTAMP_TYPE_FLAG,
     compute_crc,
 )
-from barnabas.protocol.records import BatchBuilder
-from barnabas.protocol.varint import encode_varint
+from barnabas.wire.records import BatchBuilder
+from barnabas.wire.varint import encode_varint
+from tests.scenarios.faults.hostile_peer import Bystander, Victim, ask, batch, produce
+from tests.soak.workload import QUIET
 
 
 @pytest.fixture(scope="module")

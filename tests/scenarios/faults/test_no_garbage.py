@@ -3,10 +3,10 @@
 import re
 from collections.abc import Callable
 
-from broker_metrics import metrics_of
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from barnabas.cli.local_cluster import LocalCluster
+from tests.scenarios.broker_metrics import metrics_of
 
 RECORDS = 1200
 

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import psutil
 import pytest
-from hostile_peer import Victim, ask
 
-from barnabas.auth.authority import LocalAuthority
+from barnabas.base.host.descriptors import SOFT_LIMIT_MAX
 from barnabas.cli.local_cluster import LocalCluster
-from barnabas.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
-from barnabas.runtime.descriptors import SOFT_LIMIT_MAX
+from barnabas.wire.auth.authority import LocalAuthority
+from barnabas.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
+from tests.scenarios.faults.hostile_peer import Victim, ask
 
 DESCRIPTORS = 1024
 #: The start of a TLS record that never comes whole.

@@ -6,10 +6,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import QUICK, QUICK_COORDINATOR  # type: ignore[attr-defined]
 
+from barnabas.base.config.properties import format_properties
 from barnabas.cli.local_cluster import LocalCluster
-from barnabas.core.config.properties import format_properties
+from tests.scenarios.faults.conftest import QUICK, QUICK_COORDINATOR  # type: ignore[attr-defined]
 
 
 @pytest.fixture(scope="module")

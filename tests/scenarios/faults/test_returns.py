@@ -7,7 +7,7 @@ from confluent_kafka import ElectionType, TopicPartition
 from confluent_kafka.admin import ConfigResource, OffsetSpec
 
 from barnabas.cli.local_cluster import LocalCluster
-from barnabas.protocol.record_batch import iter_batches
+from barnabas.wire.record_batch import iter_batches
 
 
 def log_bytes(cluster: LocalCluster, broker: int, topic: str, partition: int = 0) -> bytes:

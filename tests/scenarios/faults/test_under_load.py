@@ -6,7 +6,8 @@ import subprocess
 import sys
 
 from confluent_kafka.admin import NewPartitions
-from conftest import QUICK, QUICK_COORDINATOR, Admin  # type: ignore[attr-defined]
+
+from tests.scenarios.faults.conftest import QUICK, QUICK_COORDINATOR, Admin  # type: ignore[attr-defined]
 from tests.soak.workload import Reader, Writer, read_all
 
 

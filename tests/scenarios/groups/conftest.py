@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 
 import pytest
-from group_clients import FAST_GROUPS
 
 from barnabas.cli.local_cluster import LocalCluster
+from tests.scenarios.groups.group_clients import FAST_GROUPS
 
 
 @pytest.fixture(scope="session")

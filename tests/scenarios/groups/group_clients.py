@@ -12,7 +12,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from barnabas.client.blocking import BlockingConnection
 from barnabas.client.config import client_config
-from barnabas.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from barnabas.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 
 FAST_GROUPS = {
     "group.min.session.timeout.ms": "1000",

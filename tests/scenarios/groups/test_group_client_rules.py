@@ -1,6 +1,6 @@
 """What the members of these tests let pass: a record that the client repeats by itself, and nothing else."""
 
-from group_clients import InHand
+from tests.scenarios.groups.group_clients import InHand
 
 
 def read(in_hand: InHand, *records: tuple[int, int]) -> list[bool]:

@@ -5,9 +5,9 @@ from collections.abc import Callable
 import pytest
 from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions
-from group_clients import FAST_GROUPS, PROTOCOLS, Member, create, crew, produce, wait_until
 
 from barnabas.cli.local_cluster import LocalCluster
+from tests.scenarios.groups.group_clients import FAST_GROUPS, PROTOCOLS, Member, create, crew, produce, wait_until
 
 every_protocol = pytest.mark.parametrize("protocol", sorted(PROTOCOLS))
 

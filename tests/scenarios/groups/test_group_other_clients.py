@@ -8,8 +8,9 @@ from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener
 from aiokafka import TopicPartition as AioPartition
 from aiokafka.coordinator.assignors.range import RangePartitionAssignor
 from confluent_kafka.admin import AdminClient
-from group_clients import CLASSIC, Member, create, produce, wait_until
 from kafka import KafkaConsumer
+
+from tests.scenarios.groups.group_clients import CLASSIC, Member, create, produce, wait_until
 
 MANY = 50
 GROUPS = 200

@@ -6,12 +6,12 @@ from typing import Any
 
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from barnabas.base.errors import ErrorCode
 from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.config import ClientConfig
 from barnabas.client.connection import Connection
 from barnabas.client.core import GROUP, TRANSACTION
-from barnabas.core.errors import ErrorCode
-from barnabas.protocol.messages import (
+from barnabas.wire.messages import (
     add_offsets_to_txn,
     add_partitions_to_txn,
     consumer_group_describe,
@@ -30,8 +30,8 @@ from barnabas.protocol.messages import (
     sync_group,
     txn_offset_commit,
 )
-from barnabas.protocol.messages.base import ApiMessage, Message
-from barnabas.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from barnabas.wire.messages.base import ApiMessage, Message
+from barnabas.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 
 
 def group_requests(name: str, topic: str, topic_id: bytes) -> list[tuple[ApiMessage, type[ApiMessage]]]:

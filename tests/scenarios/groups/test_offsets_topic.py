@@ -3,12 +3,12 @@
 from collections.abc import Callable
 
 from confluent_kafka import Consumer, TopicPartition
-from group_clients import create
 
+from barnabas.base.java_hash import partition_of
 from barnabas.cli.local_cluster import LocalCluster
-from barnabas.core.java_hash import partition_of
-from barnabas.protocol.compression import Codec
-from barnabas.protocol.record_batch import CODEC_MASK, iter_batches
+from barnabas.wire.compression import Codec
+from barnabas.wire.record_batch import CODEC_MASK, iter_batches
+from tests.scenarios.groups.group_clients import create
 
 
 def test_offsets_are_compressed_as_configured_and_read_back(

@@ -4,15 +4,15 @@ import asyncio
 
 import pytest
 
+from barnabas.base.errors import ErrorCode
 from barnabas.cli.local_cluster import LocalCluster, wait_until
 from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.config import client_config
-from barnabas.core.errors import ErrorCode
-from barnabas.protocol.messages.consumer_group_heartbeat import (
+from barnabas.wire.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
 )
-from barnabas.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
+from barnabas.wire.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 
 NOT_YET = (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
 JOIN = ConsumerGroupHeartbeatRequest(

@@ -8,10 +8,10 @@ from contextlib import contextmanager
 
 import pytest
 from confluent_kafka import Consumer, Producer
-from inside_client import ask, look
 
 from barnabas.cli.local_cluster import LocalCluster
 from barnabas.testing import Cluster, wait_until
+from tests.scenarios.inside.inside_client import ask, look
 
 
 @pytest.fixture(scope="module")

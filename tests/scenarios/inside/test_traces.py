@@ -3,9 +3,9 @@
 from collections.abc import Callable, Iterator
 
 import pytest
-from otlp_receiver import OtlpReceiver, Received
 
 from barnabas.testing import Cluster, wait_until
+from tests.scenarios.inside.otlp_receiver import OtlpReceiver, Received
 
 
 @pytest.fixture

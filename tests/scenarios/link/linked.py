@@ -14,8 +14,8 @@ from barnabas.cli.main import app
 from barnabas.client.admin import links as admin
 from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.config import client_config
-from barnabas.protocol.messages.describe_links import DescribedLink, DescribedMirrorPartition, DescribedMirrorTopic
 from barnabas.testing.cluster import Cluster
+from barnabas.wire.messages.describe_links import DescribedLink, DescribedMirrorPartition, DescribedMirrorTopic
 
 TIMEOUT_S = 60.0
 LOG_OVERHEAD, EPOCH_AT = 12, 12
@@ -70,9 +70,9 @@ def wait_for_copy(target: Cluster, name: str, topic: str, ends: dict[int, int]) 
 
 
 def ends_of(cluster: Cluster, topic: str) -> dict[int, int]:
+    from barnabas.base.ids import TopicPartition
+    from barnabas.base.words import LATEST
     from barnabas.client.admin.partitions import list_offsets
-    from barnabas.core.ids import TopicPartition
-    from barnabas.core.words import LATEST
 
     wanted = {TopicPartition(topic, index): LATEST for index in cluster.partitions(topic)}
     found = cluster.ask(lambda client: list_offsets(client, wanted))

@@ -1,14 +1,14 @@
 """After a promotion the former source follows, from where the two parted; then it may lead again."""
 
 from confluent_kafka import Producer
-from linked import batches, create, describe, ends_of, partitions, wait_for_copy, wait_for_state
 
+from barnabas.base.ids import LeaderEpoch, Offset
+from barnabas.broker.features.link.parting import last_parting, point_of_parting
+from barnabas.broker.storage.epoch_cache import EpochEntry, LeaderEpochCache
 from barnabas.cli.local_cluster import wait_until
 from barnabas.client.admin import links as admin
-from barnabas.core.ids import LeaderEpoch, Offset
-from barnabas.link.parting import last_parting, point_of_parting
-from barnabas.storage.epoch_cache import EpochEntry, LeaderEpochCache
 from barnabas.testing.cluster import Cluster
+from tests.scenarios.link.linked import batches, create, describe, ends_of, partitions, wait_for_copy, wait_for_state
 
 TIMEOUT_S = 60.0
 

@@ -3,7 +3,18 @@
 import time
 
 from confluent_kafka import Producer
-from linked import (
+
+from barnabas.base.errors import ErrorCode
+from barnabas.base.ids import TopicPartition
+from barnabas.base.words import AlterOperation, ConfigResourceType
+from barnabas.cli.local_cluster import wait_until
+from barnabas.client.admin import links as admin
+from barnabas.client.admin.configs import alter_configs, describe_configs
+from barnabas.client.admin.partitions import delete_records
+from barnabas.client.admin.topics import create_partitions
+from barnabas.client.errors import BrokerRefused
+from barnabas.testing.cluster import Cluster
+from tests.scenarios.link.linked import (
     batches,
     create,
     ends_of,
@@ -12,17 +23,6 @@ from linked import (
     wait_for_copy,
     wait_for_state,
 )
-
-from barnabas.cli.local_cluster import wait_until
-from barnabas.client.admin import links as admin
-from barnabas.client.admin.configs import alter_configs, describe_configs
-from barnabas.client.admin.partitions import delete_records
-from barnabas.client.admin.topics import create_partitions
-from barnabas.client.errors import BrokerRefused
-from barnabas.core.errors import ErrorCode
-from barnabas.core.ids import TopicPartition
-from barnabas.core.words import AlterOperation, ConfigResourceType
-from barnabas.testing.cluster import Cluster
 
 TIMEOUT_S = 60.0
 

@@ -3,15 +3,15 @@
 from typing import Any
 
 from confluent_kafka import Consumer
-from linked import create, describe, tool, wait_for_copy
 
+from barnabas.base.ids import TopicPartition
 from barnabas.cli.local_cluster import wait_until
 from barnabas.client.admin import links as admin
 from barnabas.client.admin.groups import CommittedOffset, commit_offsets, committed_offsets, committed_offsets_of
 from barnabas.client.asynchronous import AsyncClient
-from barnabas.core.ids import TopicPartition
-from barnabas.protocol.messages.offset_fetch import OffsetFetchRequest
 from barnabas.testing.cluster import Cluster
+from barnabas.wire.messages.offset_fetch import OffsetFetchRequest
+from tests.scenarios.link.linked import create, describe, tool, wait_for_copy
 
 TIMEOUT_S = 60.0
 

@@ -4,16 +4,16 @@ import asyncio
 from collections.abc import Iterator
 
 import pytest
-from linked import describe, wait_for_copy
 
+from barnabas.base.words import AclOperation, AclResourceType, PatternType, Permission
 from barnabas.cli.local_cluster import wait_until
 from barnabas.client.admin import links as admin
 from barnabas.client.admin.acls import Ace, ResourcePattern, create_acls, delete_acls, describe_acls
 from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.config import client_config
 from barnabas.client.errors import BrokerRefused
-from barnabas.core.words import AclOperation, AclResourceType, PatternType, Permission
 from barnabas.testing.cluster import Cluster
+from tests.scenarios.link.linked import describe, wait_for_copy
 
 TIMEOUT_S = 60.0
 

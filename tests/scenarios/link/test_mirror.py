@@ -3,7 +3,12 @@
 from pathlib import Path
 
 from confluent_kafka import KafkaError, Producer
-from linked import (
+
+from barnabas.base.errors import ErrorCode
+from barnabas.cli.local_cluster import wait_until
+from barnabas.client.admin.topics import delete_topics
+from barnabas.testing.cluster import Cluster
+from tests.scenarios.link.linked import (
     TIMEOUT_S,
     as_json,
     batches,
@@ -14,11 +19,6 @@ from linked import (
     tool,
     wait_for_copy,
 )
-
-from barnabas.cli.local_cluster import wait_until
-from barnabas.client.admin.topics import delete_topics
-from barnabas.core.errors import ErrorCode
-from barnabas.testing.cluster import Cluster
 
 
 def produce(cluster: Cluster, topic: str, count: int, **settings: object) -> None:

@@ -3,11 +3,20 @@
 import threading
 
 from confluent_kafka import Consumer, Message, Producer, TopicPartition
-from linked import create, describe, ends_of, mirror, partitions, tool, wait_for_copy, wait_for_state
 
 from barnabas.cli.local_cluster import wait_until
 from barnabas.client.admin import links as admin
 from barnabas.testing.cluster import Cluster
+from tests.scenarios.link.linked import (
+    create,
+    describe,
+    ends_of,
+    mirror,
+    partitions,
+    tool,
+    wait_for_copy,
+    wait_for_state,
+)
 
 
 def transactional(cluster: Cluster, name: str) -> Producer:

@@ -23,11 +23,11 @@ DEV_ONLY = {"aiokafka", "confluent_kafka", "hypothesis", "kafka", "kio", "mypy",
 OF_EXTRAS = (
     "barnabas.testing.plugin",
     "barnabas.spark",
-    "barnabas.registry",
-    "barnabas.console",
-    "barnabas.core.compiled",
-    "barnabas.protocol.record_kernels",
-    "barnabas.storage.cleaner.compiled",
+    "barnabas.services.registry",
+    "barnabas.services.console",
+    "barnabas.base.compiled",
+    "barnabas.wire.record_kernels",
+    "barnabas.broker.storage.cleaner.compiled",
 )
 
 IMPORT_EVERYTHING = """
@@ -100,8 +100,11 @@ def test_wheel_in_an_empty_environment_is_small_complete_and_serves_records(
     holds = set(zipfile.ZipFile(wheel).namelist())
     assert "barnabas/py.typed" in holds
     # The console explains its terms without a network, and without our repository.
-    pages = {f"barnabas/console/markdown/{page.relative_to(ROOT / 'docs')}" for page in (ROOT / "docs").rglob("*.md")}
-    assert {"barnabas/console/static/index.html"} | pages <= holds
+    pages = {
+        f"barnabas/services/console/markdown/{page.relative_to(ROOT / 'docs')}"
+        for page in (ROOT / "docs").rglob("*.md")
+    }
+    assert {"barnabas/services/console/static/index.html"} | pages <= holds
     assert not [name for name in holds if name.startswith(("tests/", "bench/", "examples/"))]
 
     environment.run("python", "-m", "pip", "install", "--quiet", "--no-compile", wheel.absolute())

@@ -6,13 +6,11 @@ Records are letters; `b3` is record b, written in leader epoch 3.
 
 from dataclasses import dataclass, field
 
-from tests.unit.replication.fetch_fakes import find_divergence
-
-from barnabas.core.errors import ErrorCode, Refused
-from barnabas.core.ids import ZERO_TOPIC_ID, TopicPartition
-from barnabas.replication.control import Verdict, decide_leader_and_isr, is_controller_epoch_stale
-from barnabas.replication.fetch_state import Phase
-from barnabas.replication.fetch_steps import (
+from barnabas.base.errors import ErrorCode, Refused
+from barnabas.base.ids import ZERO_TOPIC_ID, TopicPartition
+from barnabas.broker.replication.control import Verdict, decide_leader_and_isr, is_controller_epoch_stale
+from barnabas.broker.replication.fetch_state import Phase
+from barnabas.broker.replication.fetch_steps import (
     Append,
     AskEpochEnds,
     AskOffsets,
@@ -25,11 +23,12 @@ from barnabas.replication.fetch_steps import (
     TruncateFully,
     TruncateTo,
 )
-from barnabas.replication.fetcher_machine import FetcherMachine
-from barnabas.replication.machine import PartitionMachine
-from barnabas.replication.read_replica import read_candidates, select_by_rack
-from barnabas.replication.state import PartitionLeadership, Role
-from barnabas.storage.epoch_cache import LeaderEpochCache
+from barnabas.broker.replication.fetcher_machine import FetcherMachine
+from barnabas.broker.replication.machine import PartitionMachine
+from barnabas.broker.replication.read_replica import read_candidates, select_by_rack
+from barnabas.broker.replication.state import PartitionLeadership, Role
+from barnabas.broker.storage.epoch_cache import LeaderEpochCache
+from tests.unit.broker.replication.fetch_fakes import find_divergence
 
 HELP = """
 replicas 1 2 3 [min-isr=N] [isr=1,2] [leader=N]   a new partition; the first replica leads it

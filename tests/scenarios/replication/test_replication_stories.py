@@ -4,7 +4,8 @@ import os
 from pathlib import Path
 
 import pytest
-from replication_stage import Stage
+
+from tests.scenarios.replication.replication_stage import Stage
 
 STORIES = sorted(Path(__file__).parent.glob("*.txt"))
 

@@ -10,12 +10,12 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from typer.testing import CliRunner
 
+from barnabas.base.words import ConfigResourceType
 from barnabas.cli.local_cluster import LocalCluster, wait_until
 from barnabas.cli.main import app
 from barnabas.client.admin.configs import describe_configs
 from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.config import client_config
-from barnabas.core.words import ConfigResourceType
 
 SIZE_BYTES = 2_400_000
 RATE = 600_000

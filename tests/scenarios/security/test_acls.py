@@ -17,16 +17,16 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
+from barnabas.base.errors import ErrorCode
 from barnabas.cli.local_cluster import LocalCluster
 from barnabas.client.admin.acls import describe_acls
 from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.config import client_config
 from barnabas.client.connection import Connection
 from barnabas.client.errors import BrokerRefused
-from barnabas.core.errors import ErrorCode
-from barnabas.protocol.messages.create_acls import AclCreation, CreateAclsRequest, CreateAclsResponse
-from barnabas.protocol.messages.delete_acls import DeleteAclsFilter, DeleteAclsRequest, DeleteAclsResponse
-from barnabas.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from barnabas.wire.messages.create_acls import AclCreation, CreateAclsRequest, CreateAclsResponse
+from barnabas.wire.messages.delete_acls import DeleteAclsFilter, DeleteAclsRequest, DeleteAclsResponse
+from barnabas.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 
 #: confluent-kafka has no name for it.
 SECURITY_DISABLED = 54

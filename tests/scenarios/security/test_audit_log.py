@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from secured import PLAIN_MODULE, bootstrap_of
 
 from barnabas.cli.local_cluster import LocalCluster, wait_until
 from barnabas.client.blocking import BlockingConnection
 from barnabas.client.config import client_config
-from barnabas.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
-from barnabas.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from barnabas.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
+from barnabas.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from tests.scenarios.security.secured import PLAIN_MODULE, bootstrap_of
 
 FORGED = 'x"}\n{"event": "change", "principal": "User:admin"}\x1b[2J'
 

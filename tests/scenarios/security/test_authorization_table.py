@@ -3,13 +3,13 @@
 import asyncio
 
 import pytest
-from tests.authorization import acl_keeping, quota_keeping, table
-from tests.authorization.probes import PROBES
-from tests.authorization.worlds import WORLDS
 
 from barnabas.cli.local_cluster import LocalCluster
 from barnabas.client.asynchronous import AsyncClient
-from barnabas.protocol.versions import api_of
+from barnabas.wire.versions import api_of
+from tests.authorization import acl_keeping, quota_keeping, table
+from tests.authorization.probes import PROBES
+from tests.authorization.worlds import WORLDS
 
 #: Over before there is a principal.
 AUTHENTICATION = {"SaslHandshake", "SaslAuthenticate"}

@@ -12,21 +12,21 @@ from pathlib import Path
 
 import psutil
 import pytest
-from secured import ALICE, PLAIN_MODULE, bootstrap_of
-from tests.computed import computed_s
-from tests.oauth_provider import SigningKey, key_set
 
-from barnabas.auth.authority import LocalAuthority
-from barnabas.auth.jaas import SCRAM_MODULE
-from barnabas.auth.mechanisms.oauthbearer import OAUTH_MODULE
 from barnabas.cli.local_cluster import LocalCluster
 from barnabas.client.blocking import BlockingConnection
 from barnabas.client.config import client_config
-from barnabas.protocol import frame
-from barnabas.protocol.messages.base import ApiMessage
-from barnabas.protocol.messages.metadata import MetadataRequest, MetadataResponse
-from barnabas.protocol.messages.sasl_authenticate import SaslAuthenticateRequest
-from barnabas.protocol.messages.sasl_handshake import SaslHandshakeRequest
+from barnabas.wire import frame
+from barnabas.wire.auth.authority import LocalAuthority
+from barnabas.wire.auth.jaas import SCRAM_MODULE
+from barnabas.wire.auth.mechanisms.oauthbearer import OAUTH_MODULE
+from barnabas.wire.messages.base import ApiMessage
+from barnabas.wire.messages.metadata import MetadataRequest, MetadataResponse
+from barnabas.wire.messages.sasl_authenticate import SaslAuthenticateRequest
+from barnabas.wire.messages.sasl_handshake import SaslHandshakeRequest
+from tests.computed import computed_s
+from tests.oauth_provider import SigningKey, key_set
+from tests.scenarios.security.secured import ALICE, PLAIN_MODULE, bootstrap_of
 
 #: What a broker may grow by while it is attacked.
 GROWTH_BYTES_MAX = 80_000_000

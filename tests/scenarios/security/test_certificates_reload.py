@@ -17,10 +17,10 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 from kazoo.client import KazooClient
-from secured import bootstrap_of
-from tests.pki import Authority
 
 from barnabas.cli.local_cluster import LocalCluster
+from tests.pki import Authority
+from tests.scenarios.security.secured import bootstrap_of
 
 PASSWORD = "key-store-secret"
 PREFIX = "listener.name.client.ssl."

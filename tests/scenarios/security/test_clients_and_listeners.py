@@ -15,10 +15,10 @@ from aiokafka import AIOKafkaClient
 from aiokafka.errors import KafkaError as AioKafkaError
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
-from secured import ALICE, PLAIN_MODULE, bootstrap_of, kafka_python_comes_in
-from tests.pki import Authority
 
 from barnabas.cli.local_cluster import LocalCluster
+from tests.pki import Authority
+from tests.scenarios.security.secured import ALICE, PLAIN_MODULE, bootstrap_of, kafka_python_comes_in
 
 LISTENERS = {
     "PLAINTEXT": "PLAINTEXT",

@@ -2,9 +2,9 @@
 
 import psutil
 from confluent_kafka.admin import AdminClient, NewTopic
-from secured import PLAIN_MODULE, bootstrap_of
 
 from barnabas.cli.local_cluster import LocalCluster
+from tests.scenarios.security.secured import PLAIN_MODULE, bootstrap_of
 
 CONFIG = {
     "listeners": "PLAINTEXT://127.0.0.1:0,CONTROL://127.0.0.1:0",

@@ -18,11 +18,9 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AclBinding, AclOperation, AclPermissionType, AdminClient, ResourcePatternType
 from confluent_kafka.admin import ResourceType as AdminResource
 from kafka.net.sasl.oauth import AbstractTokenProvider as KafkaPythonTokens
-from secured import PLAIN_MODULE, SCRAM_MODULE, bootstrap_of, kafka_python_comes_in
-from tests.oauth_provider import AUDIENCE, ISSUER, Provider, SigningKey, serving
 from typer.testing import CliRunner
 
-from barnabas.auth.mechanisms.oauthbearer import OAUTH_MODULE
+from barnabas.base.config.properties import format_properties
 from barnabas.cli.local_cluster import LocalCluster, wait_until
 from barnabas.cli.main import app
 from barnabas.client.admin.links import create_link, delete_link, describe_links
@@ -31,7 +29,9 @@ from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.blocking import BlockingClient
 from barnabas.client.config import client_config
 from barnabas.client.errors import AuthenticationFailed, ClientError
-from barnabas.core.config.properties import format_properties
+from barnabas.wire.auth.mechanisms.oauthbearer import OAUTH_MODULE
+from tests.oauth_provider import AUDIENCE, ISSUER, Provider, SigningKey, serving
+from tests.scenarios.security.secured import PLAIN_MODULE, SCRAM_MODULE, bootstrap_of, kafka_python_comes_in
 
 MECHANISMS = ("SCRAM-SHA-256", "SCRAM-SHA-512")
 

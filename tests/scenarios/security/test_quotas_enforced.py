@@ -7,22 +7,22 @@ from collections.abc import Iterator
 
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
-from broker_metrics import metrics_of
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic
 
+from barnabas.base.errors import ErrorCode
 from barnabas.cli.local_cluster import LocalCluster
 from barnabas.client.admin.configs import QuotaEntity, alter_quotas, describe_quotas
 from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.config import client_config
 from barnabas.client.errors import BrokerRefused
-from barnabas.core.errors import ErrorCode
-from barnabas.protocol.frame import encode_request
-from barnabas.protocol.messages.api_versions import ApiVersionsRequest
-from barnabas.protocol.messages.base import ApiMessage
-from barnabas.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
-from barnabas.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
-from barnabas.protocol.messages.delete_topics import DeleteTopicsRequest
-from barnabas.protocol.messages.metadata import MetadataRequest, MetadataResponse
+from barnabas.wire.frame import encode_request
+from barnabas.wire.messages.api_versions import ApiVersionsRequest
+from barnabas.wire.messages.base import ApiMessage
+from barnabas.wire.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
+from barnabas.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
+from barnabas.wire.messages.delete_topics import DeleteTopicsRequest
+from barnabas.wire.messages.metadata import MetadataRequest, MetadataResponse
+from tests.scenarios.broker_metrics import metrics_of
 
 RATE = 200_000
 #: The first windows may be spent at once, as with Kafka.

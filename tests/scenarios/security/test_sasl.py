@@ -24,17 +24,17 @@ from confluent_kafka.admin import (
     UserScramCredentialDeletion,
     UserScramCredentialUpsertion,
 )
-from secured import ADMIN, ALICE, PLAIN_MODULE, SASL_CONFIG, bootstrap_of
 from typer.testing import CliRunner
 
+from barnabas.base.config.properties import format_properties
 from barnabas.cli.local_cluster import LocalCluster
 from barnabas.cli.main import app
 from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.blocking import BlockingConnection
 from barnabas.client.config import client_config
 from barnabas.client.errors import AuthenticationFailed, ConnectionLost
-from barnabas.core.config.properties import format_properties
-from barnabas.protocol.messages.metadata import MetadataRequest, MetadataResponse
+from barnabas.wire.messages.metadata import MetadataRequest, MetadataResponse
+from tests.scenarios.security.secured import ADMIN, ALICE, PLAIN_MODULE, SASL_CONFIG, bootstrap_of
 
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 

@@ -11,15 +11,15 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.errors import KafkaConnectionError
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
-from secured import ALICE, PLAIN_MODULE, bootstrap_of
-from tests.pki import Authority
 
 from barnabas.cli.local_cluster import ClusterFailed, LocalCluster
 from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.blocking import BlockingConnection
 from barnabas.client.config import client_config
 from barnabas.client.errors import AuthenticationFailed, ClientError
-from barnabas.protocol.messages.metadata import MetadataRequest, MetadataResponse
+from barnabas.wire.messages.metadata import MetadataRequest, MetadataResponse
+from tests.pki import Authority
+from tests.scenarios.security.secured import ALICE, PLAIN_MODULE, bootstrap_of
 
 RECORD = b"x" * 900_000
 

@@ -14,10 +14,10 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import NoAuthError
 from typer.testing import CliRunner
 
-from barnabas.auth.authority import LocalAuthority
+from barnabas.broker.zookeeper_client.kazoo_client import TlsHandler
 from barnabas.cli.local_cluster import LocalCluster
 from barnabas.cli.main import app
-from barnabas.coordination.kazoo_client import TlsHandler
+from barnabas.wire.auth.authority import LocalAuthority
 
 DIGEST = "kafka:zookeeper-secret"
 

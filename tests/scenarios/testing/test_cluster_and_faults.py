@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, TopicPartition
-from testing_clients import consume, produce, values
 
 from barnabas.testing import Cluster, Kafka, wait_until
 from barnabas.testing.shared import KEPT_MAX, SharedClusters
+from tests.scenarios.testing.testing_clients import consume, produce, values
 
 
 def test_each_test_has_topics_of_its_own(kafka: Kafka) -> None:

@@ -5,9 +5,9 @@ import time
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, Producer
-from testing_clients import consume, produce, values
 
 from barnabas.testing import Kafka, wait_until
+from tests.scenarios.testing.testing_clients import consume, produce, values
 
 three_brokers = pytest.mark.kafka(brokers=3)
 

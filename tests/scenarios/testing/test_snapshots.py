@@ -7,10 +7,10 @@ from urllib.request import Request, urlopen
 
 import pytest
 from confluent_kafka import Consumer, Producer
-from testing_clients import produce
 
 from barnabas.cli.local_cluster import REGISTRY
 from barnabas.testing import Cluster, ClusterFailed
+from tests.scenarios.testing.testing_clients import produce
 
 
 def commit_all(cluster: Cluster, topic: str, group: str, count: int) -> None:

@@ -5,10 +5,10 @@ import json
 
 import pytest
 from confluent_kafka import Consumer, Producer
-from testing_clients import consume, produce, values
 
-from barnabas.core.ids import TopicPartition
+from barnabas.base.ids import TopicPartition
 from barnabas.testing import Kafka, Record
+from tests.scenarios.testing.testing_clients import consume, produce, values
 
 
 def test_records_that_a_test_writes_are_read_by_a_client_and_the_other_way_round(kafka: Kafka) -> None:

@@ -1,6 +1,6 @@
 """Spark's readers straight from an object store: the same rows as through the brokers, also when segments go.
 
-The readers are driven as Spark drives them, without a JVM; `tests/spark/test_spark_tier.py` has one of them in a query.
+The readers are driven as Spark drives them, without a JVM; `tests/scenarios/spark/test_spark_tier.py` has one of them in a query.
 """
 
 import pickle
@@ -13,18 +13,18 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql.datasource import DataSourceReader, InputPartition
-from tests.soak.workload import QUIET
 
+from barnabas.base.errors import ConfigError
+from barnabas.base.ids import TopicPartition as Place
+from barnabas.base.words import EARLIEST_LOCAL
 from barnabas.cli.local_cluster import LocalCluster
 from barnabas.client.blocking import BlockingClient
-from barnabas.core.errors import ConfigError
-from barnabas.core.ids import TopicPartition as Place
-from barnabas.core.words import EARLIEST_LOCAL
 from barnabas.spark.offsets import DataLoss
 from barnabas.spark.options import source_options
 from barnabas.spark.reader import BarnabasReader, BarnabasStreamReader, TierTask
 from barnabas.spark.segments import SegmentReader, log_options
 from barnabas.spark.tier_slices import TierSlice
+from tests.soak.workload import QUIET
 
 Row = tuple[int, int, bytes]
 COLUMNS = ("partition", "offset", "value")

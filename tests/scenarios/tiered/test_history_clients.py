@@ -18,10 +18,10 @@ from kafka import KafkaConsumer
 from kafka import TopicPartition as KafkaPythonTp
 from moto.server import ThreadedMotoServer
 
+from barnabas.base.ids import TopicPartition as Tp
+from barnabas.base.words import EARLIEST, EARLIEST_LOCAL, LATEST, LATEST_TIERED
 from barnabas.client.blocking import BlockingClient
 from barnabas.client.config import client_config
-from barnabas.core.ids import TopicPartition as Tp
-from barnabas.core.words import EARLIEST, EARLIEST_LOCAL, LATEST, LATEST_TIERED
 from barnabas.testing import Cluster
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")

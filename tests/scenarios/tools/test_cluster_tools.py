@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-from conftest import Tool, until  # type: ignore[attr-defined]
+from tests.scenarios.tools.conftest import Tool, until  # type: ignore[attr-defined]
 
 
 def test_cluster_id_is_printed(tool: Tool) -> None:

@@ -10,7 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import Tool, until  # type: ignore[attr-defined]
+
+from tests.scenarios.tools.conftest import Tool, until  # type: ignore[attr-defined]
 
 
 def test_lines_go_in_and_come_out(process: Tool, new_topic: Callable[..., str]) -> None:

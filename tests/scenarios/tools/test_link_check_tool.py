@@ -4,9 +4,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import Tool
 
 from barnabas.cli.local_cluster import LocalCluster
+from tests.scenarios.tools.conftest import Tool
 
 
 @pytest.fixture

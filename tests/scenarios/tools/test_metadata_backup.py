@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from barnabas.base.errors import ErrorCode
+from barnabas.base.ids import TopicPartition
 from barnabas.cli.local_cluster import LocalCluster
 from barnabas.cli.main import app
 from barnabas.client.admin.groups import CommittedOffset, commit_offsets
-from barnabas.core.errors import ErrorCode
-from barnabas.core.ids import TopicPartition
 from barnabas.testing import Cluster
 
 Command = Callable[..., list[str]]

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from barnabas.base.ids import TopicPartition
+from barnabas.base.words import ConfigResourceType
 from barnabas.cli import _throttles
 from barnabas.cli.main import app
 from barnabas.client.admin.configs import describe_configs
 from barnabas.client.admin.partitions import alter_reassignments
 from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.config import client_config
-from barnabas.core.ids import TopicPartition
-from barnabas.core.words import ConfigResourceType
 from barnabas.testing import Cluster, wait_until
 
 PARTITIONS = 9

@@ -10,11 +10,11 @@ from typing import Any
 
 import psutil
 import pytest
-from conftest import Tool, until
 from typer.testing import CliRunner
 
 from barnabas.cli.local_cluster import LocalCluster
 from barnabas.cli.main import app
+from tests.scenarios.tools.conftest import Tool, until
 
 
 def shell(words: list[str]) -> dict[str, str]:

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable
 
-from conftest import Tool, until  # type: ignore[attr-defined]
+from tests.scenarios.tools.conftest import Tool, until  # type: ignore[attr-defined]
 
 
 def test_topic_is_created_listed_described_grown_and_deleted(

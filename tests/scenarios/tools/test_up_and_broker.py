@@ -13,7 +13,8 @@ from typing import Any
 
 import psutil
 import pytest
-from conftest import until  # type: ignore[attr-defined]
+
+from tests.scenarios.tools.conftest import until  # type: ignore[attr-defined]
 
 BARNABAS = [sys.executable, "-m", "barnabas"]
 

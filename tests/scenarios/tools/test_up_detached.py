@@ -13,11 +13,11 @@ from pathlib import Path
 
 import psutil
 import pytest
-from conftest import until  # type: ignore[attr-defined]
 from typer.testing import CliRunner
 
 from barnabas.cli.main import app
 from barnabas.cli.running import Running, runtime_folder
+from tests.scenarios.tools.conftest import until  # type: ignore[attr-defined]
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""`barnabas up --tables`: a Spark beside the brokers. That it fills tables, `tests/spark` shows."""
+"""`barnabas up --tables`: a Spark beside the brokers. That it fills tables, `tests/scenarios/spark` shows."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
-from txn_clients import consumer, create_topic, read_all, transactional_producer, values
 
 from barnabas.cli.local_cluster import LocalCluster
+from tests.scenarios.transactions.txn_clients import consumer, create_topic, read_all, transactional_producer, values
 
 RECORDS = 400
 DEADLINE_S = 100.0

@@ -13,9 +13,9 @@ from collections.abc import Callable
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException, Producer
-from txn_clients import create_topic, read_all
 
 from barnabas.cli.local_cluster import LocalCluster
+from tests.scenarios.transactions.txn_clients import create_topic, read_all
 
 #: `BARNABAS_SEEDS="1 2 3 4"` for more of them.
 SEEDS = [int(seed) for seed in os.environ.get("BARNABAS_SEEDS", "1 2").split()]

@@ -4,21 +4,21 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 import pytest
-from txn_clients import WireProducer, create_topic, read_all, values
 
+from barnabas.base.errors import ErrorCode
+from barnabas.base.ids import TopicPartition
+from barnabas.broker.transactions.state import Identity
 from barnabas.cli.local_cluster import LocalCluster, wait_until
 from barnabas.client.core import TRANSACTION
 from barnabas.client.errors import BrokerRefused
-from barnabas.core.errors import ErrorCode
-from barnabas.core.ids import TopicPartition
-from barnabas.protocol.messages.describe_producers import (
+from barnabas.wire.messages.describe_producers import (
     DescribeProducersRequest,
     DescribeProducersResponse,
     TopicRequest,
 )
-from barnabas.protocol.messages.describe_transactions import DescribeTransactionsRequest, DescribeTransactionsResponse
-from barnabas.protocol.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
-from barnabas.transactions.state import Identity
+from barnabas.wire.messages.describe_transactions import DescribeTransactionsRequest, DescribeTransactionsResponse
+from barnabas.wire.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
+from tests.scenarios.transactions.txn_clients import WireProducer, create_topic, read_all, values
 
 
 def run(scenario: Callable[[], Awaitable[None]]) -> None:

@@ -7,7 +7,8 @@ from collections.abc import Awaitable, Callable
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.errors import ProducerFenced
-from txn_clients import create_topic, read_all, values
+
+from tests.scenarios.transactions.txn_clients import create_topic, read_all, values
 
 
 def run(scenario: Callable[[], Awaitable[None]]) -> None:

@@ -4,9 +4,9 @@ import uuid
 
 import pytest
 from confluent_kafka import KafkaException, Producer, TopicPartition
-from txn_clients import consumer, create_topic, read_all, transactional_producer, values
 
 from barnabas.cli.local_cluster import wait_until
+from tests.scenarios.transactions.txn_clients import consumer, create_topic, read_all, transactional_producer, values
 
 
 def unique() -> str:

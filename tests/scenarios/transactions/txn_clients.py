@@ -9,22 +9,22 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaExcepti
 from confluent_kafka import TopicPartition as Assigned
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from barnabas.base.errors import ErrorCode
+from barnabas.base.ids import TopicPartition
+from barnabas.broker.transactions.state import Identity
 from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.config import ClientConfig
 from barnabas.client.core import TRANSACTION
 from barnabas.client.errors import ClientError, check
-from barnabas.core.errors import ErrorCode
-from barnabas.core.ids import TopicPartition
-from barnabas.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
-from barnabas.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
-from barnabas.protocol.messages.produce import (
+from barnabas.wire.messages.end_txn import EndTxnRequest, EndTxnResponse
+from barnabas.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from barnabas.wire.messages.produce import (
     PartitionProduceData,
     ProduceRequest,
     ProduceResponse,
     TopicProduceData,
 )
-from barnabas.protocol.records import BatchBuilder
-from barnabas.transactions.state import Identity
+from barnabas.wire.records import BatchBuilder
 
 
 def create_topic(bootstrap: str, topic: str, partitions: int = 1, **config: str) -> None:

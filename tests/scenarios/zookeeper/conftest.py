@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 from kazoo.client import KazooClient
-from zk_process import ZooKeeperProcess, connected, running
+
+from tests.scenarios.zookeeper.zk_process import ZooKeeperProcess, connected, running
 
 _roots = count()
 

@@ -9,8 +9,9 @@ import tempfile
 from pathlib import Path
 
 import pytest
+
 from tests.computed import computed_s
-from zk_process import connected, running, until
+from tests.scenarios.zookeeper.zk_process import connected, running, until
 
 COMMAND = [sys.executable, "-m", "barnabas", "zookeeper"]
 

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from kazoo.client import KazooClient
 from kazoo.exceptions import KazooException, NodeExistsError, NoNodeError
-from zk_process import ZooKeeperProcess, connected, running, until
+
+from tests.scenarios.zookeeper.zk_process import ZooKeeperProcess, connected, running, until
 
 OPTIONS = ("--tick-time", "200", "--max-session-timeout", "60000", "--snap-count", "150")
 

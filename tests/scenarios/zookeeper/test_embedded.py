@@ -8,18 +8,18 @@ from pathlib import Path
 
 import pytest
 import uvloop
-from tests.manual_time import ManualClock
-from zk_process import four_letter_word
-from zk_raw import RawClient, create, watched
 
-from barnabas.coordination.embedded.config import ZooKeeperConfig
-from barnabas.coordination.embedded.listener import Connection
-from barnabas.coordination.embedded.server import EmbeddedZooKeeper
-from barnabas.coordination.embedded.tree import CONTAINER_OWNER
-from barnabas.coordination.embedded.wire import Op
-from barnabas.core.clock import SystemClock
-from barnabas.core.errors import BrokenInvariant
-from barnabas.runtime.disk import Disk
+from barnabas.base.clock import SystemClock
+from barnabas.base.errors import BrokenInvariant
+from barnabas.base.host.disk import Disk
+from barnabas.zookeeper.config import ZooKeeperConfig
+from barnabas.zookeeper.listener import Connection
+from barnabas.zookeeper.server import EmbeddedZooKeeper
+from barnabas.zookeeper.tree import CONTAINER_OWNER
+from barnabas.zookeeper.wire import Op
+from tests.manual_time import ManualClock
+from tests.scenarios.zookeeper.zk_process import four_letter_word
+from tests.scenarios.zookeeper.zk_raw import RawClient, create, watched
 
 
 async def in_thread(function, *arguments):
@@ -122,8 +122,8 @@ def test_bug_stops_the_server_rather_than_serve_a_half_changed_state(
 @pytest.mark.parametrize(
     ("place", "request_"),
     [
-        ("barnabas.coordination.embedded.reads.read", (Op.EXISTS, watched("/"))),
-        ("barnabas.coordination.embedded.prepare.prepare", (Op.CREATE, create("/x"))),
+        ("barnabas.zookeeper.reads.read", (Op.EXISTS, watched("/"))),
+        ("barnabas.zookeeper.prepare.prepare", (Op.CREATE, create("/x"))),
     ],
     ids=["read", "write"],
 )

@@ -8,13 +8,13 @@ import struct
 from pathlib import Path
 
 import pytest
-from tests.computed import computed_s
-from zk_process import ZooKeeperProcess, four_letter_word, running, until
-from zk_raw import RawClient, create, set_data, watched
 
-from barnabas.coordination.embedded import wire
-from barnabas.coordination.embedded.acl import READ_ACL, digest_of
-from barnabas.coordination.embedded.wire import Err, Op
+from barnabas.zookeeper import wire
+from barnabas.zookeeper.acl import READ_ACL, digest_of
+from barnabas.zookeeper.wire import Err, Op
+from tests.computed import computed_s
+from tests.scenarios.zookeeper.zk_process import ZooKeeperProcess, four_letter_word, running, until
+from tests.scenarios.zookeeper.zk_raw import RawClient, create, set_data, watched
 
 MB = 1 << 20
 

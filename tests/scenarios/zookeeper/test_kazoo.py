@@ -19,7 +19,8 @@ from kazoo.exceptions import (
 )
 from kazoo.protocol.states import EventType
 from kazoo.security import ACL, Id, make_digest_acl
-from zk_process import ZooKeeperProcess, connected, until
+
+from tests.scenarios.zookeeper.zk_process import ZooKeeperProcess, connected, until
 
 
 def test_the_life_of_a_znode(zk: KazooClient) -> None:

@@ -3,11 +3,11 @@
 import struct
 
 import pytest
-from zk_process import ZooKeeperProcess, four_letter_word
-from zk_raw import RawClient, create, event, set_data, watched
 
-from barnabas.coordination.embedded import wire
-from barnabas.coordination.embedded.wire import Err, Event, Op, Reader
+from barnabas.zookeeper import wire
+from barnabas.zookeeper.wire import Err, Event, Op, Reader
+from tests.scenarios.zookeeper.zk_process import ZooKeeperProcess, four_letter_word
+from tests.scenarios.zookeeper.zk_raw import RawClient, create, event, set_data, watched
 
 
 @pytest.fixture

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 from kazoo.client import KazooClient
-from zk_process import ZooKeeperProcess, connected, until
+
+from tests.scenarios.zookeeper.zk_process import ZooKeeperProcess, connected, until
 
 
 @pytest.fixture

@@ -6,9 +6,9 @@ import threading
 
 import pytest
 from kazoo.client import KazooClient
-from zk_process import ZooKeeperProcess, until
 
-from barnabas.coordination.embedded.shell import Shell, ShellError, format_acl, parse_acl
+from barnabas.cli.zookeeper_prompt import Shell, ShellError, format_acl, parse_acl
+from tests.scenarios.zookeeper.zk_process import ZooKeeperProcess, until
 
 
 def run(address: str, *words: str, text: str | None = None) -> subprocess.CompletedProcess[str]:

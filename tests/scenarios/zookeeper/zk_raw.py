@@ -4,9 +4,9 @@ import socket
 import struct
 from typing import NamedTuple
 
-from barnabas.coordination.embedded import wire
-from barnabas.coordination.embedded.acl import OPEN_ACL
-from barnabas.coordination.embedded.wire import Reader
+from barnabas.zookeeper import wire
+from barnabas.zookeeper.acl import OPEN_ACL
+from barnabas.zookeeper.wire import Reader
 
 
 class Reply(NamedTuple):

@@ -27,7 +27,7 @@ class Mutant:
     #: The profile of the worlds that are likely to notice it, or the trouble that a world of links or of a tier has on
     #: purpose; empty: any.
     profile: str = ""
-    #: "cluster": whole brokers; "storage": logs alone, much cheaper; "link": two clusters; "tier": one with an object store.
+    #: "cluster": whole brokers; "broker/storage": logs alone, much cheaper; "broker/features/link": two clusters; "tier": one with an object store.
     world: str = "cluster"
     #: Below `tests`: the test that notices it, where no seed has yet.
     test: str = ""

@@ -6,180 +6,180 @@ MUTANTS = [
     # -- moves between log directories, and the session of a broker
     Mutant(
         "of two logs of one partition the one that goes less far is used",
-        "storage/manager_moves.py",
+        "broker/storage/manager_moves.py",
         "    leaving = min(one, other, key=_reach)\n",
         "    leaving = max(one, other, key=_reach)\n",
         finding="core 1",
-        world="storage",
-        test="unit/storage/manager/test_log_manager.py"
+        world="broker/storage",
+        test="unit/broker/storage/manager/test_log_manager.py"
         "::test_of_one_partition_in_two_directories_the_one_that_goes_further_is_used",
     ),
     Mutant(
         "a broker that finds one partition twice does not start",
-        "storage/manager_moves.py",
+        "broker/storage/manager_moves.py",
         "    if None not in (one.topic_id, other.topic_id) and one.topic_id != other.topic_id:\n",
         "    if one is not other:\n",
         finding="core 1",
-        world="storage",
-        test="unit/storage/manager/test_log_manager.py"
+        world="broker/storage",
+        test="unit/broker/storage/manager/test_log_manager.py"
         "::test_of_one_partition_in_two_directories_the_one_that_goes_further_is_used",
     ),
     # -- what the loop reads, and small files that are damaged
     Mutant(
         "a truncation reads segments on the event loop",
-        "storage/truncation.py",
+        "broker/storage/truncation.py",
         "        state.env.threads.run(truncation.run, done)\n",
-        "        from barnabas.storage.environment import InlineThreads\n\n        InlineThreads().run(truncation.run, done)\n",
+        "        from barnabas.broker.storage.environment import InlineThreads\n\n        InlineThreads().run(truncation.run, done)\n",
         finding="R4",
-        world="storage",
-        test="unit/storage/log/test_truncation.py::test_event_loop_reads_no_segment_for_a_cut",
+        world="broker/storage",
+        test="unit/broker/storage/log/test_truncation.py::test_event_loop_reads_no_segment_for_a_cut",
     ),
     Mutant(
         "a segment whose records are all deleted is read whole for a timestamp",
-        "storage/log_read.py",
+        "broker/storage/log_read.py",
         "    if start is None:\n        return None  # the log starts after all of it: DeleteRecords\n",
         "",
         also=(
             (
-                "storage/log_read.py",
+                "broker/storage/log_read.py",
                 "    for at, header in segment.headers(start.position):\n",
                 "    for at, header in segment.headers(0 if start is None else start.position):\n",
             ),
         ),
         finding="core 4",
-        world="storage",
-        test="unit/storage/log/test_read.py::test_segment_whose_records_are_all_deleted_is_not_read_for_a_timestamp",
+        world="broker/storage",
+        test="unit/broker/storage/log/test_read.py::test_segment_whose_records_are_all_deleted_is_not_read_for_a_timestamp",
     ),
     Mutant(
         "a damaged index of aborted transactions makes a clean start forget all producers",
-        "storage/recovery.py",
+        "broker/storage/recovery.py",
         "        if clean and not self._had_snapshots:\n",
         "        if clean and not self._snapshots.offsets:\n",
         also=(
             (
-                "storage/recovery.py",
+                "broker/storage/recovery.py",
                 "        producers = self._new_producers()\n        rebuild_producers(\n",
                 "        producers = self._new_producers()\n        self._snapshots.remove_outside(self._log_start, offset)\n"
                 "        rebuild_producers(\n",
             ),
         ),
         finding="R6",
-        world="storage",
-        test="unit/storage/log/test_recovery.py::test_producers_of_a_log_that_was_closed_cleanly_survive_a_repair",
+        world="broker/storage",
+        test="unit/broker/storage/log/test_recovery.py::test_producers_of_a_log_that_was_closed_cleanly_survive_a_repair",
     ),
     Mutant(
         "an index of aborted transactions that is built again gets its name before it is on disk",
-        "storage/segment_recovery.py",
+        "broker/storage/segment_recovery.py",
         "        disk.fsync_path(aside.path)\n",
         "",
         finding="storage seed 248",
-        world="storage",
-        test="unit/storage/log/test_recovery.py"
+        world="broker/storage",
+        test="unit/broker/storage/log/test_recovery.py"
         "::test_index_of_aborted_transactions_that_is_built_again_is_on_disk_before_it_gets_its_name",
     ),
     Mutant(
         "a damaged tail keeps a damaged index of aborted transactions from being built again",
-        "storage/segment_recovery.py",
+        "broker/storage/segment_recovery.py",
         "    except (CorruptSegment, _Damage) as error:\n",
         "    except ZeroDivisionError as error:\n",
         finding="storage seed 1728",
-        world="storage",
-        test="unit/storage/log/test_recovery.py"
+        world="broker/storage",
+        test="unit/broker/storage/log/test_recovery.py"
         "::test_damaged_tail_keeps_no_damaged_index_of_aborted_transactions_from_being_built_again",
     ),
     Mutant(
         "a deleted segment whose log alone comes back has aborted nothing",
-        "storage/leftovers.py",
+        "broker/storage/leftovers.py",
         "    came_back = _came_back([parsed for _, parsed in files if parsed is not None])\n",
         "    came_back: set[int] = set()\n",
         finding="storage seed 292",
-        world="storage",
-        test="unit/storage/log/test_recovery.py"
+        world="broker/storage",
+        test="unit/broker/storage/log/test_recovery.py"
         "::test_deleted_segment_whose_log_alone_comes_back_gets_its_indexes_again",
     ),
     Mutant(
         "what was aborted in a deleted segment is gone before it is sure that its log is",
-        "storage/log_segments.py",
+        "broker/storage/log_segments.py",
         "            if any(names.TXN_INDEX_SUFFIX in path and env.disk.exists(path) for path in here):\n",
         "            if False:\n",
         finding="storage seed 185",
-        world="storage",
-        test="unit/storage/log/test_recovery.py::test_deleted_segment_never_comes_back_without_what_was_aborted_in_it",
+        world="broker/storage",
+        test="unit/broker/storage/log/test_recovery.py::test_deleted_segment_never_comes_back_without_what_was_aborted_in_it",
     ),
     Mutant(
         "a start unlinks what was aborted in a deleted segment before it is sure that its log is gone",
-        "storage/leftovers.py",
+        "broker/storage/leftovers.py",
         "    if any(name.endswith(names.TXN_INDEX_SUFFIX + names.DELETED_SUFFIX) for name, _ in files):\n",
         "    if False:\n",
         finding="storage seed 185",
-        world="storage",
-        test="unit/storage/log/test_recovery.py::test_deleted_segment_never_comes_back_without_what_was_aborted_in_it",
+        world="broker/storage",
+        test="unit/broker/storage/log/test_recovery.py::test_deleted_segment_never_comes_back_without_what_was_aborted_in_it",
     ),
     Mutant(
         "a start after a crash does not save where logs start",
-        "storage/manager_load.py",
+        "broker/storage/manager_load.py",
         "                is_wanted = offsets != known\n",
         "                is_wanted = False\n",
         finding="storage seed 1812",
-        world="storage",
-        test="unit/storage/manager/test_log_manager.py"
+        world="broker/storage",
+        test="unit/broker/storage/manager/test_log_manager.py"
         "::test_start_after_a_crash_saves_where_logs_start_before_what_of_them_is_trusted",
     ),
     # -- settings that change, and a process without a free descriptor
     Mutant(
         "a disk that fails as settings change keeps them from all other logs",
-        "storage/manager.py",
+        "broker/storage/manager.py",
         "            except LogDirFault as fault:\n                # The log has reported it. The others need",
         "            except ZeroDivisionError as fault:\n                # The log has reported it. The others need",
         finding="core 6",
-        world="storage",
-        test="unit/storage/manager/test_failing_dirs.py"
+        world="broker/storage",
+        test="unit/broker/storage/manager/test_failing_dirs.py"
         "::test_disk_that_fails_as_settings_change_leaves_the_settings_of_other_logs_changed",
     ),
     Mutant(
         "a roll that fails leaves its segment for the next start",
-        "storage/log_segments.py",
+        "broker/storage/log_segments.py",
         "            self._discard([segment])\n            raise\n        self._flusher.unsynced.add(segment.log_path)\n",
         "            raise\n        self._flusher.unsynced.add(segment.log_path)\n",
         finding="core 20",
-        world="storage",
-        test="unit/storage/log/test_descriptors.py"
+        world="broker/storage",
+        test="unit/broker/storage/log/test_descriptors.py"
         "::test_segment_that_cannot_be_begun_keeps_no_descriptor_and_hides_no_record_from_the_next_start",
     ),
     Mutant(
         "a segment that could not be ended is taken for one with room",
-        "storage/segment.py",
+        "broker/storage/segment.py",
         "        last = self.time_index.last_entry  # opens both indexes, which then have room\n"
         "        self._index_full = True  # if this fails",
         "        self._index_full = True\n        last = self.time_index.last_entry  # if this fails",
         finding="storage seed 1052",
-        world="storage",
-        test="unit/storage/log/test_descriptors.py"
+        world="broker/storage",
+        test="unit/broker/storage/log/test_descriptors.py"
         "::test_segment_that_could_not_be_ended_takes_records_though_its_indexes_were_not_open_before",
     ),
     Mutant(
         "an index entry gets its blocks after its batch was written",
-        "storage/segment.py",
+        "broker/storage/segment.py",
         "            self.offset_index.reserve_entry()\n            self.time_index.reserve_entry()\n",
         "            pass\n",
         finding="core 20",
-        world="storage",
-        test="unit/storage/log/test_descriptors.py"
+        world="broker/storage",
+        test="unit/broker/storage/log/test_descriptors.py"
         "::test_change_without_a_free_descriptor_is_done_or_left_undone_or_the_fault_of_the_directory",
     ),
     Mutant(
         "a log that was cut in part goes on",
-        "storage/log_state.py",
+        "broker/storage/log_state.py",
         '        self.fault(descriptors.half_way(error, f"the log of {self.partition}"))\n',
         "        self.fault(error)\n",
         finding="core 20",
-        world="storage",
-        test="unit/storage/log/test_descriptors.py"
+        world="broker/storage",
+        test="unit/broker/storage/log/test_descriptors.py"
         "::test_change_without_a_free_descriptor_is_done_or_left_undone_or_the_fault_of_the_directory",
     ),
     Mutant(
         "a follower knows the leader epochs of what it could not append",
-        "storage/appender.py",
+        "broker/storage/appender.py",
         "        self._write(data, plan, first, last, max_timestamp, offset_of_max, now_ms)\n"
         "        # Not before: what is refused for want of a descriptor comes again, and would begin its epochs where it begins itself.\n"
         "        for header, _ in batches:\n"
@@ -188,312 +188,312 @@ MUTANTS = [
         "            self._start_epoch(header.leader_epoch, header.base_offset)\n"
         "        self._write(data, plan, first, last, max_timestamp, offset_of_max, now_ms)\n",
         finding="core 20",
-        world="storage",
-        test="unit/storage/log/test_descriptors.py"
+        world="broker/storage",
+        test="unit/broker/storage/log/test_descriptors.py"
         "::test_leader_epochs_of_what_could_not_be_appended_are_not_known_before_it_comes_again",
     ),
     Mutant(
         "a cut counts on a snapshot of producers from below the log start",
-        "storage/producer_replay.py",
+        "broker/storage/producer_replay.py",
         "        snapshot = None\n    start = log_start_offset if snapshot is None else snapshot.offset\n",
         "        pass\n    start = log_start_offset if snapshot is None else max(snapshot.offset, log_start_offset)\n",
         finding="core 24",
-        world="storage",
-        test="unit/storage/log/test_upkeep.py"
+        world="broker/storage",
+        test="unit/broker/storage/log/test_upkeep.py"
         "::test_transaction_whose_marker_is_below_the_log_start_is_not_open_after_a_truncation",
     ),
     Mutant(
         "a follower begins a segment behind what compaction has left out",
-        "storage/appender.py",
+        "broker/storage/appender.py",
         "self._segments.roll(end if last - end <= RELATIVE_OFFSET_MAX else first, now_ms)\n",
         "self._segments.roll(first, now_ms)\n",
         finding="core 21",
-        world="storage",
-        test="unit/storage/log/test_recovery.py"
+        world="broker/storage",
+        test="unit/broker/storage/log/test_recovery.py"
         "::test_offsets_that_compaction_left_out_where_a_follower_began_a_segment_are_no_lost_tail",
     ),
     Mutant(
         "an index that has become too small loses entries",
-        "storage/index_file.py",
+        "broker/storage/index_file.py",
         "        return max(self._round(self.max_index_bytes), (entries + 1) * self.ENTRY_SIZE)\n",
         "        return self._round(self.max_index_bytes)\n",
         finding="core 22",
-        world="storage",
-        test="unit/storage/log/test_upkeep.py"
+        world="broker/storage",
+        test="unit/broker/storage/log/test_upkeep.py"
         "::test_smaller_segment_index_bytes_cost_no_entry_of_the_segment_that_is_active",
     ),
     Mutant(
         "retention deletes the segments that a worker of the cleaner reads",
-        "storage/manager.py",
+        "broker/storage/manager.py",
         "            if not log.config.is_compacted and not self.is_being_cleaned(log.partition):\n",
         "            if not log.config.is_compacted:\n",
         finding="core 23",
-        world="storage",
-        test="unit/storage/cleaner/test_cleaner.py"
+        world="broker/storage",
+        test="unit/broker/storage/cleaner/test_cleaner.py"
         "::test_log_that_is_no_longer_compacted_has_its_retention_after_its_cleaning",
     ),
     Mutant(
         "a log that moves is deleted before its copy is on disk",
-        "storage/manager_moves.py",
+        "broker/storage/manager_moves.py",
         "        self._old[old.partition] = _Old(old.directory, [])\n        self._make_safe(old, copy)\n",
         "        self._delete(old)\n",
         finding="core 1",
-        world="storage",
-        test="unit/storage/manager/test_moves.py::test_power_cut_at_any_step_of_a_move_takes_nothing_that_was_flushed",
+        world="broker/storage",
+        test="unit/broker/storage/manager/test_moves.py::test_power_cut_at_any_step_of_a_move_takes_nothing_that_was_flushed",
     ),
     Mutant(
         "of two logs of one partition the one that is used is not made durable",
-        "storage/manager_moves.py",
+        "broker/storage/manager_moves.py",
         "        _make_durable(staying, disk)\n",
         "",
         finding="storage seed 347",
-        world="storage",
-        test="unit/storage/manager/test_moves.py::test_kill_in_a_move_and_a_power_cut_after_that_take_nothing_that_was_flushed",
+        world="broker/storage",
+        test="unit/broker/storage/manager/test_moves.py::test_kill_in_a_move_and_a_power_cut_after_that_take_nothing_that_was_flushed",
     ),
     Mutant(
         "a copy takes the name of a log of which a checkpoint still tells",
-        "storage/manager.py",
+        "broker/storage/manager.py",
         "                self._save_bounds(future.log_dir, then)\n\n        directory, disk",
         "                then(None)\n\n        directory, disk",
         finding="storage seed 567",
-        world="storage",
-        test="unit/storage/manager/test_moves.py::test_power_cut_in_a_move_back_takes_nothing_that_was_flushed",
+        world="broker/storage",
+        test="unit/broker/storage/manager/test_moves.py::test_power_cut_in_a_move_back_takes_nothing_that_was_flushed",
     ),
     Mutant(
         "what recovery or a killed process has deleted comes back with the next power cut",
-        "storage/recovery.py",
+        "broker/storage/recovery.py",
         "        self._epoch_file.unsynced.add(doubtful[0].log_path)\n",
         "",
         finding="storage seeds 1035, 153",
-        world="storage",
-        test="unit/storage/log/test_recovery.py::test_first_flush_after_a_crash_syncs_the_directory",
+        world="broker/storage",
+        test="unit/broker/storage/log/test_recovery.py::test_first_flush_after_a_crash_syncs_the_directory",
     ),
     Mutant(
         "the indexes of a segment that was being replaced are trusted",
-        "storage/recovery.py",
+        "broker/storage/recovery.py",
         "            elif segment.base_offset in replaced:\n                segment.rebuild_indexes",
         "            elif False:\n                segment.rebuild_indexes",
         finding="storage seed 20021",
-        world="storage",
-        test="unit/storage/log/test_recovery.py::test_indexes_of_a_segment_that_was_being_replaced_are_built_again",
+        world="broker/storage",
+        test="unit/broker/storage/log/test_recovery.py::test_indexes_of_a_segment_that_was_being_replaced_are_built_again",
     ),
     Mutant(
         "what is below a log start that was not saved counts as durable",
-        "storage/log.py",
+        "broker/storage/log.py",
         "        return self._retention.maybe_increment_log_start_offset(offset, reason)\n",
         "        moved = self._retention.maybe_increment_log_start_offset(offset, reason)\n"
         "        self.flusher.recovery_point = max(self.flusher.recovery_point, Offset(offset))\n"
         "        return moved\n",
         finding="power cut 6",
-        world="storage",
+        world="broker/storage",
         test="simulation/test_storage_power.py::test_what_was_deleted_is_whole_where_a_power_cut_brings_it_back",
     ),
     Mutant(
         "a log that starts anew without a descriptor takes its directory with it",
-        "storage/truncation.py",
+        "broker/storage/truncation.py",
         '        state.check_descriptors()\n        logger.info("dropping all of',
         '        logger.info("dropping all of',
         finding="storage reading 3",
-        world="storage",
-        test="unit/storage/log/test_descriptors.py::test_cut_for_which_there_are_too_few_descriptors_is_left_undone",
+        world="broker/storage",
+        test="unit/broker/storage/log/test_descriptors.py::test_cut_for_which_there_are_too_few_descriptors_is_left_undone",
     ),
     Mutant(
         "a log that has begun anew is said not to have, for want of a descriptor for its bounds",
-        "storage/truncation.py",
+        "broker/storage/truncation.py",
         "            if isinstance(error, OSError) and descriptors.are_exhausted(error) and not state.is_closed:\n",
         "            if False:\n",
         finding="storage seed 3",
-        world="storage",
-        test="unit/storage/log/test_descriptors.py::test_log_that_begins_anew_is_told_so_when_its_bounds_are_on_disk",
+        world="broker/storage",
+        test="unit/broker/storage/log/test_descriptors.py::test_log_that_begins_anew_is_told_so_when_its_bounds_are_on_disk",
     ),
     Mutant(
         "a repair of indexes that could not begin never ends",
-        "storage/segment.py",
+        "broker/storage/segment.py",
         "            self.is_under_repair = False  # no descriptor",
         "            pass  # no descriptor",
         finding="storage reading 3",
-        world="storage",
-        test="unit/storage/log/test_index_repair.py::test_repair_that_could_not_begin_is_begun_by_the_next_who_reads",
+        world="broker/storage",
+        test="unit/broker/storage/log/test_index_repair.py::test_repair_that_could_not_begin_is_begun_by_the_next_who_reads",
     ),
     Mutant(
         "a swap of compacted segments without a descriptor is left half done",
-        "storage/log_segments.py",
+        "broker/storage/log_segments.py",
         "                if isinstance(error, OSError) and descriptors.are_exhausted(error):\n",
         "                if False:\n",
         finding="storage reading 3",
-        world="storage",
-        test="unit/storage/log/test_descriptors.py"
+        world="broker/storage",
+        test="unit/broker/storage/log/test_descriptors.py"
         "::test_cleaned_segments_take_their_places_when_a_descriptor_is_free_again",
     ),
     # -- with flush.messages, what is acknowledged is on disk
     Mutant(
         "with flush.messages a leader commits what is not on its own disk",
-        "storage/log.py",
+        "broker/storage/log.py",
         "        if flusher.recovery_point < flusher.due_up_to and offset > flusher.recovery_point:\n",
         "        if False:\n",
         finding="seed 33",
         profile="flushed",
-        test="unit/replication/test_replica_manager.py::test_leader_commits_what_is_on_its_own_disk_too",
+        test="unit/broker/replication/test_replica_manager.py::test_leader_commits_what_is_on_its_own_disk_too",
     ),
     Mutant(
         "with flush.messages what a killed process wrote counts before it is on disk",
-        "storage/recovery.py",
+        "broker/storage/recovery.py",
         "        if end_offset - recovery_point >= self._config.flush_messages:\n",
         "        if False:\n",
         finding="kill, then power",
         profile="twice",
-        test="unit/storage/log/test_recovery.py"
+        test="unit/broker/storage/log/test_recovery.py"
         "::test_records_of_a_killed_process_are_on_disk_before_they_count_where_flush_messages_wants_that",
     ),
     Mutant(
         "the retry of a batch that is being flushed is answered at once",
-        "storage/appender.py",
+        "broker/storage/appender.py",
         "            flush_due=before.last_offset >= self._flusher.recovery_point and self._flusher.is_due(),\n",
         "            flush_due=False,\n",
         finding="core 3",
         profile="ambushes",
-        test="unit/replication/test_replica_manager.py"
+        test="unit/broker/replication/test_replica_manager.py"
         "::test_retry_of_a_batch_that_is_being_flushed_waits_for_the_disk_too",
     ),
     Mutant(
         "a follower that could not write its leader epochs did not append",
-        "storage/retention.py",
+        "broker/storage/retention.py",
         "            if not descriptors.are_exhausted(error):\n                state.fault(error)\n",
         "            state.fault(error)\n",
         finding="tier reading 3",
         profile="scarce",
-        test="unit/replication/test_replica_manager.py"
+        test="unit/broker/replication/test_replica_manager.py"
         "::test_follower_has_what_it_appended_though_no_descriptor_is_free_as_its_log_start_moves",
     ),
     Mutant(
         "a deleted log is forgotten before there is a descriptor for the checkpoints",
-        "storage/manager.py",
+        "broker/storage/manager.py",
         "            if isinstance(error, OSError) and descriptors.are_exhausted(error):\n"
         "                self._env.timers.call_later(descriptors.WAIT_S, lambda: save(path))\n"
         "                return\n",
         "",
         finding="tier reading 4",
         profile="scarce",
-        test="unit/storage/manager/test_log_manager.py"
+        test="unit/broker/storage/manager/test_log_manager.py"
         "::test_a_deleted_log_is_forgotten_when_a_descriptor_is_free_for_the_checkpoints",
     ),
     Mutant(
         "what a coordinator wrote counts as lost if no descriptor is free to flush it",
-        "replication/appends.py",
+        "broker/replication/appends.py",
         "            elif isinstance(error, LogDirFault) and descriptors.are_exhausted(error.cause):\n",
         "            elif False:\n",
         finding="tier reading 5",
         profile="scarce",
-        test="unit/replication/test_replica_manager.py"
+        test="unit/broker/replication/test_replica_manager.py"
         "::test_own_record_for_which_no_descriptor_is_free_to_flush_is_committed_later",
     ),
     Mutant(
         "a move that cannot read what its log knows of producers ends the broker",
-        "replication/log_dir_moves.py",
+        "broker/replication/log_dir_moves.py",
         "await self._read(current, lambda: snapshot.disk.read_file(snapshot.path))\n",
         "await self._on_thread(lambda: snapshot.disk.read_file(snapshot.path))\n",
         finding="tier reading 6",
-        test="unit/storage/manager/test_moves.py::test_log_that_begins_in_the_tier_moves_with_what_it_knows_of_it",
+        test="unit/broker/storage/manager/test_moves.py::test_log_that_begins_in_the_tier_moves_with_what_it_knows_of_it",
         why="brokers that run out of descriptors have no tiered logs",
     ),
     Mutant(
         "segments that no descriptor was free to delete stay until the next start",
-        "storage/log_segments.py",
+        "broker/storage/log_segments.py",
         "                env.timers.call_later(descriptors.WAIT_S, delete)  # the disk is well, and nobody else would delete them\n",
         "                return\n",
         finding="tier reading 8",
         profile="scarce",
-        test="unit/storage/log/test_descriptors.py"
+        test="unit/broker/storage/log/test_descriptors.py"
         "::test_deleted_segment_leaves_the_disk_when_a_descriptor_is_free_to_sync_its_directory",
     ),
     Mutant(
         "a deleted topic that no descriptor was free to remove takes its room until the next start",
-        "storage/manager.py",
+        "broker/storage/manager.py",
         "                self._env.timers.call_later(descriptors.WAIT_S, work)\n",
         "                return\n",
         finding="tier reading 8",
         profile="scarce",
-        test="unit/storage/manager/test_log_manager.py"
+        test="unit/broker/storage/manager/test_log_manager.py"
         "::test_a_deleted_log_is_forgotten_when_a_descriptor_is_free_for_the_checkpoints",
     ),
     Mutant(
         "a compaction that had no descriptor begins again at once",
-        "storage/cleaner/cleaner.py",
+        "broker/storage/cleaner/cleaner.py",
         "                    after_ms = self.settings.backoff_ms  # the log is as dirty as before: at once would be for ever\n",
         "                    after_ms = 0\n",
         finding="scarcity 1",
         profile="scarce",
-        test="unit/storage/cleaner/test_cleaner.py::test_a_worker_without_descriptors_tries_again_after_a_pause",
+        test="unit/broker/storage/cleaner/test_cleaner.py::test_a_worker_without_descriptors_tries_again_after_a_pause",
     ),
     Mutant(
         "a replica that has no descriptor for the topic id of its log goes offline",
-        "replication/control_requests.py",
+        "broker/replication/control_requests.py",
         "            if not descriptors.are_exhausted(fault.cause):\n                raise\n",
         "            raise\n",
         finding="scarcity 2",
         profile="scarce",
-        test="unit/replication/test_control_requests.py"
+        test="unit/broker/replication/test_control_requests.py"
         "::test_leader_without_a_descriptor_for_the_topic_id_of_its_log_leads_on",
         why="every log of the simulation has its topic id from the beginning",
     ),
     Mutant(
         "a copy that no descriptor was free to give a topic id is left to the next start",
-        "storage/manager.py",
+        "broker/storage/manager.py",
         "            if not descriptors.are_exhausted(fault.cause):\n"
         "                raise\n"
         "            # It is there, and the next start",
         "            raise\n            # It is there, and the next start",
         also=(
             (
-                "storage/manager.py",
+                "broker/storage/manager.py",
                 "        self._share_topic_id(current, future)\n        self._rename(",
                 "        self._rename(",
             ),
         ),
         finding="scarcity 3",
         profile="scarce",
-        test="unit/storage/manager/test_log_manager.py"
+        test="unit/broker/storage/manager/test_log_manager.py"
         "::test_a_copy_without_a_descriptor_for_its_topic_id_gets_it_before_it_takes_the_place_of_its_log",
     ),
     Mutant(
         "an index beside which the other cannot be opened keeps its descriptor",
-        "storage/segment.py",
+        "broker/storage/segment.py",
         "            self._release_indexes()  # one may be open: its map keeps a descriptor\n",
         "            self._offset_index = self._time_index = None\n",
         finding="scarcity 4",
         profile="scarce",
-        test="unit/storage/log/test_descriptors.py"
+        test="unit/broker/storage/log/test_descriptors.py"
         "::test_index_beside_which_the_other_cannot_be_opened_gives_its_descriptor_back",
     ),
     Mutant(
         "a copy in the directory of its log is moved to where the log is",
-        "replication/log_dir_moves.py",
+        "broker/replication/log_dir_moves.py",
         "            if future.log_dir == partition.log.log_dir:\n",
         "            if False:\n",
         finding="scarcity 5",
         profile="scarce",
-        test="unit/storage/manager/test_moves.py::test_copy_beside_the_log_that_a_start_goes_on_with_is_deleted",
+        test="unit/broker/storage/manager/test_moves.py::test_copy_beside_the_log_that_a_start_goes_on_with_is_deleted",
     ),
     Mutant(
         "a log whose worker could not be started three times is left alone",
-        "storage/cleaner/cleaner.py",
+        "broker/storage/cleaner/cleaner.py",
         "self._deaths.get(partition, 0) + report.was_running\n",
         "self._deaths.get(partition, 0) + 1\n",
         finding="tier reading 9",
-        world="storage",
-        test="unit/storage/cleaner/test_cleaner.py::test_a_log_whose_worker_cannot_be_started_is_cleaned_when_it_can",
+        world="broker/storage",
+        test="unit/broker/storage/cleaner/test_cleaner.py::test_a_log_whose_worker_cannot_be_started_is_cleaned_when_it_can",
         why="workers of the simulation are no processes, and can always be started",
     ),
     Mutant(
         "a segment begins without what is known of producers if no descriptor is free for that",
-        "storage/log_segments.py",
+        "broker/storage/log_segments.py",
         "        state.producers.update_map_end_offset(new_base)\n"
         "        if (snapshot := state.snapshots.take(state.producers, sync=False)) is not None:\n"
         "            self._flusher.unsynced.add(snapshot)\n",
         "",
         also=(
             (
-                "storage/log_segments.py",
+                "broker/storage/log_segments.py",
                 "        state.segments.add(segment)\n        logger.info(",
                 "        state.segments.add(segment)\n"
                 "        state.producers.update_map_end_offset(new_base)\n"
@@ -503,8 +503,8 @@ MUTANTS = [
             ),
         ),
         finding="tier reading 11",
-        world="storage",
-        test="unit/storage/log/test_descriptors.py::test_segment_begins_with_what_is_known_of_producers_or_not_at_all",
+        world="broker/storage",
+        test="unit/broker/storage/log/test_descriptors.py::test_segment_begins_with_what_is_known_of_producers_or_not_at_all",
         why="logs alone have no tier, and no whole broker of the simulation runs out of descriptors",
     ),
 ]

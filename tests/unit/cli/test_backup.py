@@ -5,15 +5,15 @@ from collections.abc import Iterable, Mapping
 
 import pytest
 
-from barnabas.auth.password_encoder import PasswordEncoder
+from barnabas.base.errors import ConfigError
+from barnabas.base.ids import TopicPartition
+from barnabas.base.words import AclOperation, AclResourceType, PatternType, Permission
 from barnabas.cli._command import UsageError
 from barnabas.cli.backup import plan
 from barnabas.cli.backup.document import VERSION, Document, Entity, Partition, Topic, entity, from_json, to_json
 from barnabas.client.admin.acls import Ace, ResourcePattern
 from barnabas.client.admin.groups import CommittedOffset
-from barnabas.core.errors import ConfigError
-from barnabas.core.ids import TopicPartition
-from barnabas.core.words import AclOperation, AclResourceType, PatternType, Permission
+from barnabas.wire.auth.password_encoder import PasswordEncoder
 
 PATTERN = ResourcePattern(AclResourceType.TOPIC, "orders", PatternType.LITERAL)
 READ = Ace("User:alice", "*", AclOperation.READ, Permission.ALLOW)

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from barnabas.base.ids import TopicPartition
 from barnabas.cli._balance import NoPlace, Partition, Proposal, propose
-from barnabas.core.ids import TopicPartition
 
 Partitions = dict[TopicPartition, Partition]
 

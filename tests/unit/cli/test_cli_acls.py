@@ -2,10 +2,10 @@
 
 import pytest
 
+from barnabas.base.words import AclOperation, AclResourceType, PatternType, Permission
 from barnabas.cli._command import UsageError
 from barnabas.cli.acls import _Who, parse_operation, plan_acls
 from barnabas.client.admin.acls import Ace, ResourcePattern
-from barnabas.core.words import AclOperation, AclResourceType, PatternType, Permission
 
 TOPIC = ResourcePattern(AclResourceType.TOPIC, "t", PatternType.LITERAL)
 GROUP = ResourcePattern(AclResourceType.GROUP, "g", PatternType.LITERAL)

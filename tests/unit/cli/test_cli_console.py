@@ -2,12 +2,12 @@
 
 import pytest
 
+from barnabas.base.ids import TopicPartition
 from barnabas.cli._command import UsageError
 from barnabas.cli._format import formatter_of
 from barnabas.cli.console_producer import LineReader
-from barnabas.core.ids import TopicPartition
-from barnabas.protocol.record_batch import read_header
-from barnabas.protocol.records import BatchBuilder, Record, iter_records
+from barnabas.wire.record_batch import read_header
+from barnabas.wire.records import BatchBuilder, Record, iter_records
 
 T3 = TopicPartition("t", 3)
 

@@ -2,6 +2,7 @@
 
 import pytest
 
+from barnabas.base.ids import TopicPartition, format_uuid
 from barnabas.cli import _reset_offsets as reset
 from barnabas.cli._command import UsageError
 from barnabas.cli._tool import matches
@@ -12,7 +13,6 @@ from barnabas.cli.get_offsets import rules_filter, topic_filter
 from barnabas.cli.leader_election import parse as parse_election
 from barnabas.cli.producer_perf_test import Stats
 from barnabas.cli.topics import parse_assignment, parse_topic_id
-from barnabas.core.ids import TopicPartition, format_uuid
 
 
 def tp(text: str) -> TopicPartition:

@@ -5,6 +5,8 @@ import random
 
 import pytest
 
+from barnabas.base.errors import BarnabasError
+from barnabas.base.ids import TopicPartition
 from barnabas.cli._command import UsageError
 from barnabas.cli._reassign_plan import (
     Move,
@@ -18,8 +20,6 @@ from barnabas.cli._reassign_plan import (
     topic_throttles,
 )
 from barnabas.client.admin.partitions import Reassignment
-from barnabas.core.errors import BarnabasError
-from barnabas.core.ids import TopicPartition
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 

@@ -2,9 +2,9 @@
 
 import pytest
 
+from barnabas.base.errors import ConfigError
 from barnabas.cli.host.metrics import merge
 from barnabas.cli.host.settings import derive
-from barnabas.core.errors import ConfigError
 
 FILE = {
     "broker.id": "10",

@@ -4,15 +4,15 @@ from typing import Any
 
 import pytest
 
+from barnabas.base.words import ACL_OPERATIONS, AclOperation, AclResourceType, PatternType, Permission
 from barnabas.cli._link_findings import judge, kind_of, rows
 from barnabas.cli._link_source import Source, SourceTopic, Target
 from barnabas.client.admin.acls import Ace, ResourcePattern
 from barnabas.client.admin.groups import GroupListing
 from barnabas.client.exchange import BrokerVersions, VersionRange
 from barnabas.client.image import NO_TOPIC_ID, PartitionInfo, TopicInfo
-from barnabas.core.words import ACL_OPERATIONS, AclOperation, AclResourceType, PatternType, Permission
-from barnabas.doctor.finding import Finding, Severity
-from barnabas.protocol.versions import api_named
+from barnabas.services.doctor.finding import Finding, Severity
+from barnabas.wire.versions import api_named
 
 EVERY = frozenset(ACL_OPERATIONS)
 

@@ -1,11 +1,11 @@
 """What `migrate check` says of brokers and topics."""
 
+from barnabas.base.words import ConfigSource
 from barnabas.cli.migrate import check_broker_settings, check_topic, check_versions
 from barnabas.client.admin.configs import ConfigEntry
 from barnabas.client.exchange import BrokerVersions, VersionRange
 from barnabas.client.image import PartitionInfo, TopicInfo
-from barnabas.core.words import ConfigSource
-from barnabas.protocol.versions import api_named
+from barnabas.wire.versions import api_named
 
 ZOOKEEPER = {"zookeeper.connect": "localhost:2181", "broker.id": "1"}
 

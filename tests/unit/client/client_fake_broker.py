@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self
 
-from barnabas.protocol import codec, frame
-from barnabas.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
-from barnabas.protocol.messages.base import ApiMessage
-from barnabas.protocol.versions import API
+from barnabas.wire import codec, frame
+from barnabas.wire.messages.api_versions import ApiVersion, ApiVersionsResponse
+from barnabas.wire.messages.base import ApiMessage
+from barnabas.wire.versions import API
 
 
 @dataclass

@@ -6,14 +6,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import uvloop
-from client_fake_broker import Call, FakeBroker
 
+from barnabas.base.errors import ErrorCode
+from barnabas.base.ids import TopicPartition
 from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.config import ClientConfig
-from barnabas.core.errors import ErrorCode
-from barnabas.core.ids import TopicPartition
-from barnabas.protocol.messages.base import ApiMessage
-from barnabas.protocol.messages.fetch import (
+from barnabas.wire.messages.base import ApiMessage
+from barnabas.wire.messages.fetch import (
     AbortedTransaction,
     FetchableTopicResponse,
     FetchPartition,
@@ -21,29 +20,30 @@ from barnabas.protocol.messages.fetch import (
     FetchResponse,
     PartitionData,
 )
-from barnabas.protocol.messages.init_producer_id import InitProducerIdResponse
-from barnabas.protocol.messages.list_offsets import (
+from barnabas.wire.messages.init_producer_id import InitProducerIdResponse
+from barnabas.wire.messages.list_offsets import (
     ListOffsetsPartitionResponse,
     ListOffsetsRequest,
     ListOffsetsResponse,
     ListOffsetsTopicResponse,
 )
-from barnabas.protocol.messages.metadata import (
+from barnabas.wire.messages.metadata import (
     MetadataRequest,
     MetadataResponse,
     MetadataResponseBroker,
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
-from barnabas.protocol.messages.produce import (
+from barnabas.wire.messages.produce import (
     PartitionProduceData,
     PartitionProduceResponse,
     ProduceRequest,
     ProduceResponse,
     TopicProduceResponse,
 )
-from barnabas.protocol.record_batch import iter_batches
-from barnabas.protocol.records import iter_records
+from barnabas.wire.record_batch import iter_batches
+from barnabas.wire.records import iter_records
+from tests.unit.client.client_fake_broker import Call, FakeBroker
 
 PRODUCE, FETCH, LIST_OFFSETS, METADATA, INIT_PRODUCER_ID = 0, 1, 2, 3, 22
 

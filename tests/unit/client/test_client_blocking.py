@@ -7,23 +7,23 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from client_fake_broker import Call
-from client_fake_cluster import FETCH, METADATA, FakeCluster
 
+from barnabas.base.errors import ErrorCode
+from barnabas.base.ids import TopicPartition
+from barnabas.base.words import EARLIEST, LATEST
 from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.blocking import BlockingClient, BlockingConnection
 from barnabas.client.blocking_producer import BlockingProducer, BlockingProducerConfig, ReadyBatch
 from barnabas.client.config import ClientConfig
 from barnabas.client.errors import BrokerRefused, ConnectionLost, DeadlineExceeded, RequestTimedOut
 from barnabas.client.fetching import ConsumerConfig
-from barnabas.core.errors import ErrorCode
-from barnabas.core.ids import TopicPartition
-from barnabas.core.words import EARLIEST, LATEST
-from barnabas.protocol.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
-from barnabas.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
-from barnabas.protocol.messages.sasl_authenticate import SaslAuthenticateResponse
-from barnabas.protocol.messages.sasl_handshake import SaslHandshakeResponse
-from barnabas.protocol.records import BatchBuilder
+from barnabas.wire.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
+from barnabas.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from barnabas.wire.messages.sasl_authenticate import SaslAuthenticateResponse
+from barnabas.wire.messages.sasl_handshake import SaslHandshakeResponse
+from barnabas.wire.records import BatchBuilder
+from tests.unit.client.client_fake_broker import Call
+from tests.unit.client.client_fake_cluster import FETCH, METADATA, FakeCluster
 
 T0 = TopicPartition("t", 0)
 SASL_HANDSHAKE, SASL_AUTHENTICATE = 17, 36

@@ -4,6 +4,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from barnabas.base.errors import ErrorCode
+from barnabas.base.ids import TopicPartition
 from barnabas.cli.local_cluster import wait_until
 from barnabas.client.blocking import BlockingClient
 from barnabas.client.blocking_producer import BlockingProducer, BlockingProducerConfig, ReadyBatch
@@ -12,12 +14,10 @@ from barnabas.client.config import client_config
 from barnabas.client.errors import BrokerRefused, ClientError, DeadlineExceeded
 from barnabas.client.identity import NO_IDENTITY, ProducerIdentity
 from barnabas.client.transactions import Initialised
-from barnabas.core.errors import ErrorCode
-from barnabas.core.ids import TopicPartition
-from barnabas.protocol.record_batch import iter_batches
-from barnabas.protocol.record_decode import iter_records
-from barnabas.protocol.records import BatchBuilder
 from barnabas.testing.cluster import Cluster
+from barnabas.wire.record_batch import iter_batches
+from barnabas.wire.record_decode import iter_records
+from barnabas.wire.records import BatchBuilder
 
 PARTITIONS = 4
 BATCHES = 60

@@ -3,28 +3,28 @@
 import asyncio
 
 import pytest
-from client_fake_broker import FakeBroker
-from client_fake_cluster import METADATA, FakeCluster, canned
 
+from barnabas.base.errors import ErrorCode
+from barnabas.base.ids import TopicPartition
+from barnabas.base.words import AclOperation, AclResourceType, PatternType, Permission
 from barnabas.client.admin import topics as topic_admin
 from barnabas.client.admin.acls import describe_acls
 from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.config import ClientConfig
 from barnabas.client.core import COORDINATION
 from barnabas.client.errors import BrokerRefused, ConnectionLost, DeadlineExceeded
-from barnabas.core.errors import ErrorCode
-from barnabas.core.ids import TopicPartition
-from barnabas.core.words import AclOperation, AclResourceType, PatternType, Permission
-from barnabas.protocol.messages.create_topics import CreatableTopicResult, CreateTopicsResponse
-from barnabas.protocol.messages.describe_acls import AclDescription, DescribeAclsResource, DescribeAclsResponse
-from barnabas.protocol.messages.find_coordinator import Coordinator, FindCoordinatorResponse
-from barnabas.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
-from barnabas.protocol.messages.metadata import (
+from barnabas.wire.messages.create_topics import CreatableTopicResult, CreateTopicsResponse
+from barnabas.wire.messages.describe_acls import AclDescription, DescribeAclsResource, DescribeAclsResponse
+from barnabas.wire.messages.find_coordinator import Coordinator, FindCoordinatorResponse
+from barnabas.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from barnabas.wire.messages.metadata import (
     MetadataResponse,
     MetadataResponseBroker,
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
+from tests.unit.client.client_fake_broker import FakeBroker
+from tests.unit.client.client_fake_cluster import METADATA, FakeCluster, canned
 
 CREATE_TOPICS, FIND_COORDINATOR, HEARTBEAT, DESCRIBE_ACLS = 19, 10, 12, 29
 

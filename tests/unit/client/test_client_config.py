@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
+from barnabas.base.errors import ConfigError
 from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.config import ClientConfig, client_config, load_properties, parse_bootstrap
 from barnabas.client.settings import consumer_config, producer_config
-from barnabas.core.errors import ConfigError
-from barnabas.protocol.compression import Codec
+from barnabas.wire.compression import Codec
 
 
 def test_bootstrap_servers_may_have_protocols_blanks_and_ipv6() -> None:

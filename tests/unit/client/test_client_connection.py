@@ -6,16 +6,16 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 import uvloop
-from client_fake_broker import Call, FakeBroker
 
+from barnabas.base.errors import ErrorCode
 from barnabas.client.connection import Connection, open_connection
 from barnabas.client.errors import ConnectionLost, RequestTimedOut, UnsupportedVersion
-from barnabas.core.errors import ErrorCode
-from barnabas.protocol import frame
-from barnabas.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
-from barnabas.protocol.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
-from barnabas.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
-from barnabas.protocol.messages.metadata import MetadataRequest, MetadataResponse
+from barnabas.wire import frame
+from barnabas.wire.messages.api_versions import ApiVersion, ApiVersionsResponse
+from barnabas.wire.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
+from barnabas.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from barnabas.wire.messages.metadata import MetadataRequest, MetadataResponse
+from tests.unit.client.client_fake_broker import Call, FakeBroker
 
 API_VERSIONS, FETCH, METADATA, HEARTBEAT = 18, 1, 3, 12
 

@@ -3,24 +3,24 @@
 import asyncio
 
 import pytest
-from client_fake_broker import Call, FakeBroker
-from client_fake_cluster import FETCH, FakeCluster
 
+from barnabas.base.errors import ErrorCode
+from barnabas.base.ids import TopicPartition
+from barnabas.base.words import READ_COMMITTED
 from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.consumer import Consumer
 from barnabas.client.errors import BrokerRefused
 from barnabas.client.fetching import ConsumerConfig, Fetched, whole_batches_end
-from barnabas.core.errors import ErrorCode
-from barnabas.core.ids import TopicPartition
-from barnabas.core.words import READ_COMMITTED
-from barnabas.protocol.messages.fetch import (
+from barnabas.wire.messages.fetch import (
     AbortedTransaction,
     FetchableTopicResponse,
     FetchRequest,
     FetchResponse,
     PartitionData,
 )
-from barnabas.protocol.records import BatchBuilder, end_txn_marker
+from barnabas.wire.records import BatchBuilder, end_txn_marker
+from tests.unit.client.client_fake_broker import Call, FakeBroker
+from tests.unit.client.client_fake_cluster import FETCH, FakeCluster
 
 T0 = TopicPartition("t", 0)
 

@@ -4,36 +4,36 @@ import asyncio
 from collections.abc import Callable
 
 import pytest
-from client_fake_broker import Call
-from client_fake_cluster import FakeCluster, canned
 
+from barnabas.base.errors import ErrorCode
+from barnabas.base.ids import TopicPartition
 from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.consumer import Consumer
 from barnabas.client.errors import BrokerRefused, DeadlineExceeded
 from barnabas.client.fetching import ConsumerConfig, Fetched
 from barnabas.client.group import GroupConsumer, assign_range
 from barnabas.client.membership import GroupConfig
-from barnabas.core.errors import ErrorCode
-from barnabas.core.ids import TopicPartition
-from barnabas.protocol.messages.find_coordinator import Coordinator, FindCoordinatorResponse
-from barnabas.protocol.messages.heartbeat import HeartbeatResponse
-from barnabas.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse, JoinGroupResponseMember
-from barnabas.protocol.messages.leave_group import LeaveGroupResponse
-from barnabas.protocol.messages.offset_commit import (
+from barnabas.wire.messages.find_coordinator import Coordinator, FindCoordinatorResponse
+from barnabas.wire.messages.heartbeat import HeartbeatResponse
+from barnabas.wire.messages.join_group import JoinGroupRequest, JoinGroupResponse, JoinGroupResponseMember
+from barnabas.wire.messages.leave_group import LeaveGroupResponse
+from barnabas.wire.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitResponse,
     OffsetCommitResponsePartition,
     OffsetCommitResponseTopic,
 )
-from barnabas.protocol.messages.offset_fetch import (
+from barnabas.wire.messages.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchResponse,
     OffsetFetchResponseGroup,
     OffsetFetchResponsePartitions,
     OffsetFetchResponseTopics,
 )
-from barnabas.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
-from barnabas.protocol.records import BatchBuilder
+from barnabas.wire.messages.sync_group import SyncGroupRequest, SyncGroupResponse
+from barnabas.wire.records import BatchBuilder
+from tests.unit.client.client_fake_broker import Call
+from tests.unit.client.client_fake_cluster import FakeCluster, canned
 
 OFFSET_COMMIT, OFFSET_FETCH, FIND_COORDINATOR, JOIN, HEARTBEAT, LEAVE, SYNC = 8, 9, 10, 11, 12, 13, 14
 

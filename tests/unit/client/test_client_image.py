@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
+from barnabas.base.ids import TopicPartition
 from barnabas.client.image import Broker, ClusterImage, LeaderEpochs, PartitionInfo, TopicInfo
-from barnabas.core.ids import TopicPartition
 
 P0 = TopicPartition("t", 0)
 

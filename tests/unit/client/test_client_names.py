@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import AsyncIterator
 
 import pytest
-from client_fake_cluster import FakeCluster
 
+from barnabas.base.errors import ConfigError
 from barnabas.cli import _stdin
 from barnabas.cli._command import UsageError
 from barnabas.cli._format import formatter_of
@@ -16,7 +16,7 @@ from barnabas.client import names
 from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.producer import Producer, ProducerConfig
 from barnabas.client.settings import producer_config
-from barnabas.core.errors import ConfigError
+from tests.unit.client.client_fake_cluster import FakeCluster
 
 
 def test_producer_setting_that_nobody_knows_is_refused_with_the_nearest_name() -> None:

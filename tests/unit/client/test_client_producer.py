@@ -3,17 +3,17 @@
 import asyncio
 
 import pytest
-from client_fake_cluster import FakeCluster
 
+from barnabas.base.errors import ErrorCode
+from barnabas.base.ids import TopicPartition
 from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.errors import BrokerRefused, ConnectionLost, DeadlineExceeded, UnsupportedVersion
 from barnabas.client.partitioner import partition_of_key
 from barnabas.client.producer import Producer, ProducerConfig
-from barnabas.core.errors import ErrorCode
-from barnabas.core.ids import TopicPartition
-from barnabas.protocol.compression import Codec
-from barnabas.protocol.messages.produce import ProduceRequest
-from barnabas.protocol.records import BatchBuilder
+from barnabas.wire.compression import Codec
+from barnabas.wire.messages.produce import ProduceRequest
+from barnabas.wire.records import BatchBuilder
+from tests.unit.client.client_fake_cluster import FakeCluster
 
 QUICK = ProducerConfig(batch_bytes=200, retry_backoff_ms=5)
 

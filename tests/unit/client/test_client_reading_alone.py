@@ -3,13 +3,13 @@
 import asyncio
 
 import pytest
-from client_fake_cluster import LIST_OFFSETS, FakeCluster
 
+from barnabas.base.ids import TopicPartition
 from barnabas.cli.console_consumer import _source
 from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.fetching import ConsumerConfig
-from barnabas.core.ids import TopicPartition
-from barnabas.protocol.records import BatchBuilder
+from barnabas.wire.records import BatchBuilder
+from tests.unit.client.client_fake_cluster import LIST_OFFSETS, FakeCluster
 
 
 def record() -> bytes:

@@ -4,12 +4,12 @@ from collections.abc import Mapping
 
 import pytest
 
+from barnabas.base.errors import ErrorCode
+from barnabas.base.ids import TopicPartition
 from barnabas.client.errors import BrokerRefused, ClientError, ConnectionLost, DeadlineExceeded
 from barnabas.client.identity import ProducerIdentity
 from barnabas.client.image import Broker, ClusterImage, PartitionInfo, TopicInfo
 from barnabas.client.sending import Outgoing, Sender, Shipment
-from barnabas.core.errors import ErrorCode
-from barnabas.core.ids import TopicPartition
 
 ID = ProducerIdentity(7, 0)
 

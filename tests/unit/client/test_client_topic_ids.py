@@ -2,8 +2,8 @@
 
 import asyncio
 
-from client_fake_broker import Call
-
+from barnabas.base.errors import ErrorCode
+from barnabas.base.ids import TopicPartition
 from barnabas.cli.local_cluster import wait_until
 from barnabas.client.admin.groups import CommittedOffset, commit_offsets, committed_offsets, committed_offsets_of
 from barnabas.client.asynchronous import AsyncClient
@@ -13,21 +13,20 @@ from barnabas.client.consumer import Consumer
 from barnabas.client.errors import BrokerRefused
 from barnabas.client.fetching import ConsumerConfig
 from barnabas.client.producer import Producer
-from barnabas.core.errors import ErrorCode
-from barnabas.core.ids import TopicPartition
-from barnabas.protocol.messages.fetch import FetchRequest, FetchResponse
-from barnabas.protocol.messages.find_coordinator import Coordinator, FindCoordinatorResponse
-from barnabas.protocol.messages.offset_fetch import (
+from barnabas.testing.cluster import Cluster as RealCluster
+from barnabas.wire.messages.fetch import FetchRequest, FetchResponse
+from barnabas.wire.messages.find_coordinator import Coordinator, FindCoordinatorResponse
+from barnabas.wire.messages.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchResponse,
     OffsetFetchResponseGroup,
     OffsetFetchResponsePartitions,
     OffsetFetchResponseTopics,
 )
-from barnabas.protocol.messages.produce import ProduceRequest
-from barnabas.testing.cluster import Cluster as RealCluster
+from barnabas.wire.messages.produce import ProduceRequest
+from tests.unit.client.client_fake_broker import Call
 
-from client_fake_cluster import FETCH, PRODUCE, FakeCluster  # isort: skip
+from tests.unit.client.client_fake_cluster import FETCH, PRODUCE, FakeCluster  # isort: skip
 
 T0 = TopicPartition("t", 0)
 OLD, NEW = b"o" * 16, b"n" * 16

@@ -4,9 +4,9 @@ import asyncio
 from collections.abc import Callable, Iterator
 
 import pytest
-from client_fake_broker import Call
-from client_fake_cluster import FakeCluster, canned
 
+from barnabas.base.errors import ErrorCode
+from barnabas.base.ids import TopicPartition
 from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.blocking import BlockingClient
 from barnabas.client.blocking_producer import BlockingProducer, BlockingProducerConfig, ReadyBatch
@@ -16,23 +16,23 @@ from barnabas.client.errors import BrokerRefused
 from barnabas.client.identity import ProducerIdentity
 from barnabas.client.producer import Producer, ProducerConfig
 from barnabas.client.transactions import Transactions
-from barnabas.core.errors import ErrorCode
-from barnabas.core.ids import TopicPartition
-from barnabas.protocol.messages.add_partitions_to_txn import (
+from barnabas.testing.cluster import Cluster as RealCluster
+from barnabas.wire.messages.add_partitions_to_txn import (
     AddPartitionsToTxnPartitionResult,
     AddPartitionsToTxnResponse,
     AddPartitionsToTxnTopicResult,
 )
-from barnabas.protocol.messages.end_txn import EndTxnResponse
-from barnabas.protocol.messages.find_coordinator import Coordinator, FindCoordinatorResponse
-from barnabas.protocol.messages.produce import (
+from barnabas.wire.messages.end_txn import EndTxnResponse
+from barnabas.wire.messages.find_coordinator import Coordinator, FindCoordinatorResponse
+from barnabas.wire.messages.produce import (
     PartitionProduceData,
     ProduceRequest,
     ProduceResponse,
     TopicProduceData,
 )
-from barnabas.protocol.records import BatchBuilder
-from barnabas.testing.cluster import Cluster as RealCluster
+from barnabas.wire.records import BatchBuilder
+from tests.unit.client.client_fake_broker import Call
+from tests.unit.client.client_fake_cluster import FakeCluster, canned
 
 PRODUCE, FIND_COORDINATOR, ADD_PARTITIONS, END_TXN = 0, 10, 24, 26
 

@@ -10,15 +10,15 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from client_fake_cluster import FakeCluster
-from tests.pki import Authority
 
+from barnabas.base.errors import ErrorCode
 from barnabas.cli._tool import run
 from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.blocking import BlockingClient
 from barnabas.client.config import ClientConfig
 from barnabas.client.errors import BrokerRefused, ClientError, ConnectionLost
-from barnabas.core.errors import ErrorCode
+from tests.pki import Authority
+from tests.unit.client.client_fake_cluster import FakeCluster
 
 
 @contextmanager

@@ -10,11 +10,11 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql.types import StructType
 
 from barnabas.client.blocking_transactions import BlockingTransactions
-from barnabas.protocol.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
 from barnabas.spark import sink
 from barnabas.spark.sink import StreamWriter, Written, stream_writer
 from barnabas.spark.sink_connection import SinkConnection, connection_to
 from barnabas.testing import wait_until
+from barnabas.wire.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
 
 SCHEMA = StructType().add("value", "string")
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql.pandas.types import to_arrow_type
 
-from barnabas.registry import wire
+from barnabas.services.registry import wire
 from barnabas.spark.pipelines.codecs import avro_columns, avro_types
 from barnabas.spark.pipelines.codecs.avro import Avro, _Reader
 from barnabas.spark.pipelines.codecs.base import convert_all

@@ -9,7 +9,7 @@ from typing import Any
 import fastavro
 import pytest
 
-from barnabas.registry import wire
+from barnabas.services.registry import wire
 from barnabas.spark.pipelines.codecs.avro import _Reader
 from barnabas.spark.pipelines.codecs.base import CodecError
 from barnabas.spark.pipelines.codecs.registry import RegisteredSchema

@@ -8,7 +8,7 @@ from typing import Any
 import fastavro
 import pytest
 
-from barnabas.registry import wire
+from barnabas.services.registry import wire
 from barnabas.spark.pipelines.codecs import avro
 from barnabas.spark.pipelines.codecs.registry import RegisteredSchema
 

@@ -1,4 +1,4 @@
-"""Record batches into Arrow columns, beside the record codec of `barnabas.protocol`: same rows, same refusals."""
+"""Record batches into Arrow columns, beside the record codec of `barnabas.wire`: same rows, same refusals."""
 
 import os
 import stat
@@ -13,13 +13,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from barnabas.core import compiled
-from barnabas.core.errors import Malformed
-from barnabas.core.ids import TopicPartition
-from barnabas.protocol.compression import Codec, compress
-from barnabas.protocol.record_batch import CONTROL_FLAG, iter_batches
-from barnabas.protocol.records import BatchBuilder, Headers, assemble, encode_record, end_txn_marker, iter_records
+from barnabas.base import compiled
+from barnabas.base.errors import Malformed
+from barnabas.base.ids import TopicPartition
 from barnabas.spark.columns import COLUMNS, TYPES, BatchDecoder
+from barnabas.wire.compression import Codec, compress
+from barnabas.wire.record_batch import CONTROL_FLAG, iter_batches
+from barnabas.wire.records import BatchBuilder, Headers, assemble, encode_record, end_txn_marker, iter_records
 
 PARTITION = TopicPartition("orders", 7)
 FOREVER = 1 << 60
@@ -317,7 +317,7 @@ def test_kernels_are_kept_on_disk_where_neither_package_nor_home_can_be_written(
     package = tmp_path / "package"
     package.mkdir()
     (package / "mine.py").write_text(
-        "from barnabas.core.compiled import kernel\n\n@kernel\ndef twice(x):\n    return 2 * x\n"
+        "from barnabas.base.compiled import kernel\n\n@kernel\ndef twice(x):\n    return 2 * x\n"
     )
     script = "from mine import twice\nassert twice(4) == 8\nprint(sum(twice.stats.cache_hits.values()))\n"
     environment = {name: value for name, value in os.environ.items() if name != "NUMBA_CACHE_DIR"}

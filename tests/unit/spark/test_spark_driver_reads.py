@@ -11,8 +11,8 @@ from pyspark.sql.datasource import DataSourceStreamReader
 from pyspark.sql.datasource_internal import _SimpleStreamReaderWrapper
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
+from barnabas.base.ids import TopicPartition
 from barnabas.client.errors import ConnectionLost
-from barnabas.core.ids import TopicPartition
 from barnabas.spark import driver_reads, fetching
 from barnabas.spark.driver_reads import BYTES_MAX, DriverReads, HasRows
 from barnabas.spark.offsets import OffsetRange

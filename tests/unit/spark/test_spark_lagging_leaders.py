@@ -5,16 +5,15 @@ from types import SimpleNamespace
 
 import pytest
 
+from barnabas.base.errors import ConfigError, ErrorCode
+from barnabas.base.ids import TopicPartition
+from barnabas.base.words import EARLIEST, LATEST
+from barnabas.broker.storage.txn_index import AbortedTxn
 from barnabas.client.admin.partitions import ListedOffset
 from barnabas.client.config import client_config
 from barnabas.client.errors import BrokerRefused, DeadlineExceeded
 from barnabas.client.fetching import Fetched
 from barnabas.client.image import Broker, ClusterImage, PartitionInfo, TopicInfo
-from barnabas.core.errors import ConfigError, ErrorCode
-from barnabas.core.ids import TopicPartition
-from barnabas.core.words import EARLIEST, LATEST
-from barnabas.protocol.messages.fetch import AbortedTransaction
-from barnabas.protocol.records import BatchBuilder
 from barnabas.spark import lookup
 from barnabas.spark.decision import DECISION, ENDED, Decision, Ended, Key
 from barnabas.spark.lookup import OffsetLookup
@@ -27,7 +26,8 @@ from barnabas.spark.tables.definition import Definition
 from barnabas.spark.tables.filling import TableStopped
 from barnabas.spark.tables.reading import Reading
 from barnabas.spark.tier_plan import TierPlanner
-from barnabas.storage.txn_index import AbortedTxn
+from barnabas.wire.messages.fetch import AbortedTransaction
+from barnabas.wire.records import BatchBuilder
 
 DECISIONS = TopicPartition("decisions", 0)
 

@@ -11,13 +11,11 @@ from dataclasses import dataclass, field
 import pytest
 from confluent_kafka import Producer
 from pyspark.sql.streaming.datasource import ReadAllAvailable
-from spark_sink_query import Died, Query, Run
-from tests.soak.differing_brokers import announce_nothing, settings_of
 
+from barnabas.base.words import TRANSACTION_VERSION
 from barnabas.client.blocking import BlockingClient
 from barnabas.client.config import client_config
 from barnabas.client.transactions import NO_TIMEOUT_MS, Transactions
-from barnabas.core.words import TRANSACTION_VERSION
 from barnabas.spark.offsets import OffsetJson
 from barnabas.spark.options import source_options
 from barnabas.spark.reader import BarnabasStreamReader
@@ -26,6 +24,8 @@ from barnabas.spark.sink_connection import close_connections
 from barnabas.spark.transactions import ALL_ENDED, DECIDED, HALF_ENDED, READY
 from barnabas.testing import wait_until
 from barnabas.testing.cluster import Cluster
+from tests.soak.differing_brokers import announce_nothing, settings_of
+from tests.unit.spark.spark_sink_query import Died, Query, Run
 
 PARTITIONS, RECORDS = 6, 60
 WRITING = "writing"

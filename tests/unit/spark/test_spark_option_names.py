@@ -7,7 +7,7 @@ import pytest
 from pyspark.sql.datasource import CaseInsensitiveDict
 from pyspark.sql.types import StructType
 
-from barnabas.core.errors import ConfigError
+from barnabas.base.errors import ConfigError
 from barnabas.spark import sink
 from barnabas.spark.pipelines.delta_upsert import DeltaUpsertSource
 from barnabas.spark.pipelines.sinks.delta_table import DeltaSource

@@ -442,7 +442,7 @@ Identifier: t"""
 @pytest.mark.parametrize(
     ("text", "cause"),
     [
-        (TRACE.format(error="barnabas.core.errors.ConfigError: topic x does not exist"), "topic x does not exist"),
+        (TRACE.format(error="barnabas.base.errors.ConfigError: topic x does not exist"), "topic x does not exist"),
         (TRACE.format(error="adbc.Error: a\nb"), "Error: a b"),
         (TRACE.format(error="KeyError"), "KeyError"),
         (

@@ -7,8 +7,8 @@ import pytest
 from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as KafkaTopicPartition
 
+from barnabas.base.ids import TopicPartition
 from barnabas.client.config import client_config
-from barnabas.core.ids import TopicPartition
 from barnabas.spark import progress
 from barnabas.spark.progress import GroupProgress
 from barnabas.testing import Kafka

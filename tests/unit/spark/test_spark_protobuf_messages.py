@@ -2,8 +2,8 @@
 
 import pytest
 
-from barnabas.registry import wire
-from barnabas.registry.formats.protobuf import ProtobufSchema
+from barnabas.services.registry import wire
+from barnabas.services.registry.formats.protobuf import ProtobufSchema
 from barnabas.spark.pipelines.codecs import protobuf
 from barnabas.spark.pipelines.codecs.registered import _KnownMessage
 from barnabas.spark.pipelines.codecs.registry import RegisteredSchema

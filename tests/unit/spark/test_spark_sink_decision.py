@@ -6,11 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from barnabas.base.errors import ConfigError, Malformed
 from barnabas.client.identity import ProducerIdentity
-from barnabas.core.errors import ConfigError, Malformed
-from barnabas.protocol.compression import Codec
-from barnabas.protocol.control_records import end_txn_marker
-from barnabas.protocol.records import BatchBuilder
 from barnabas.spark import decision
 from barnabas.spark.decision import (
     DECISION,
@@ -29,6 +26,9 @@ from barnabas.spark.decision import (
     judge,
 )
 from barnabas.spark.sink_options import DEFAULT_BATCH_BYTES, parse
+from barnabas.wire.compression import Codec
+from barnabas.wire.control_records import end_txn_marker
+from barnabas.wire.records import BatchBuilder
 
 FIRST = Decision(
     kind="stream",

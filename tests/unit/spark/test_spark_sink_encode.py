@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 
 from barnabas.client.blocking_producer import ReadyBatch
 from barnabas.client.partitioner import murmur2, partition_of_key
-from barnabas.protocol.compression import Codec
-from barnabas.protocol.record_batch import iter_batches
-from barnabas.protocol.record_decode import Record, iter_records
 from barnabas.spark import encode_kernels
 from barnabas.spark.encode import Encoder, RowRefused
 from barnabas.spark.encode_settings import EncoderSettings
 from barnabas.testing import Kafka
+from barnabas.wire.compression import Codec
+from barnabas.wire.record_batch import iter_batches
+from barnabas.wire.record_decode import Record, iter_records
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 SCHEMA = pa.schema(

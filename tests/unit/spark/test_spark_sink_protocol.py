@@ -11,12 +11,11 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
-from spark_sink_query import SCHEMA, Died, Query, Run, Task, all_of, rows_of
 
+from barnabas.base.errors import ConfigError, ErrorCode
 from barnabas.client.blocking_transactions import BlockingTransactions, Initialised
 from barnabas.client.errors import BrokerRefused
 from barnabas.client.transactions import Transactions
-from barnabas.core.errors import ConfigError, ErrorCode
 from barnabas.spark import sink, transactions
 from barnabas.spark.pipelines import sinks
 from barnabas.spark.sink import Written
@@ -32,6 +31,7 @@ from barnabas.spark.transactions import (
 )
 from barnabas.testing import Kafka, wait_until
 from barnabas.testing.cluster import Cluster
+from tests.unit.spark.spark_sink_query import SCHEMA, Died, Query, Run, Task, all_of, rows_of
 
 #: A cluster for tests has it: where it is off must be said.
 TWO_PHASE, TIMES_OUT = ({"transaction.two.phase.commit.enable": value} for value in ("true", "false"))

@@ -8,18 +8,18 @@ from typing import cast
 
 import pytest
 
+from barnabas.base.errors import ErrorCode, Malformed
+from barnabas.base.ids import TopicPartition
+from barnabas.base.words import EARLIEST_LOCAL
 from barnabas.client.blocking import BlockingClient
 from barnabas.client.errors import BrokerRefused, ConnectionLost, DeadlineExceeded
 from barnabas.client.fetching import ConsumerConfig, Fetched
 from barnabas.client.image import ClusterImage, TopicInfo
-from barnabas.core.errors import ErrorCode, Malformed
-from barnabas.core.ids import TopicPartition
-from barnabas.core.words import EARLIEST_LOCAL
-from barnabas.protocol.records import BatchBuilder
 from barnabas.spark import fetching
 from barnabas.spark.fetching import read_range, read_ranges, read_small
 from barnabas.spark.offsets import DataLoss, OffsetRange
 from barnabas.spark.options import source_options
+from barnabas.wire.records import BatchBuilder
 
 PARTITION = TopicPartition("t", 3)
 OPTIONS = source_options(

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from barnabas.core.errors import ConfigError
-from barnabas.core.ids import TopicPartition
-from barnabas.core.words import EARLIEST, LATEST, READ_COMMITTED
+from barnabas.base.errors import ConfigError
+from barnabas.base.ids import TopicPartition
+from barnabas.base.words import EARLIEST, LATEST, READ_COMMITTED
 from barnabas.spark import segments, sink_options
 from barnabas.spark.durations import parse_duration_ms
 from barnabas.spark.options import (

@@ -21,8 +21,8 @@ from pyspark.sql.datasource import (
     Not,
 )
 
-from barnabas.core.errors import ConfigError
-from barnabas.core.ids import TopicPartition
+from barnabas.base.errors import ConfigError
+from barnabas.base.ids import TopicPartition
 from barnabas.spark.lookup import check_covers
 from barnabas.spark.offsets import (
     PARTITION_RECORDS,

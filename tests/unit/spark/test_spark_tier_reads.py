@@ -8,12 +8,12 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from barnabas.core.ids import TopicPartition
-from barnabas.protocol.records import BatchBuilder
+from barnabas.base.ids import TopicPartition
+from barnabas.broker.features.tiered.store import Store, StoreFault, open_store
 from barnabas.spark import tier_reads
 from barnabas.spark.tier_reads import read_slices
 from barnabas.spark.tier_slices import TierSlice, slices_in_tasks
-from barnabas.tiered.store import Store, StoreFault, open_store
+from barnabas.wire.records import BatchBuilder
 
 PARTITION = TopicPartition("t", 0)
 RECORDS = 40

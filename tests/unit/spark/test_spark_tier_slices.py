@@ -5,16 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from barnabas.core.ids import TopicPartition, format_uuid
-from barnabas.protocol.records import BatchBuilder
+from barnabas.base.ids import TopicPartition, format_uuid
+from barnabas.broker.features.tiered.layout import Bounds, Part, pack_indexes
+from barnabas.broker.features.tiered.store import StoreFault
+from barnabas.broker.storage.checkpoints import encode_epochs
+from barnabas.broker.storage.epoch_cache import EpochEntry
+from barnabas.broker.storage.txn_index import AbortedTxn, encode
 from barnabas.spark.offsets import DataLoss
 from barnabas.spark.segments import SegmentReader, log_options
 from barnabas.spark.tier_slices import Place, TierSlice, aborted_in, cut, index_places
-from barnabas.storage.checkpoints import encode_epochs
-from barnabas.storage.epoch_cache import EpochEntry
-from barnabas.storage.txn_index import AbortedTxn, encode
-from barnabas.tiered.layout import Bounds, Part, pack_indexes
-from barnabas.tiered.store import StoreFault
+from barnabas.wire.records import BatchBuilder
 
 ABORTED = AbortedTxn(7, 3, 9, 3)  # type: ignore[arg-type]
 

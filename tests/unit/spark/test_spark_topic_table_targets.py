@@ -26,7 +26,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from barnabas.core.ids import TopicPartition
+from barnabas.base.ids import TopicPartition
 from barnabas.spark.pipelines.cdc import DELETED
 from barnabas.spark.pipelines.sinks.delta_table import DeltaTarget
 from barnabas.spark.pipelines.sinks.exactly_once import NOWHERE, Overtaken, Span, Task

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from barnabas.coordination.embedded.commit import GroupCommit
-from barnabas.coordination.embedded.txnlog import LogWriter
+from barnabas.zookeeper.commit import GroupCommit
+from barnabas.zookeeper.txnlog import LogWriter
 
 
 class SlowWriter(LogWriter):

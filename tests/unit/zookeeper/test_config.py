@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from barnabas.coordination.embedded.config import ZooKeeperConfig, read_config
-from barnabas.core.errors import ConfigError
+from barnabas.base.errors import ConfigError
+from barnabas.zookeeper.config import ZooKeeperConfig, read_config
 
 
 def test_every_key_reaches_its_setting(tmp_path: Path) -> None:

@@ -3,13 +3,23 @@
 import struct
 
 import pytest
-from zk_requests import Driver, create, delete, multi, multi_results, set_acl, set_data, stat, watched
 
-from barnabas.coordination.embedded import acl as acls
-from barnabas.coordination.embedded import reads, wire
-from barnabas.coordination.embedded.watches import Client
-from barnabas.coordination.embedded.wire import Err, Event, Op, Perm, Reader
-from barnabas.coordination.paths import is_valid_path
+from barnabas.broker.zookeeper_client.paths import is_valid_path
+from barnabas.zookeeper import acl as acls
+from barnabas.zookeeper import reads, wire
+from barnabas.zookeeper.watches import Client
+from barnabas.zookeeper.wire import Err, Event, Op, Perm, Reader
+from tests.unit.zookeeper.zk_requests import (
+    Driver,
+    create,
+    delete,
+    multi,
+    multi_results,
+    set_acl,
+    set_data,
+    stat,
+    watched,
+)
 
 
 def ask(driver: Driver, client: Client, op: Op, body: bytes) -> tuple[int, bytes, list[tuple[Event, str]]]:

@@ -7,11 +7,23 @@ from tempfile import TemporaryDirectory
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
-from zk_requests import Driver, Stat, check, create, create_ttl, delete, image, multi, multi_results, set_data, stat
 
-from barnabas.coordination.embedded import reads, snapshot, txns, wire
-from barnabas.coordination.embedded.machine import Machine
-from barnabas.coordination.embedded.wire import Err, Event, Op, Reader
+from barnabas.zookeeper import reads, snapshot, txns, wire
+from barnabas.zookeeper.machine import Machine
+from barnabas.zookeeper.wire import Err, Event, Op, Reader
+from tests.unit.zookeeper.zk_requests import (
+    Driver,
+    Stat,
+    check,
+    create,
+    create_ttl,
+    delete,
+    image,
+    multi,
+    multi_results,
+    set_data,
+    stat,
+)
 
 NAMES = ("a", "b", "a/x", "a/y", "b/x", "a/x/1", "zookeeper", "c-")
 PATHS = st.sampled_from(["/" + name for name in NAMES])

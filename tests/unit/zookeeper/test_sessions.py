@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from barnabas.coordination.embedded.sessions import SessionTable, first_session_id
+from barnabas.zookeeper.sessions import SessionTable, first_session_id
 
 
 @pytest.mark.parametrize("tick_ms", [20, 100, 2000])

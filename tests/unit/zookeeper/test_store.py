@@ -4,13 +4,13 @@ import random
 from pathlib import Path
 
 import pytest
-from zk_requests import Driver, create, image, set_data
 
-from barnabas.coordination.embedded import snapshot, txnlog, txns
-from barnabas.coordination.embedded.machine import Machine
-from barnabas.coordination.embedded.store import Store
-from barnabas.coordination.embedded.txnlog import StoreFault
-from barnabas.coordination.embedded.wire import Op
+from barnabas.zookeeper import snapshot, txnlog, txns
+from barnabas.zookeeper.machine import Machine
+from barnabas.zookeeper.store import Store
+from barnabas.zookeeper.txnlog import StoreFault
+from barnabas.zookeeper.wire import Op
+from tests.unit.zookeeper.zk_requests import Driver, create, image, set_data
 
 
 def opened(folder: Path) -> Store:

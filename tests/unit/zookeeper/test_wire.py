@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from barnabas.coordination.embedded import prepare, txns, wire
-from barnabas.coordination.embedded.wire import Op, Reader
-from barnabas.core.errors import Malformed
+from barnabas.base.errors import Malformed
+from barnabas.zookeeper import prepare, txns, wire
+from barnabas.zookeeper.wire import Op, Reader
 
 
 def made(kind: type, *fields: st.SearchStrategy[object]) -> st.SearchStrategy[txns.Txn]:

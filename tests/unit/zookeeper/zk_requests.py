@@ -3,11 +3,11 @@
 import struct
 from typing import NamedTuple
 
-from barnabas.coordination.embedded import wire
-from barnabas.coordination.embedded.acl import OPEN_ACL
-from barnabas.coordination.embedded.machine import Machine, Written
-from barnabas.coordination.embedded.watches import Client
-from barnabas.coordination.embedded.wire import STAT, Acl, Op, Reader
+from barnabas.zookeeper import wire
+from barnabas.zookeeper.acl import OPEN_ACL
+from barnabas.zookeeper.machine import Machine, Written
+from barnabas.zookeeper.watches import Client
+from barnabas.zookeeper.wire import STAT, Acl, Op, Reader
 
 
 class Stat(NamedTuple):

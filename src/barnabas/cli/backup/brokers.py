@@ -5,6 +5,10 @@ It carries no ids for new topics, no SCRAM verifiers, no passwords among setting
 
 from collections.abc import Iterable, Mapping
 
+from barnabas.base.errors import BarnabasError, ErrorCode
+from barnabas.base.ids import TopicPartition, format_uuid
+from barnabas.base.words import AlterOperation, ConfigResourceType, ConfigSource
+from barnabas.broker.zookeeper_client.paths import DEFAULT_ENTITY
 from barnabas.cli.backup.document import Document, Entity, Partition, Topic, entity
 from barnabas.client.admin.acls import Ace, ResourcePattern, create_acls, describe_acls
 from barnabas.client.admin.configs import ConfigEntry, alter_configs, alter_quotas, describe_configs, describe_quotas
@@ -15,10 +19,6 @@ from barnabas.client.admin.topics import NewTopic, create_topics
 from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.errors import BrokerRefused
 from barnabas.client.image import NO_TOPIC_ID
-from barnabas.coordination.paths import DEFAULT_ENTITY
-from barnabas.core.errors import BarnabasError, ErrorCode
-from barnabas.core.ids import TopicPartition, format_uuid
-from barnabas.core.words import AlterOperation, ConfigResourceType, ConfigSource
 
 #: Answers that say that the cluster has no such thing.
 _SWITCHED_OFF = (

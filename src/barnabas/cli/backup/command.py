@@ -15,7 +15,9 @@ from typing import Annotated, Final, TypeVar
 
 import typer
 
-from barnabas.auth.password_encoder import PasswordEncoder
+from barnabas.base.errors import BarnabasError
+from barnabas.broker.zookeeper_client.session import ZooKeeperSession
+from barnabas.broker.zookeeper_client.session_config import SessionConfig
 from barnabas.cli._json_files import parse_json
 from barnabas.cli._tool import CommandConfig, UsageError, options, run, say
 from barnabas.cli._zookeeper_settings import session_settings
@@ -23,9 +25,7 @@ from barnabas.cli.backup import brokers, plan, znodes
 from barnabas.cli.backup.document import Coder, Document, counts, from_json, to_json
 from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.config import ClientConfig
-from barnabas.coordination.session import ZooKeeperSession
-from barnabas.coordination.session_config import SessionConfig
-from barnabas.core.errors import BarnabasError
+from barnabas.wire.auth.password_encoder import PasswordEncoder
 
 #: Standard output, or input.
 _STANDARD: Final = "-"

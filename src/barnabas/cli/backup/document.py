@@ -5,11 +5,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
+from barnabas.base.ids import TopicPartition
+from barnabas.base.words import AclOperation, AclResourceType, PatternType, Permission
 from barnabas.cli._command import UsageError
 from barnabas.client.admin.acls import Ace, ResourcePattern
 from barnabas.client.admin.groups import CommittedOffset
-from barnabas.core.ids import TopicPartition
-from barnabas.core.words import AclOperation, AclResourceType, PatternType, Permission
 
 KIND: Final = "barnabas metadata"
 #: Raised when an older barnabas could not restore what a newer one wrote.

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol, TypeVar
 
+from barnabas.base.ids import TopicPartition
 from barnabas.cli.backup.document import Document, Entity, Topic
 from barnabas.client.admin.acls import Ace, ResourcePattern
 from barnabas.client.admin.groups import CommittedOffset
-from barnabas.core.ids import TopicPartition
 
 V = TypeVar("V")
 

@@ -8,19 +8,21 @@ from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from typing import Final
 
-from barnabas.api.quotas import entity_path, quota_text, stored_quotas
-from barnabas.auth.mechanisms.scram import BY_NAME
-from barnabas.cli.backup.document import Document, Entity, Partition, Topic, entity
-from barnabas.client.admin.acls import Ace, ResourcePattern
-from barnabas.controller.placement import BrokerPlace, Start, assign_replicas
-from barnabas.coordination import paths
-from barnabas.coordination.config_store import ConfigStore
-from barnabas.coordination.operations import Create, Get, Operation, ZkCode
-from barnabas.coordination.registration import create_top_level_paths
-from barnabas.coordination.session import ZooKeeperSession
-from barnabas.coordination.session_config import SessionConfig
-from barnabas.coordination.zk_errors import NoNode, checked
-from barnabas.coordination.znodes import (
+from barnabas.base.clock import SystemClock
+from barnabas.base.ids import NO_BROKER, TopicId, TopicPartition, format_uuid, parse_uuid
+from barnabas.base.words import AclOperation
+from barnabas.broker.api.quotas import entity_path, quota_text, stored_quotas
+from barnabas.broker.controller.placement import BrokerPlace, Start, assign_replicas
+from barnabas.broker.security import acl
+from barnabas.broker.security.acl_store import AclStore
+from barnabas.broker.zookeeper_client import paths
+from barnabas.broker.zookeeper_client.config_store import ConfigStore
+from barnabas.broker.zookeeper_client.operations import Create, Get, Operation, ZkCode
+from barnabas.broker.zookeeper_client.registration import create_top_level_paths
+from barnabas.broker.zookeeper_client.session import ZooKeeperSession
+from barnabas.broker.zookeeper_client.session_config import SessionConfig
+from barnabas.broker.zookeeper_client.zk_errors import NoNode, checked
+from barnabas.broker.zookeeper_client.znodes import (
     BrokerRegistration,
     LeaderAndIsr,
     ProducerIdBlock,
@@ -29,11 +31,9 @@ from barnabas.coordination.znodes import (
     decode_cluster_id,
     encode_cluster_id,
 )
-from barnabas.core.clock import SystemClock
-from barnabas.core.ids import NO_BROKER, TopicId, TopicPartition, format_uuid, parse_uuid
-from barnabas.core.words import AclOperation
-from barnabas.security import acl
-from barnabas.security.acl_store import AclStore
+from barnabas.cli.backup.document import Document, Entity, Partition, Topic, entity
+from barnabas.client.admin.acls import Ace, ResourcePattern
+from barnabas.wire.auth.mechanisms.scram import BY_NAME
 
 #: By how much epochs and producer ids go on above those of the backup: logs and clients may have seen more since it was taken.
 LEADER_EPOCH_MARGIN: Final = 1_000

@@ -37,11 +37,11 @@ def command(
     Prints `ready host …` when all are up. One that ends is started again. SIGHUP restarts them one after the other, each when
     the one before is in sync. SIGTERM or Ctrl-C stops them cleanly.
     """
+    from barnabas.base.config import properties as files
+    from barnabas.base.host.parent import die_with_parent
+    from barnabas.base.log_format import log_to
     from barnabas.cli.host.settings import derive
     from barnabas.cli.host.supervisor import Supervisor
-    from barnabas.core.config import properties as files
-    from barnabas.core.log_format import log_to
-    from barnabas.runtime.parent import die_with_parent
 
     settings = files.load(str(properties), override or [])
     hosted = derive(settings, _count(brokers), host=socket.gethostname())

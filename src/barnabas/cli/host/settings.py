@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from barnabas.core.config.listeners import PORT_MAX, split_list
-from barnabas.core.errors import ConfigError
+from barnabas.base.config.listeners import PORT_MAX, split_list
+from barnabas.base.errors import ConfigError
 
 DEFAULT_LISTENERS: Final = "PLAINTEXT://:9092"
 

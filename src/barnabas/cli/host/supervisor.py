@@ -14,11 +14,11 @@ import urllib.request
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
+from barnabas.base.errors import BarnabasError
+from barnabas.base.host.systemd import Notifier
+from barnabas.broker.server.metrics_http import MetricsServer, Unanswered
 from barnabas.cli.host.metrics import merge
 from barnabas.cli.host.settings import HostedBroker
-from barnabas.core.errors import BarnabasError
-from barnabas.runtime.systemd import Notifier
-from barnabas.server.metrics_http import MetricsServer, Unanswered
 
 _log = logging.getLogger(__name__)
 
@@ -50,7 +50,7 @@ class Supervised:
         self.listeners = ""
         self._metrics_url = ""
         self._broker = broker
-        self._command = [sys.executable, "-m", "barnabas.process", file, *overrides]
+        self._command = [sys.executable, "-m", "barnabas.broker.process", file, *overrides]
         self._on_change = on_change
         self._process: asyncio.subprocess.Process | None = None
         self._is_wanted = True

@@ -3,12 +3,12 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from barnabas.base.words import AclOperation, AclResourceType, PatternType, Permission
 from barnabas.client.core import ClientCore
 from barnabas.client.errors import check, first_error
-from barnabas.core.words import AclOperation, AclResourceType, PatternType, Permission
-from barnabas.protocol.messages.create_acls import AclCreation, CreateAclsRequest, CreateAclsResponse
-from barnabas.protocol.messages.delete_acls import DeleteAclsFilter, DeleteAclsRequest, DeleteAclsResponse
-from barnabas.protocol.messages.describe_acls import DescribeAclsRequest, DescribeAclsResponse
+from barnabas.wire.messages.create_acls import AclCreation, CreateAclsRequest, CreateAclsResponse
+from barnabas.wire.messages.delete_acls import DeleteAclsFilter, DeleteAclsRequest, DeleteAclsResponse
+from barnabas.wire.messages.describe_acls import DescribeAclsRequest, DescribeAclsResponse
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -4,40 +4,40 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from barnabas.auth.mechanisms.scram import ScramMechanism
+from barnabas.base.words import AlterOperation, ConfigResourceType, ConfigSource
 from barnabas.client.core import ClientCore
 from barnabas.client.errors import BrokerRefused, check, first_error
-from barnabas.core.words import AlterOperation, ConfigResourceType, ConfigSource
-from barnabas.protocol.messages.alter_client_quotas import (
+from barnabas.wire.auth.mechanisms.scram import ScramMechanism
+from barnabas.wire.messages.alter_client_quotas import (
     AlterClientQuotasRequest,
     AlterClientQuotasResponse,
     OpData,
     RequestEntityData,
     RequestEntryData,
 )
-from barnabas.protocol.messages.alter_user_scram_credentials import (
+from barnabas.wire.messages.alter_user_scram_credentials import (
     AlterUserScramCredentialsRequest,
     AlterUserScramCredentialsResponse,
     ScramCredentialDeletion,
     ScramCredentialUpsertion,
 )
-from barnabas.protocol.messages.describe_client_quotas import (
+from barnabas.wire.messages.describe_client_quotas import (
     ComponentData,
     DescribeClientQuotasRequest,
     DescribeClientQuotasResponse,
 )
-from barnabas.protocol.messages.describe_configs import (
+from barnabas.wire.messages.describe_configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
     DescribeConfigsResourceResult,
     DescribeConfigsResponse,
 )
-from barnabas.protocol.messages.describe_user_scram_credentials import (
+from barnabas.wire.messages.describe_user_scram_credentials import (
     DescribeUserScramCredentialsRequest,
     DescribeUserScramCredentialsResponse,
     UserName,
 )
-from barnabas.protocol.messages.incremental_alter_configs import (
+from barnabas.wire.messages.incremental_alter_configs import (
     AlterableConfig,
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,

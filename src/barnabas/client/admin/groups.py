@@ -4,35 +4,35 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from barnabas.base.errors import RETRIABLE, ErrorCode
+from barnabas.base.ids import TopicPartition
 from barnabas.client.admin.partitions import by_topic
 from barnabas.client.core import COORDINATION, ClientCore
 from barnabas.client.errors import BrokerRefused, ClientError, UnsupportedVersion, check
 from barnabas.client.image import NO_TOPIC_ID
-from barnabas.core.errors import RETRIABLE, ErrorCode
-from barnabas.core.ids import TopicPartition
-from barnabas.protocol import codec
-from barnabas.protocol.messages import consumer_group_describe as modern
-from barnabas.protocol.messages.consumer_protocol_assignment import ConsumerProtocolAssignment
-from barnabas.protocol.messages.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
-from barnabas.protocol.messages.describe_groups import (
+from barnabas.wire import codec
+from barnabas.wire.messages import consumer_group_describe as modern
+from barnabas.wire.messages.consumer_protocol_assignment import ConsumerProtocolAssignment
+from barnabas.wire.messages.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
+from barnabas.wire.messages.describe_groups import (
     DescribedGroup,
     DescribeGroupsRequest,
     DescribeGroupsResponse,
 )
-from barnabas.protocol.messages.list_groups import ListGroupsRequest, ListGroupsResponse
-from barnabas.protocol.messages.offset_commit import (
+from barnabas.wire.messages.list_groups import ListGroupsRequest, ListGroupsResponse
+from barnabas.wire.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
     OffsetCommitResponse,
 )
-from barnabas.protocol.messages.offset_delete import (
+from barnabas.wire.messages.offset_delete import (
     OffsetDeleteRequest,
     OffsetDeleteRequestPartition,
     OffsetDeleteRequestTopic,
     OffsetDeleteResponse,
 )
-from barnabas.protocol.messages.offset_fetch import (
+from barnabas.wire.messages.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopic,

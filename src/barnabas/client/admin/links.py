@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 
 from barnabas.client.core import ClientCore
 from barnabas.client.errors import ClientError, check
-from barnabas.protocol.messages.alter_link import AlterLinkRequest, AlterLinkResponse
-from barnabas.protocol.messages.create_link import CreateLinkRequest, CreateLinkResponse, LinkConfig
-from barnabas.protocol.messages.delete_link import DeleteLinkRequest, DeleteLinkResponse
-from barnabas.protocol.messages.describe_links import DescribedLink, DescribeLinksRequest, DescribeLinksResponse
+from barnabas.wire.messages.alter_link import AlterLinkRequest, AlterLinkResponse
+from barnabas.wire.messages.create_link import CreateLinkRequest, CreateLinkResponse, LinkConfig
+from barnabas.wire.messages.delete_link import DeleteLinkRequest, DeleteLinkResponse
+from barnabas.wire.messages.describe_links import DescribedLink, DescribeLinksRequest, DescribeLinksResponse
 
 
 async def create_link(

@@ -3,43 +3,43 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from barnabas.base.errors import RETRIABLE, ErrorCode
+from barnabas.base.ids import TopicPartition
+from barnabas.base.words import READ_UNCOMMITTED
 from barnabas.client.core import ClientCore
 from barnabas.client.errors import BrokerRefused, check
-from barnabas.core.errors import RETRIABLE, ErrorCode
-from barnabas.core.ids import TopicPartition
-from barnabas.core.words import READ_UNCOMMITTED
-from barnabas.protocol.messages.alter_partition_reassignments import (
+from barnabas.wire.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
     ReassignablePartition,
     ReassignableTopic,
 )
-from barnabas.protocol.messages.alter_replica_log_dirs import (
+from barnabas.wire.messages.alter_replica_log_dirs import (
     AlterReplicaLogDir,
     AlterReplicaLogDirsRequest,
     AlterReplicaLogDirsResponse,
     AlterReplicaLogDirTopic,
 )
-from barnabas.protocol.messages.delete_records import (
+from barnabas.wire.messages.delete_records import (
     DeleteRecordsPartition,
     DeleteRecordsRequest,
     DeleteRecordsResponse,
     DeleteRecordsTopic,
 )
-from barnabas.protocol.messages.describe_log_dirs import (
+from barnabas.wire.messages.describe_log_dirs import (
     DescribableLogDirTopic,
     DescribeLogDirsRequest,
     DescribeLogDirsResponse,
     DescribeLogDirsResult,
 )
-from barnabas.protocol.messages.elect_leaders import ElectLeadersRequest, ElectLeadersResponse, TopicPartitions
-from barnabas.protocol.messages.list_offsets import (
+from barnabas.wire.messages.elect_leaders import ElectLeadersRequest, ElectLeadersResponse, TopicPartitions
+from barnabas.wire.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
     ListOffsetsResponse,
     ListOffsetsTopic,
 )
-from barnabas.protocol.messages.list_partition_reassignments import (
+from barnabas.wire.messages.list_partition_reassignments import (
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
     ListPartitionReassignmentsTopics,

@@ -6,21 +6,21 @@ from dataclasses import dataclass
 
 from barnabas.client.core import ClientCore
 from barnabas.client.errors import check
-from barnabas.protocol.messages.create_delegation_token import (
+from barnabas.wire.messages.create_delegation_token import (
     CreatableRenewers,
     CreateDelegationTokenRequest,
     CreateDelegationTokenResponse,
 )
-from barnabas.protocol.messages.describe_delegation_token import (
+from barnabas.wire.messages.describe_delegation_token import (
     DescribeDelegationTokenOwner,
     DescribeDelegationTokenRequest,
     DescribeDelegationTokenResponse,
 )
-from barnabas.protocol.messages.expire_delegation_token import (
+from barnabas.wire.messages.expire_delegation_token import (
     ExpireDelegationTokenRequest,
     ExpireDelegationTokenResponse,
 )
-from barnabas.protocol.messages.renew_delegation_token import RenewDelegationTokenRequest, RenewDelegationTokenResponse
+from barnabas.wire.messages.renew_delegation_token import RenewDelegationTokenRequest, RenewDelegationTokenResponse
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,23 +3,23 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from barnabas.base.errors import ErrorCode
 from barnabas.client.core import ClientCore
 from barnabas.client.errors import BrokerRefused, first_error
-from barnabas.core.errors import ErrorCode
-from barnabas.protocol.messages.create_partitions import (
+from barnabas.wire.messages.create_partitions import (
     CreatePartitionsAssignment,
     CreatePartitionsRequest,
     CreatePartitionsResponse,
     CreatePartitionsTopic,
 )
-from barnabas.protocol.messages.create_topics import (
+from barnabas.wire.messages.create_topics import (
     CreatableReplicaAssignment,
     CreatableTopic,
     CreatableTopicConfig,
     CreateTopicsRequest,
     CreateTopicsResponse,
 )
-from barnabas.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse, DeleteTopicState
+from barnabas.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse, DeleteTopicState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

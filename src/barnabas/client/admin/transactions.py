@@ -3,22 +3,22 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from barnabas.base.ids import TopicPartition
 from barnabas.client.core import TRANSACTION, ClientCore
 from barnabas.client.errors import check
-from barnabas.core.ids import TopicPartition
-from barnabas.protocol.messages.describe_producers import (
+from barnabas.wire.messages.describe_producers import (
     DescribeProducersRequest,
     DescribeProducersResponse,
     ProducerState,
     TopicRequest,
 )
-from barnabas.protocol.messages.describe_transactions import (
+from barnabas.wire.messages.describe_transactions import (
     DescribeTransactionsRequest,
     DescribeTransactionsResponse,
     TransactionState,
 )
-from barnabas.protocol.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
-from barnabas.protocol.messages.write_txn_markers import (
+from barnabas.wire.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
+from barnabas.wire.messages.write_txn_markers import (
     WritableTxnMarker,
     WritableTxnMarkerTopic,
     WriteTxnMarkersRequest,

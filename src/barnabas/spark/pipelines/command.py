@@ -13,8 +13,8 @@ from types import FrameType
 
 from rich.console import Console
 
+from barnabas.base.errors import BarnabasError
 from barnabas.client.config import load_properties
-from barnabas.core.errors import BarnabasError
 from barnabas.spark.pipelines import connector, live, project, session, status
 from barnabas.spark.pipelines.events import Event, FlowState, Progress, RunState, Status, as_json
 from barnabas.spark.pipelines.failures import PipelineFailed

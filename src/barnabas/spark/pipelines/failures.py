@@ -8,7 +8,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
-from barnabas.core.errors import BarnabasError
+from barnabas.base.errors import BarnabasError
 from barnabas.spark.pipelines.events import Event, FlowState, RunState, parse_message, short_name
 
 _TRACEBACK: Final = "Traceback (most recent call last):"

@@ -13,8 +13,8 @@ from typing import Any
 
 import yaml  # type: ignore[import-untyped]
 
+from barnabas.base.errors import BarnabasError
 from barnabas.client.config import load_properties
-from barnabas.core.errors import BarnabasError
 
 SPEC_NAMES = ("spark-pipeline.yml", "spark-pipeline.yaml")
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,62}")

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from barnabas.base.words import LATEST
 from barnabas.client.admin.groups import committed_offsets
 from barnabas.client.admin.partitions import list_offsets
 from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.config import client_config
 from barnabas.client.errors import ClientError
-from barnabas.core.words import LATEST
 from barnabas.spark.pipelines.events import Status
 
 

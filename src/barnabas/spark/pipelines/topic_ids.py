@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from barnabas.base.errors import BarnabasError
 from barnabas.client.errors import ClientError
-from barnabas.core.errors import BarnabasError
 from barnabas.spark.lookup import OffsetLookup
 from barnabas.spark.options import source_options
 

@@ -9,14 +9,14 @@ import time
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final, Self
 
+from barnabas.base.errors import BarnabasError, ErrorCode
+from barnabas.base.ids import TopicPartition
+from barnabas.base.topics import TABLES_TOPIC
+from barnabas.base.words import EARLIEST, LATEST
 from barnabas.client.blocking import BlockingClient
 from barnabas.client.blocking_producer import BlockingProducer, BlockingProducerConfig, ReadyBatch
 from barnabas.client.config import ClientConfig
 from barnabas.client.errors import BrokerRefused
-from barnabas.core.errors import BarnabasError, ErrorCode
-from barnabas.core.ids import TopicPartition
-from barnabas.core.topics import TABLES_TOPIC
-from barnabas.core.words import EARLIEST, LATEST
 from barnabas.spark.own_topic import find_topic, make_topic
 from barnabas.spark.tables.definition import BadDefinition, Definition
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final, Self
 
+from barnabas.base.errors import BarnabasError, Refused
+from barnabas.base.topics import check_topic_name
 from barnabas.client.names import nearest
-from barnabas.core.errors import BarnabasError, Refused
-from barnabas.core.topics import check_topic_name
 
 FORMATS: Final = ("delta", "iceberg")
 MODES: Final = ("append", "upsert")

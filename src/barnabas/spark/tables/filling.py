@@ -19,8 +19,8 @@ from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from barnabas.core.errors import BarnabasError
-from barnabas.core.ids import TopicPartition
+from barnabas.base.errors import BarnabasError
+from barnabas.base.ids import TopicPartition
 from barnabas.spark.lookup import OffsetLookup
 from barnabas.spark.offsets import rate_limited
 from barnabas.spark.options import TierReads, source_options
@@ -406,7 +406,7 @@ class _Split:
 
 def resolved(table: Definition, environment: Mapping[str, str]) -> Definition:
     """With `${env:NAME}` filled in: passwords need not be in the cluster's topic."""
-    from barnabas.core.config.properties import resolve_variables
+    from barnabas.base.config.properties import resolve_variables
 
     provider = {
         "config.providers": "env",

@@ -26,7 +26,7 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from barnabas.core.errors import BarnabasError
+from barnabas.base.errors import BarnabasError
 from barnabas.spark.tables.definition import BESIDE
 
 _TOKEN: Final = re.compile(r"`(?P<quoted>(?:[^`]|``)*)`|(?P<word>[^\s<>:,()`]+)|(?P<mark>[<>:,()])")

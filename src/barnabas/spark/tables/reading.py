@@ -27,7 +27,7 @@ from barnabas.spark.tables.direct import Direct, DirectReader
 from barnabas.spark.tables.targets import Target
 
 if TYPE_CHECKING:
-    from barnabas.core.ids import TopicPartition
+    from barnabas.base.ids import TopicPartition
 
 #: So few records are one task's work.
 _ONE_TASK_RECORDS: Final = 20_000

@@ -3,8 +3,8 @@
 import time
 from dataclasses import dataclass
 
-from barnabas.core.ids import TopicPartition
-from barnabas.core.words import READ_COMMITTED
+from barnabas.base.ids import TopicPartition
+from barnabas.base.words import READ_COMMITTED
 from barnabas.spark.lookup import OffsetLookup
 from barnabas.spark.tables.definition import Definition
 from barnabas.spark.tables.filling import Cluster, lookup_of, plan

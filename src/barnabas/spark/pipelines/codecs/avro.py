@@ -12,7 +12,7 @@ import pyarrow as pa
 from pyspark.sql import Column
 from pyspark.sql.types import BinaryType, DataType
 
-from barnabas.registry import wire
+from barnabas.services.registry import wire
 from barnabas.spark.pipelines.codecs import avro_types
 from barnabas.spark.pipelines.codecs.avro_defaults import put_in_defaults
 from barnabas.spark.pipelines.codecs.base import CodecError, Convert, ConvertsBatches, by_record

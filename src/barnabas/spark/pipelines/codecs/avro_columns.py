@@ -12,9 +12,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from barnabas.core.compiled import copy_bytes, int64, kernel
-from barnabas.protocol.record_kernels import read_varlong
+from barnabas.base.compiled import copy_bytes, int64, kernel
 from barnabas.spark.pipelines.codecs.avro_types import Parsed
+from barnabas.wire.record_kernels import read_varlong
 
 ByteArray = NDArray[np.uint8]
 Int64s = NDArray[np.int64]

@@ -8,7 +8,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructField, StructType
 
-from barnabas.registry.wire import HEAD_BYTES, frame
+from barnabas.services.registry.wire import HEAD_BYTES, frame
 from barnabas.spark.pipelines._errors import ERROR_DDL
 from barnabas.spark.pipelines._schema import parse_type
 from barnabas.spark.pipelines.codecs.base import CodecError

@@ -14,8 +14,8 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from barnabas.registry.formats import json_text
-from barnabas.registry.formats.json_model import Document, Node
+from barnabas.services.registry.formats import json_text
+from barnabas.services.registry.formats.json_model import Document, Node
 
 
 def spark_type(text: str, references: Mapping[str, str]) -> DataType:

@@ -14,7 +14,7 @@ from google.protobuf.message import DecodeError, Message
 from pyspark.sql import Column
 from pyspark.sql.types import BinaryType, DataType
 
-from barnabas.registry import wire
+from barnabas.services.registry import wire
 from barnabas.spark.pipelines.codecs import protobuf_types
 from barnabas.spark.pipelines.codecs.base import CodecError, Convert, by_record
 from barnabas.spark.pipelines.codecs.registry import Reference, RegisteredSchema, SchemaRegistry

@@ -13,9 +13,9 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import ArrayType, BinaryType, BooleanType, DataType, MapType, StructType
 
-from barnabas.registry import wire
-from barnabas.registry.formats import SchemaError
-from barnabas.registry.formats.protobuf import ProtobufSchema
+from barnabas.services.registry import wire
+from barnabas.services.registry.formats import SchemaError
+from barnabas.services.registry.formats.protobuf import ProtobufSchema
 from barnabas.spark.pipelines.codecs import avro, json_types, protobuf
 from barnabas.spark.pipelines.codecs.base import CodecError, Convert, by_record, by_typed_record
 from barnabas.spark.pipelines.codecs.json_codec import Json

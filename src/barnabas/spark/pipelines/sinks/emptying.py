@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from barnabas.core.errors import BarnabasError
+from barnabas.base.errors import BarnabasError
 from barnabas.spark.pipelines.connector import Sink
 from barnabas.spark.pipelines.database import Database, execute, fetch
 from barnabas.spark.pipelines.sinks.delta_table import storage_of
@@ -112,12 +112,12 @@ def _parquet(sink: Sink, *, empty: bool) -> Stock:
 
 
 async def _topic(sink: Sink, *, empty: bool) -> Stock:
+    from barnabas.base.ids import TopicPartition
+    from barnabas.base.words import EARLIEST, LATEST
     from barnabas.client.admin.partitions import delete_records, list_offsets
     from barnabas.client.asynchronous import AsyncClient
     from barnabas.client.config import client_config
     from barnabas.client.errors import check
-    from barnabas.core.ids import TopicPartition
-    from barnabas.core.words import EARLIEST, LATEST
 
     name = sink.options.get("topic")
     if name is None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, cast
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
-from barnabas.core.errors import BarnabasError
+from barnabas.base.errors import BarnabasError
 
 if TYPE_CHECKING:
     import pyarrow

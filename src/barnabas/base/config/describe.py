@@ -1,0 +1,162 @@
+"""The response of DescribeConfigs: every setting of a topic or broker, the source of its value, without secrets."""
+
+from collections.abc import Iterable, Mapping
+from typing import Final, NamedTuple
+
+from barnabas.base.config.catalog import (
+    BROKER_SETTINGS,
+    DYNAMIC_NAMES,
+    TOPIC_SETTINGS,
+    broker_setting,
+    broker_synonyms,
+)
+from barnabas.base.config.definition import UNKNOWN_TYPE_CODE, Setting
+from barnabas.base.config.definitions.extra import SETTINGS as EXTRA_SETTINGS
+from barnabas.base.config.dynamic import DynamicConfig
+from barnabas.base.config.topic import topic_values
+from barnabas.base.words import ConfigSource
+
+
+class ConfigSynonym(NamedTuple):
+    name: str
+    #: None for a secret.
+    value: str | None
+    source: ConfigSource
+
+
+class ConfigEntry(NamedTuple):
+    name: str
+    #: None for a secret, and for what is not set and has no default.
+    value: str | None
+    read_only: bool
+    source: ConfigSource
+    is_sensitive: bool
+    #: What would count, the first wins. Empty unless asked for.
+    synonyms: tuple[ConfigSynonym, ...]
+    type_code: int
+    #: None unless asked for.
+    documentation: str | None
+
+
+def describe_topic(
+    dynamic: DynamicConfig,
+    overrides: Mapping[str, str],
+    *,
+    names: Iterable[str] | None = None,
+    include_synonyms: bool = False,
+    include_documentation: bool = False,
+) -> list[ConfigEntry]:
+    """Settings of a topic whose own settings are `overrides`. `names` are the ones asked for; None or empty for all."""
+    wanted = frozenset(names or ())
+    entries: list[ConfigEntry] = []
+    for name, value in topic_values(dynamic.broker, overrides).items():
+        if wanted and name not in wanted:
+            continue
+        setting = TOPIC_SETTINGS[name]
+        text = setting.format(value)
+        server = setting.server_default
+        synonyms = () if server is None else _synonyms(dynamic, server, is_sensitive=False)
+        if name in overrides:
+            synonyms = (ConfigSynonym(name, text, ConfigSource.DYNAMIC_TOPIC_CONFIG), *synonyms)
+        entries.append(
+            ConfigEntry(
+                name=name,
+                value=text,
+                read_only=False,
+                source=synonyms[0].source if synonyms else ConfigSource.DEFAULT_CONFIG,
+                is_sensitive=False,
+                synonyms=synonyms if include_synonyms else (),
+                type_code=setting.type,
+                documentation=setting.documentation if include_documentation else None,
+            )
+        )
+    return entries
+
+
+def describe_broker(
+    dynamic: DynamicConfig,
+    *,
+    names: Iterable[str] | None = None,
+    include_synonyms: bool = False,
+    include_documentation: bool = False,
+) -> list[ConfigEntry]:
+    """Settings of this broker: all known ones, and unknown ones that are set."""
+    config = dynamic.broker
+    texts: dict[str, str | None] = dict(config.originals)
+    for name, setting in BROKER_SETTINGS.items():
+        # Internal settings show where they are set; the authorizer's and our own, of which Kafka's tools know nothing, too.
+        if name in config.originals or not (setting.internal or _is_extra(setting)):
+            texts[name] = setting.format(config.values[name])
+    wanted = frozenset(names or ())
+    return [
+        _broker_entry(
+            dynamic, name, text, cluster=False, synonyms=include_synonyms, documentation=include_documentation
+        )
+        for name, text in texts.items()
+        if not wanted or name in wanted
+    ]
+
+
+def describe_cluster_default(
+    dynamic: DynamicConfig,
+    *,
+    names: Iterable[str] | None = None,
+    include_synonyms: bool = False,
+    include_documentation: bool = False,
+) -> list[ConfigEntry]:
+    """The cluster's dynamic defaults: only what is set."""
+    wanted = frozenset(names or ())
+    return [
+        _broker_entry(dynamic, name, text, cluster=True, synonyms=include_synonyms, documentation=include_documentation)
+        for name, text in dynamic.cluster_default.items()
+        if not wanted or name in wanted
+    ]
+
+
+_EXTRA: Final = frozenset(EXTRA_SETTINGS)
+
+
+def _is_extra(setting: Setting) -> bool:
+    return setting in _EXTRA
+
+
+def _broker_entry(
+    dynamic: DynamicConfig, name: str, text: str | None, *, cluster: bool, synonyms: bool, documentation: bool
+) -> ConfigEntry:
+    setting = broker_setting(name)
+    # An unknown name may be a plug-in's secret.
+    is_sensitive = setting is None or setting.is_sensitive
+    found = _synonyms(dynamic, name, is_sensitive=is_sensitive)
+    if cluster:
+        found = tuple(each for each in found if each.source is ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG)
+    return ConfigEntry(
+        name=name,
+        value=None if is_sensitive else text,
+        read_only=name not in DYNAMIC_NAMES,
+        source=found[0].source if found else ConfigSource.DEFAULT_CONFIG,
+        is_sensitive=is_sensitive,
+        synonyms=found if synonyms else (),
+        type_code=UNKNOWN_TYPE_CODE if setting is None else setting.type,
+        documentation=setting.documentation if documentation and setting is not None else None,
+    )
+
+
+def _synonyms(dynamic: DynamicConfig, name: str, *, is_sensitive: bool) -> tuple[ConfigSynonym, ...]:
+    """Every place that gives a value to `name` or one of its synonyms, the winning one first."""
+    names = broker_synonyms(name)
+    found: list[ConfigSynonym] = []
+    layers = (
+        (dynamic.own, ConfigSource.DYNAMIC_BROKER_CONFIG),
+        (dynamic.cluster_default, ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG),
+        (dynamic.static, ConfigSource.STATIC_BROKER_CONFIG),
+    )
+    for layer, source in layers:
+        found += [ConfigSynonym(each, None if is_sensitive else layer[each], source) for each in names if each in layer]
+    for each in names:
+        setting = BROKER_SETTINGS.get(each)
+        if setting is not None and setting.default is not None:
+            text = None if is_sensitive else setting.format(setting.default)
+            found.append(ConfigSynonym(each, text, ConfigSource.DEFAULT_CONFIG))
+    # As Kafka does: what comes before the name itself is not its business, a listener's own value least of all.
+    first = next((at for at, synonym in enumerate(found) if synonym.name == name), len(found))
+    return tuple(found[first:])

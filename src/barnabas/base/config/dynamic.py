@@ -1,0 +1,295 @@
+"""Settings that change while the broker runs: their layers, which value wins, which may change, and who is notified.
+
+A broker's value is its own dynamic one, else the cluster's dynamic default, else the file's, else Kafka's default. A
+topic's value is its own, else the broker's. Nothing here does I/O: the owner of the watches on /config in ZooKeeper calls
+`set_broker`, `set_cluster_default` and `set_topic`, with passwords already decrypted.
+
+Owner: the event loop.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
+
+from barnabas.base.config.broker import BrokerConfig
+from barnabas.base.config.catalog import (
+    BROKER_SETTINGS,
+    CLUSTER_LISTENER_NAMES,
+    DYNAMIC_NAMES,
+    DYNAMIC_ONLY_SETTINGS,
+    DYNAMIC_SECURITY_NAMES,
+    PER_BROKER_NAMES,
+    TOPIC_SETTINGS,
+    broker_synonyms,
+    listener_base_name,
+)
+from barnabas.base.config.log_config import LogConfig
+from barnabas.base.config.topic import log_config, topic_defaults
+from barnabas.base.errors import ConfigError, ErrorCode, Refused
+
+BrokerListener = Callable[[BrokerConfig, BrokerConfig], None]
+TopicListener = Callable[[str, LogConfig], None]
+#: Checks whether these settings may replace the current ones. Raises `ConfigError` if not.
+TransitionCheck = Callable[[BrokerConfig], None]
+
+#: Pool sizes, which Kafka lets change by a factor of two at most.
+_POOLS: Final = ("num.io.threads", "num.replica.fetchers", "num.recovery.threads.per.data.dir", "background.threads")
+
+
+class DynamicConfig:
+    """The layers of one broker's settings, and of all topics'.
+
+    Invariant: `broker` and every `log_config` follow from the layers. Readers never see a change in part.
+    """
+
+    def __init__(self, static: Mapping[str, str]) -> None:
+        """:raises ConfigError: if a broker cannot start with `static`."""
+        self._broker = BrokerConfig.parse(static)
+        self._static: Final = self._broker.originals
+        self._cluster_default: Mapping[str, str] = {}
+        self._own: Mapping[str, str] = {}
+        self._overrides: dict[str, Mapping[str, str]] = {}
+        self._logs: dict[str, LogConfig] = {}
+        self._plain_log = log_config(self._broker)
+        self._broker_listeners: list[BrokerListener] = []
+        self._topic_listeners: list[TopicListener] = []
+        self._checks: list[TransitionCheck] = []
+
+    @property
+    def broker(self) -> BrokerConfig:
+        """The settings as they are now."""
+        return self._broker
+
+    @property
+    def static(self) -> Mapping[str, str]:
+        """The settings of the file and the command line."""
+        return self._static
+
+    @property
+    def cluster_default(self) -> Mapping[str, str]:
+        return self._cluster_default
+
+    @property
+    def own(self) -> Mapping[str, str]:
+        """This broker's dynamic settings."""
+        return self._own
+
+    def subscribe(self, listener: BrokerListener) -> Callable[[], None]:
+        """`listener(old, new)` after each change of the broker's settings. The answer ends the subscription."""
+        self._broker_listeners.append(listener)
+        return lambda: self._broker_listeners.remove(listener)
+
+    def add_check(self, check: TransitionCheck) -> None:
+        """`check` runs before a change is accepted, for checks that only its owner can make, such as of a certificate."""
+        self._checks.append(check)
+
+    def subscribe_topics(self, listener: TopicListener) -> Callable[[], None]:
+        """`listener(topic, config)` after each change of a topic's settings, through its own or through the broker's.
+
+        Topics without settings of their own are announced under the empty name.
+        """
+        self._topic_listeners.append(listener)
+        return lambda: self._topic_listeners.remove(listener)
+
+    def log_config(self, topic: str) -> LogConfig:
+        return self._logs.get(topic, self._plain_log)
+
+    def set_topic(self, topic: str, overrides: Mapping[str, str]) -> tuple[str, ...]:
+        """Replaces a topic's settings by `overrides`. Returns what was ignored, and why."""
+        usable, ignored = _usable(overrides, self._check_topic_entry)
+        before = self.log_config(topic)
+        if usable:
+            self._overrides[topic] = usable
+            self._logs[topic] = log_config(self._broker, usable)
+        else:
+            self._overrides.pop(topic, None)
+            self._logs.pop(topic, None)
+        if self.log_config(topic) != before:
+            self._tell_topic(topic)
+        return ignored
+
+    def set_broker(self, settings: Mapping[str, str]) -> tuple[str, ...]:
+        """Replaces this broker's dynamic settings. Returns what was ignored, and why: settings that are already in the store
+        cannot be refused, and one bad entry must not keep the others from taking effect."""
+        usable, ignored = usable_of_broker(settings, per_broker=True)
+        return ignored + self._apply(self._cluster_default, usable)
+
+    def set_cluster_default(self, settings: Mapping[str, str]) -> tuple[str, ...]:
+        """As `set_broker`, for the cluster's dynamic defaults."""
+        usable, ignored = usable_of_broker(settings, per_broker=False)
+        return ignored + self._apply(usable, self._own)
+
+    def validate_broker_change(self, proposed: Mapping[str, str], *, per_broker: bool) -> None:
+        """Whether `proposed` may become this broker's dynamic settings, or the cluster's defaults.
+
+        :raises Refused: INVALID_REQUEST, in Kafka's words.
+        """
+        try:
+            _check_names(proposed, per_broker=per_broker)
+            for name, raw in proposed.items():
+                _check_type(name, raw)
+            cluster_default, own = (self._cluster_default, proposed) if per_broker else (proposed, self._own)
+            self._check_transition(self._merge(cluster_default, own))
+        except ConfigError as error:
+            raise Refused(ErrorCode.INVALID_REQUEST, str(error)) from error
+
+    def _apply(self, cluster_default: Mapping[str, str], own: Mapping[str, str]) -> tuple[str, ...]:
+        try:
+            config = self._merge(cluster_default, own)
+        except ConfigError as error:
+            return (f"the settings do not fit together and are ignored: {error}",)
+        self._cluster_default, self._own = cluster_default, own
+        before, self._broker = self._broker, config
+        if config == before:
+            return ()
+        changed = topic_defaults(config) != topic_defaults(before)
+        if changed:
+            self._plain_log = log_config(config)
+            self._logs = {topic: log_config(config, overrides) for topic, overrides in self._overrides.items()}
+        for listener in tuple(self._broker_listeners):
+            listener(before, config)
+        if changed:
+            for topic in ("", *self._logs):
+                self._tell_topic(topic)
+        return ()
+
+    def _tell_topic(self, topic: str) -> None:
+        for listener in tuple(self._topic_listeners):
+            listener(topic, self.log_config(topic))
+
+    def _merge(self, cluster_default: Mapping[str, str], own: Mapping[str, str]) -> BrokerConfig:
+        merged = dict(self._static)
+        for layer in (cluster_default, own):
+            for name, raw in layer.items():
+                # A dynamic log.retention.ms wins over a log.retention.minutes in the file, and the other way round.
+                for synonym in broker_synonyms(name, match_listener=False):
+                    merged.pop(synonym, None)
+                merged[name] = raw
+        limits = {
+            name: raw
+            for layer in (cluster_default, own)
+            for name, raw in layer.items()
+            if name in DYNAMIC_ONLY_SETTINGS
+        }
+        return BrokerConfig.parse(merged, dynamic_only=limits)
+
+    @staticmethod
+    def _check_topic_entry(name: str, raw: str) -> None:
+        setting = TOPIC_SETTINGS.get(name)
+        if setting is None:
+            raise ConfigError(f"Unknown topic config name: {name}")
+        setting.parse(raw)
+
+    def _check_transition(self, config: BrokerConfig) -> None:
+        """Refuses changes that Kafka's components refuse while they run."""
+        try:
+            _check_pools(self._broker, config)
+            _check_listeners(self._broker, config)
+            for check in self._checks:
+                check(config)
+        except ConfigError as error:
+            raise ConfigError(f"Invalid dynamic configuration: {error}") from error
+
+
+def usable_of_broker(settings: Mapping[str, str], *, per_broker: bool) -> tuple[dict[str, str], tuple[str, ...]]:
+    """Of the dynamic settings of a broker, or of the cluster's defaults: those that may be used; what is ignored, and why."""
+    return _usable(settings, lambda name, raw: _check_entry(name, raw, per_broker=per_broker))
+
+
+def _usable(settings: Mapping[str, str], check: Callable[[str, str], None]) -> tuple[dict[str, str], tuple[str, ...]]:
+    usable: dict[str, str] = {}
+    ignored: list[str] = []
+    for name, raw in settings.items():
+        try:
+            check(name, raw)
+        except ConfigError as error:
+            ignored.append(f"{name} is ignored: {error}")
+        else:
+            usable[name] = raw
+    return usable, tuple(ignored)
+
+
+def _scala_set(names: Iterable[str]) -> str:
+    return f"Set({', '.join(names)})"
+
+
+def _check_entry(name: str, raw: str, *, per_broker: bool) -> None:
+    _check_names((name,), per_broker=per_broker)
+    _check_type(name, raw)
+
+
+def _check_names(names: Iterable[str], *, per_broker: bool) -> None:
+    names = list(names)
+    fixed = [name for name in names if name in BROKER_SETTINGS and name not in DYNAMIC_NAMES]
+    if fixed:
+        raise ConfigError(f"Cannot update these configs dynamically: {_scala_set(fixed)}")
+    plain = [name for name in names if name in DYNAMIC_SECURITY_NAMES]
+    if plain:
+        raise ConfigError(
+            "These security configs can be dynamically updated only per-listener using the listener prefix: "
+            f"{_scala_set(plain)}"
+        )
+    if not per_broker:
+        own = [name for name in names if _is_per_broker(name)]
+        if own:
+            raise ConfigError(
+                f"Cannot update these configs at default cluster level, broker id must be specified: {_scala_set(own)}"
+            )
+
+
+def _is_per_broker(name: str) -> bool:
+    base = listener_base_name(name)
+    return name in PER_BROKER_NAMES or (base is not None and base not in CLUSTER_LISTENER_NAMES)
+
+
+def _check_type(name: str, raw: str) -> None:
+    """Unknown names pass: they may belong to a plug-in."""
+    plain = listener_base_name(name) or name
+    setting = DYNAMIC_ONLY_SETTINGS.get(plain) or BROKER_SETTINGS.get(plain)
+    if setting is not None:
+        setting.parse(raw)
+
+
+def _check_pools(before: BrokerConfig, after: BrokerConfig) -> None:
+    for name in _POOLS:
+        old, new = before.values[name], after.values[name]
+        assert isinstance(old, int) and isinstance(new, int), name
+        failed = f"Dynamic thread count update validation failed for {name}={new}"
+        if new == old:
+            continue
+        if new <= 0:
+            raise ConfigError(f"{failed}, value should be at least 1")
+        if new < old // 2:
+            raise ConfigError(f"{failed}, value should be at least half the current value {old}")
+        if new > old * 2:
+            raise ConfigError(f"{failed}, value should not be greater than double the current value {old}")
+    old, new = before.values["log.cleaner.threads"], after.values["log.cleaner.threads"]
+    assert isinstance(old, int) and isinstance(new, int)
+    if new != old:
+        if new < old // 2:
+            raise ConfigError(f"Log cleaner threads cannot be reduced to less than half the current value {old}")
+        if new > old * 2:
+            raise ConfigError(f"Log cleaner threads cannot be increased to more than double the current value {old}")
+
+
+def _check_listeners(before: BrokerConfig, after: BrokerConfig) -> None:
+    """An existing listener keeps its security protocol, and its settings except the dynamic ones."""
+    kept = {listener.name for listener in before.listeners} & {listener.name for listener in after.listeners}
+    for name in sorted(kept):
+        if _fixed_listener_settings(before, name) != _fixed_listener_settings(after, name):
+            raise ConfigError(
+                f"Configs cannot be updated dynamically for existing listener {name}, "
+                "restart broker or create a new listener for update"
+            )
+        if before.listener_security_protocol_map[name] != after.listener_security_protocol_map[name]:
+            raise ConfigError(f"Security protocol cannot be updated for existing listener {name}")
+
+
+def _fixed_listener_settings(config: BrokerConfig, listener: str) -> dict[str, str]:
+    prefix = f"listener.name.{listener.lower()}."
+    return {
+        name: raw
+        for name, raw in config.originals.items()
+        if name.startswith(prefix)
+        and name.removeprefix(prefix) not in DYNAMIC_SECURITY_NAMES
+        and name.removeprefix(prefix) not in CLUSTER_LISTENER_NAMES
+    }

@@ -1,0 +1,1 @@
+"""TLS contexts and key stores, without sockets."""

@@ -1,0 +1,65 @@
+"""ApiVersions, v0 to v4: what this broker serves (KIP-35, KIP-511) and which features it has (KIP-584).
+
+A version that we do not know is answered in v0 with UNSUPPORTED_VERSION and the list, so that the client can fall back.
+"""
+
+import re
+from collections.abc import Callable
+
+from barnabas.base.errors import ErrorCode, Refused
+from barnabas.broker.server.call import Call
+from barnabas.broker.server.pipeline import ApiHandler, HandlerResult
+from barnabas.broker.zookeeper_client.features import ANNOUNCED, ClusterFeatures
+from barnabas.wire.messages.api_versions import (
+    ApiVersion,
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    FinalizedFeatureKey,
+    SupportedFeatureKey,
+)
+from barnabas.wire.messages.base import ApiMessage
+from barnabas.wire.versions import VersionRange, api_named
+
+_SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
+
+
+class ApiVersionsApi:
+    def __init__(self, advertised: Callable[[], dict[int, VersionRange]], features: ClusterFeatures) -> None:
+        self._advertised = advertised
+        self._features = features
+
+    def handle(self, call: Call, request: ApiVersionsRequest | None) -> HandlerResult:
+        if request is None:
+            return ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=self._keys())
+        if call.api_version >= 3:
+            software = (request.client_software_name, request.client_software_version)
+            if not all(map(_SOFTWARE.fullmatch, software)):
+                raise Refused(ErrorCode.INVALID_REQUEST, "client software name and version must be plain words")
+        return ApiVersionsResponse(
+            api_keys=self._keys(),
+            supported_features=[
+                SupportedFeatureKey(name=name, min_version=low, max_version=high)
+                for name, (low, high) in ANNOUNCED.items()
+                # A client of before v4 takes a lowest version of 0 for a fault (KAFKA-17011).
+                if low > 0 or call.api_version >= 4
+            ],
+            finalized_features_epoch=self._features.epoch,
+            finalized_features=[
+                FinalizedFeatureKey(name=name, max_version_level=level, min_version_level=level)
+                for name, level in self._features.levels.items()
+            ],
+        )
+
+    def _keys(self) -> list[ApiVersion]:
+        return [
+            ApiVersion(api_key=key, min_version=served.min_version, max_version=served.max_version)
+            for key, served in self._advertised().items()
+        ]
+
+
+def refuse(request: ApiVersionsRequest | None, code: ErrorCode, message: str | None) -> ApiMessage:
+    return ApiVersionsResponse(error_code=code)
+
+
+def handlers(advertised: Callable[[], dict[int, VersionRange]], features: ClusterFeatures) -> list[ApiHandler]:
+    return [ApiHandler(api_named("ApiVersions"), ApiVersionsApi(advertised, features).handle, refuse)]

@@ -1,0 +1,301 @@
+"""What the controller is asked: ElectLeaders v0 to v2 (KIP-460), AlterPartitionReassignments and
+ListPartitionReassignments (KIP-455), and, by brokers, AlterPartition v2 to v3 (KIP-497, KIP-903), ControlledShutdown v0
+to v3, AllocateProducerIds v0 (KIP-730).
+
+UpdateFeatures is answered as a 3.9 broker in ZooKeeper mode answers it. UnregisterBroker is not served at all, as there:
+ApiVersions does not list it, and a client that asks for it learns that from its own library.
+"""
+
+from collections.abc import Callable
+
+from barnabas.base.errors import ErrorCode, Refused
+from barnabas.base.ids import TopicId, TopicPartition
+from barnabas.base.words import AclOperation
+from barnabas.broker.controller.effects import AlterPartitionReply, Failure
+from barnabas.broker.controller.events import ElectionType, ProposedIsr
+from barnabas.broker.server.call import Call
+from barnabas.broker.server.context import BrokerContext
+from barnabas.broker.server.pipeline import ApiHandler
+from barnabas.broker.zookeeper_client.znodes import LeaderRecoveryState
+from barnabas.wire.messages.allocate_producer_ids import AllocateProducerIdsRequest, AllocateProducerIdsResponse
+from barnabas.wire.messages.alter_partition import (
+    AlterPartitionRequest,
+    AlterPartitionResponse,
+    ResponsePartitionData,
+    ResponseTopicData,
+)
+from barnabas.wire.messages.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+    ReassignablePartitionResponse,
+    ReassignableTopicResponse,
+)
+from barnabas.wire.messages.base import ApiMessage
+from barnabas.wire.messages.controlled_shutdown import (
+    ControlledShutdownRequest,
+    ControlledShutdownResponse,
+    RemainingPartition,
+)
+from barnabas.wire.messages.elect_leaders import (
+    ElectLeadersRequest,
+    ElectLeadersResponse,
+    PartitionResult,
+    ReplicaElectionResult,
+)
+from barnabas.wire.messages.list_partition_reassignments import (
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
+    OngoingPartitionReassignment,
+    OngoingTopicReassignment,
+)
+from barnabas.wire.messages.update_features import (
+    UpdatableFeatureResult,
+    UpdateFeaturesRequest,
+    UpdateFeaturesResponse,
+)
+from barnabas.wire.versions import api_named
+
+
+class ClusterApi:
+    def __init__(self, context: BrokerContext) -> None:
+        self._context = context
+
+    # -- for operators ------------------------------------------------------------------------------------------------
+
+    async def elect_leaders(self, call: Call, request: ElectLeadersRequest) -> ApiMessage:
+        self._context.require_cluster(call, AclOperation.ALTER)
+        try:
+            election = ElectionType(request.election_type)
+        except ValueError:
+            raise Refused(ErrorCode.INVALID_REQUEST, f"election type {request.election_type} is unknown") from None
+        partitions: list[TopicPartition] | None = None
+        if request.topic_partitions is not None:
+            partitions = [TopicPartition(t.topic, p) for t in request.topic_partitions for p in t.partitions]
+        outcomes = await self._context.controller.elect_leaders(partitions, election, timeout_ms=request.timeout_ms)
+        topics: dict[str, ReplicaElectionResult] = {}
+        for tp, failure in outcomes.items():
+            if partitions is None and failure is not None and failure.code is ErrorCode.ELECTION_NOT_NEEDED:
+                continue  # asked about everything: only what had to change is of interest
+            result = PartitionResult(partition_id=tp.partition, error_message=None)
+            if failure is not None:
+                result.error_code, result.error_message = failure.code, failure.message
+            topics.setdefault(tp.topic, ReplicaElectionResult(topic=tp.topic)).partition_result.append(result)
+        return ElectLeadersResponse(replica_election_results=list(topics.values()))
+
+    async def alter_reassignments(self, call: Call, request: AlterPartitionReassignmentsRequest) -> ApiMessage:
+        self._context.require_cluster(call, AclOperation.ALTER)
+        targets: dict[TopicPartition, tuple[int, ...] | None] = {}
+        rejected: dict[TopicPartition, Failure | None] = {}
+        for topic in request.topics:
+            for partition in topic.partitions:
+                tp = TopicPartition(topic.name, partition.partition_index)
+                target = None if partition.replicas is None else tuple(partition.replicas)
+                if not request.allow_replication_factor_change and self._changes_factor(tp, target):
+                    rejected[tp] = Failure(
+                        ErrorCode.INVALID_REPLICATION_FACTOR, "the reassignment would change the replication factor"
+                    )
+                else:
+                    targets[tp] = target
+        outcomes = {**rejected, **await self._context.controller.alter_reassignments(targets)}
+        response = AlterPartitionReassignmentsResponse(
+            error_message=None, allow_replication_factor_change=request.allow_replication_factor_change
+        )
+        for topic in request.topics:
+            answers = ReassignableTopicResponse(name=topic.name)
+            response.responses.append(answers)
+            for partition in topic.partitions:
+                failure = outcomes[TopicPartition(topic.name, partition.partition_index)]
+                answers.partitions.append(
+                    ReassignablePartitionResponse(
+                        partition_index=partition.partition_index,
+                        error_code=failure.code if failure is not None else ErrorCode.NONE,
+                        error_message=failure.message if failure is not None else None,
+                    )
+                )
+        return response
+
+    def _changes_factor(self, tp: TopicPartition, target: tuple[int, ...] | None) -> bool:
+        """While a partition moves, it has the replicas of both ends: the number that it is to have counts."""
+        known = self._context.controller.machine.context.assignment(tp).target
+        return target is not None and bool(known) and len(known) != len(target)
+
+    async def list_reassignments(self, call: Call, request: ListPartitionReassignmentsRequest) -> ApiMessage:
+        self._context.require_cluster(call, AclOperation.DESCRIBE)
+        partitions: list[TopicPartition] | None = None
+        if request.topics is not None:
+            partitions = [TopicPartition(t.name, p) for t in request.topics for p in t.partition_indexes]
+        ongoing = await self._context.controller.list_reassignments(partitions)
+        topics: dict[str, OngoingTopicReassignment] = {}
+        for tp, assignment in ongoing.items():
+            topics.setdefault(tp.topic, OngoingTopicReassignment(name=tp.topic)).partitions.append(
+                OngoingPartitionReassignment(
+                    partition_index=tp.partition,
+                    replicas=list(assignment.replicas),
+                    adding_replicas=list(assignment.adding),
+                    removing_replicas=list(assignment.removing),
+                )
+            )
+        return ListPartitionReassignmentsResponse(error_message=None, topics=list(topics.values()))
+
+    async def update_features(self, call: Call, request: UpdateFeaturesRequest) -> ApiMessage:
+        self._context.require_cluster(call, AclOperation.ALTER)
+        outcomes = await self._context.controller.update_features([each.feature for each in request.feature_updates])
+        if call.api_version >= 2 and outcomes:
+            # These versions have no place for the single features: without an error here, a client takes it for done.
+            failure = next(iter(outcomes.values()))
+            message = f"The update failed for all features since the following feature had an error: {failure.message}"
+            return UpdateFeaturesResponse(error_code=failure.code, error_message=message)
+        return UpdateFeaturesResponse(
+            error_message=None,
+            results=[
+                UpdatableFeatureResult(feature=name, error_code=failure.code, error_message=failure.message)
+                for name, failure in outcomes.items()
+            ],
+        )
+
+    # -- for brokers --------------------------------------------------------------------------------------------------
+
+    async def alter_partition(self, call: Call, request: AlterPartitionRequest) -> ApiMessage:
+        self._context.require_cluster(call, AclOperation.CLUSTER_ACTION)
+        proposals: dict[tuple[TopicId | str, int], ProposedIsr] = {}
+        for topic in request.topics:
+            for data in topic.partitions:
+                members = data.new_isr_with_epochs
+                proposals[TopicId(topic.topic_id), data.partition_index] = ProposedIsr(
+                    leader_epoch=data.leader_epoch,
+                    isr=tuple(m.broker_id for m in members) if members else tuple(data.new_isr),
+                    partition_epoch=data.partition_epoch,
+                    recovery=_recovery_state(data.leader_recovery_state),
+                    isr_epochs=tuple(m.broker_epoch for m in members) if members else None,
+                )
+        reply = await self._context.controller.alter_partition(
+            broker_id=request.broker_id,
+            broker_epoch=request.broker_epoch,
+            partitions=proposals,
+            version=call.api_version,
+        )
+        return _alter_partition_response(reply)
+
+    async def controlled_shutdown(self, call: Call, request: ControlledShutdownRequest) -> ApiMessage:
+        self._context.require_cluster(call, AclOperation.CLUSTER_ACTION)
+        remaining = await self._context.controller.controlled_shutdown(
+            broker_id=request.broker_id, broker_epoch=request.broker_epoch
+        )
+        return ControlledShutdownResponse(
+            remaining_partitions=[
+                RemainingPartition(topic_name=tp.topic, partition_index=tp.partition) for tp in remaining
+            ]
+        )
+
+    async def allocate_producer_ids(self, call: Call, request: AllocateProducerIdsRequest) -> ApiMessage:
+        self._context.require_cluster(call, AclOperation.CLUSTER_ACTION)
+        block = await self._context.controller.allocate_producer_ids(
+            broker_id=request.broker_id, broker_epoch=request.broker_epoch
+        )
+        return AllocateProducerIdsResponse(producer_id_start=block.first, producer_id_len=block.size)
+
+
+def _recovery_state(number: int) -> LeaderRecoveryState:
+    try:
+        return LeaderRecoveryState(number)
+    except ValueError:
+        raise Refused(ErrorCode.INVALID_REQUEST, f"there is no leader recovery state {number}") from None
+
+
+def _alter_partition_response(reply: AlterPartitionReply) -> AlterPartitionResponse:
+    topics: dict[TopicId | str, ResponseTopicData] = {}
+    for (topic_id, index), outcome in reply.partitions.items():
+        assert isinstance(topic_id, bytes)
+        topic = topics.setdefault(topic_id, ResponseTopicData(topic_id=topic_id))
+        data = ResponsePartitionData(partition_index=index)
+        topic.partitions.append(data)
+        if isinstance(outcome, ErrorCode):
+            data.error_code = outcome
+            continue
+        data.leader_id = outcome.leader
+        data.leader_epoch = outcome.leader_epoch
+        data.isr = list(outcome.isr)
+        data.leader_recovery_state = outcome.recovery
+        data.partition_epoch = outcome.partition_epoch
+    return AlterPartitionResponse(error_code=reply.error, topics=list(topics.values()))
+
+
+def _refuse(response_class: Callable[..., ApiMessage], *, has_message: bool) -> Callable[..., ApiMessage]:
+    """All of these have an error code for the whole, and most have room for words."""
+
+    def refuse(request: ApiMessage, code: ErrorCode, message: str | None) -> ApiMessage:
+        return (
+            response_class(error_code=code, error_message=message) if has_message else response_class(error_code=code)
+        )
+
+    return refuse
+
+
+def refuse_election(request: ElectLeadersRequest, code: ErrorCode, message: str | None) -> ElectLeadersResponse:
+    """Told for each partition too: v0 has no room for an error of the whole."""
+    return ElectLeadersResponse(
+        error_code=code,
+        replica_election_results=[
+            ReplicaElectionResult(
+                topic=topic.topic,
+                partition_result=[
+                    PartitionResult(partition_id=partition, error_code=code, error_message=message)
+                    for partition in topic.partitions
+                ],
+            )
+            for topic in request.topic_partitions or ()
+        ],
+    )
+
+
+def _refuse_alter_reassignments(
+    request: AlterPartitionReassignmentsRequest, code: ErrorCode, message: str | None
+) -> ApiMessage:
+    """For the whole and for each partition, as Kafka does."""
+    return AlterPartitionReassignmentsResponse(
+        error_code=code,
+        error_message=message,
+        responses=[
+            ReassignableTopicResponse(
+                name=topic.name,
+                partitions=[
+                    ReassignablePartitionResponse(
+                        partition_index=partition.partition_index, error_code=code, error_message=message
+                    )
+                    for partition in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ],
+    )
+
+
+def handlers(context: BrokerContext) -> list[ApiHandler]:
+    api = ClusterApi(context)
+    return [
+        ApiHandler(api_named("ElectLeaders"), api.elect_leaders, refuse_election),
+        ApiHandler(
+            api_named("AlterPartitionReassignments"),
+            api.alter_reassignments,
+            _refuse_alter_reassignments,
+        ),
+        ApiHandler(
+            api_named("ListPartitionReassignments"),
+            api.list_reassignments,
+            _refuse(ListPartitionReassignmentsResponse, has_message=True),
+        ),
+        ApiHandler(api_named("UpdateFeatures"), api.update_features, _refuse(UpdateFeaturesResponse, has_message=True)),
+        ApiHandler(
+            api_named("AlterPartition"), api.alter_partition, _refuse(AlterPartitionResponse, has_message=False)
+        ),
+        ApiHandler(
+            api_named("ControlledShutdown"),
+            api.controlled_shutdown,
+            _refuse(ControlledShutdownResponse, has_message=False),
+        ),
+        ApiHandler(
+            api_named("AllocateProducerIds"),
+            api.allocate_producer_ids,
+            _refuse(AllocateProducerIdsResponse, has_message=False),
+        ),
+    ]

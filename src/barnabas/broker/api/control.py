@@ -1,0 +1,155 @@
+"""What only a controller sends: LeaderAndIsr v0 to v7, StopReplica v0 to v4, UpdateMetadata v0 to v8, as Kafka 3.9 has them.
+
+KRaft controllers (v7, v8 with `is_kraft_controller`) have no place in a ZooKeeper cluster that is not being migrated: refused.
+"""
+
+from collections.abc import Iterator, Sequence
+
+from barnabas.base.errors import ErrorCode, Refused
+from barnabas.base.ids import ZERO_TOPIC_ID, BrokerId, ControllerEpoch, LeaderEpoch, TopicId, TopicPartition
+from barnabas.base.words import AclOperation
+from barnabas.broker.replication.control_requests import ControlRequests, PartitionOrder, StopOrder
+from barnabas.broker.replication.state import PartitionLeadership
+from barnabas.broker.server.call import Call
+from barnabas.broker.server.context import BrokerContext
+from barnabas.broker.server.pipeline import ApiHandler, HandlerResult
+from barnabas.wire.messages.base import ApiMessage
+from barnabas.wire.messages.leader_and_isr import (
+    LeaderAndIsrPartitionError,
+    LeaderAndIsrPartitionState,
+    LeaderAndIsrRequest,
+    LeaderAndIsrResponse,
+    LeaderAndIsrTopicError,
+)
+from barnabas.wire.messages.stop_replica import StopReplicaPartitionError, StopReplicaRequest, StopReplicaResponse
+from barnabas.wire.messages.update_metadata import UpdateMetadataRequest, UpdateMetadataResponse
+from barnabas.wire.versions import api_named
+
+
+class ControlApi:
+    def __init__(self, context: BrokerContext, control: ControlRequests) -> None:
+        self._context = context
+        self._control = control
+
+    async def leader_and_isr(self, call: Call, request: LeaderAndIsrRequest) -> ApiMessage:
+        self._check(call, request.is_kraft_controller)
+        error, errors = await self._control.leader_and_isr(
+            _orders(request), controller_epoch=request.controller_epoch, broker_epoch=request.broker_epoch
+        )
+        response = LeaderAndIsrResponse(error_code=error)
+        if call.api_version < 5:
+            response.partition_errors = [
+                LeaderAndIsrPartitionError(topic_name=tp.topic, partition_index=tp.partition, error_code=code)
+                for tp, code in errors.items()
+            ]
+            return response
+        for topic in request.topic_states:
+            answers = LeaderAndIsrTopicError(topic_id=topic.topic_id)
+            response.topics.append(answers)
+            for state in topic.partition_states:
+                code = errors.get(TopicPartition(topic.topic_name, state.partition_index))
+                if code is not None:
+                    answers.partition_errors.append(
+                        LeaderAndIsrPartitionError(partition_index=state.partition_index, error_code=code)
+                    )
+        return response
+
+    async def stop_replica(self, call: Call, request: StopReplicaRequest) -> ApiMessage:
+        self._check(call, request.is_kraft_controller)
+        error, errors = await self._control.stop_replicas(
+            _stop_orders(request), controller_epoch=request.controller_epoch, broker_epoch=request.broker_epoch
+        )
+        return StopReplicaResponse(
+            error_code=error,
+            partition_errors=[
+                StopReplicaPartitionError(topic_name=tp.topic, partition_index=tp.partition, error_code=code)
+                for tp, code in errors.items()
+            ],
+        )
+
+    def update_metadata(self, call: Call, request: UpdateMetadataRequest) -> HandlerResult:
+        self._check(call, request.is_kraft_controller)
+        error = self._control.check_epochs(controller_epoch=request.controller_epoch, broker_epoch=request.broker_epoch)
+        if error is ErrorCode.NONE:
+            change = self._context.metadata.update(request)
+            self._control.stop_strays(_elsewhere(request, self._context.broker_id))
+            if change.brokers_changed:
+                self._control.leaders_changed_liveness()
+        return UpdateMetadataResponse(error_code=error)
+
+    def _check(self, call: Call, is_kraft_controller: bool) -> None:
+        self._context.require_cluster(call, AclOperation.CLUSTER_ACTION)
+        if is_kraft_controller:
+            raise Refused(ErrorCode.INVALID_REQUEST, "a KRaft controller cannot rule a ZooKeeper-mode broker")
+
+
+def _elsewhere(
+    request: UpdateMetadataRequest, broker_id: BrokerId
+) -> Iterator[tuple[TopicPartition, bytes, int, Sequence[int]]]:
+    """Partitions that a broker has no replica of."""
+    for topic in request.topic_states:
+        for state in topic.partition_states:
+            if broker_id not in state.replicas:
+                tp = TopicPartition(topic.topic_name, state.partition_index)
+                yield tp, topic.topic_id, state.leader_epoch, state.replicas
+
+
+def _orders(request: LeaderAndIsrRequest) -> Iterator[PartitionOrder]:
+    for topic in request.topic_states:
+        for state in topic.partition_states:
+            tp = TopicPartition(topic.topic_name, state.partition_index)
+            yield PartitionOrder(tp, TopicId(topic.topic_id), _state(state))
+    for state in request.ungrouped_partition_states:
+        yield PartitionOrder(TopicPartition(state.topic_name, state.partition_index), ZERO_TOPIC_ID, _state(state))
+
+
+def _state(state: LeaderAndIsrPartitionState) -> PartitionLeadership:
+    return PartitionLeadership(
+        leader=BrokerId(state.leader),
+        leader_epoch=LeaderEpoch(state.leader_epoch),
+        isr=_brokers(state.isr),
+        partition_epoch=state.partition_epoch,
+        replicas=_brokers(state.replicas),
+        controller_epoch=ControllerEpoch(state.controller_epoch),
+        adding_replicas=_brokers(state.adding_replicas),
+        removing_replicas=_brokers(state.removing_replicas),
+        leader_recovery_state=state.leader_recovery_state,
+        is_new=state.is_new,
+    )
+
+
+def _brokers(ids: list[int]) -> tuple[BrokerId, ...]:
+    return tuple(map(BrokerId, ids))
+
+
+def _stop_orders(request: StopReplicaRequest) -> Iterator[StopOrder]:
+    for topic_state in request.topic_states:
+        for state in topic_state.partition_states:
+            tp = TopicPartition(topic_state.topic_name, state.partition_index)
+            yield StopOrder(tp, state.leader_epoch, state.delete_partition)
+    for topic in request.topics:
+        for index in topic.partition_indexes:
+            yield StopOrder(TopicPartition(topic.name, index), -1, request.delete_partitions)
+    for old in request.ungrouped_partitions:
+        yield StopOrder(TopicPartition(old.topic_name, old.partition_index), -1, request.delete_partitions)
+
+
+def refuse_leader_and_isr(request: LeaderAndIsrRequest, code: ErrorCode, message: str | None) -> ApiMessage:
+    return LeaderAndIsrResponse(error_code=code)
+
+
+def refuse_stop_replica(request: StopReplicaRequest, code: ErrorCode, message: str | None) -> ApiMessage:
+    return StopReplicaResponse(error_code=code)
+
+
+def refuse_update_metadata(request: UpdateMetadataRequest, code: ErrorCode, message: str | None) -> ApiMessage:
+    return UpdateMetadataResponse(error_code=code)
+
+
+def handlers(context: BrokerContext, control: ControlRequests) -> list[ApiHandler]:
+    api = ControlApi(context, control)
+    return [
+        ApiHandler(api_named("LeaderAndIsr"), api.leader_and_isr, refuse_leader_and_isr),
+        ApiHandler(api_named("StopReplica"), api.stop_replica, refuse_stop_replica),
+        ApiHandler(api_named("UpdateMetadata"), api.update_metadata, refuse_update_metadata),
+    ]

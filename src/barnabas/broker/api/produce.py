@@ -1,0 +1,324 @@
+"""Produce, v3 to v13: acks 0, 1 and all, several topics and partitions, per-record errors (KIP-467), where the leader
+has moved (KIP-951), topic ids (v13, KIP-516).
+
+v0 to v2 carry message formats of before Kafka 0.11: advertised for the sake of older librdkafka (KAFKA-18659), refused.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+
+from barnabas.base.errors import ErrorCode, Malformed, Refused
+from barnabas.base.ids import TopicId, TopicPartition
+from barnabas.base.topics import is_internal
+from barnabas.base.words import AclOperation, AclResourceType
+from barnabas.broker.replication.appends import AppendEntry, AppendOutcome
+from barnabas.broker.replication.early_batches import nameless
+from barnabas.broker.security.quotas import Quota
+from barnabas.broker.server.call import Call
+from barnabas.broker.server.context import BrokerContext
+from barnabas.broker.server.leader_hint import MOVED, tell_leader
+from barnabas.broker.server.pipeline import ApiHandler, HandlerResult
+from barnabas.broker.server.schema_checks import SchemaChecks
+from barnabas.broker.storage.log import Log
+from barnabas.broker.storage.log_types import Origin
+from barnabas.broker.transactions.state import Identity
+from barnabas.broker.transactions.verification import Asked, Verifier
+from barnabas.wire.compression import Codec
+from barnabas.wire.messages.base import ApiMessage
+from barnabas.wire.messages.produce import (
+    BatchIndexAndErrorMessage,
+    LeaderIdAndEpoch,
+    NodeEndpoint,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+    TopicProduceResponse,
+)
+from barnabas.wire.record_batch import (
+    ATTRIBUTES_AT,
+    CODEC_MASK,
+    HEADER_SIZE,
+    MAGIC_AT,
+    MAGIC_V2,
+    TRANSACTIONAL_FLAG,
+    BatchHeader,
+    read_header,
+)
+from barnabas.wire.versions import PRODUCE, api_named
+
+#: A Produce that only waits for its replicas does not hold back the next one.
+OVERLAPS = frozenset({PRODUCE})
+#: A name: Python makes the annotations of an inner function again each time.
+Outcomes = list[AppendOutcome]
+#: KIP-110: consumers behind older producers may not know zstd.
+ZSTD_FROM_VERSION = 7
+#: KIP-516: topics by their ids.
+BY_ID_FROM_VERSION = 13
+#: A tool that calls itself so may write to the coordinators' topics, as in Kafka.
+ADMIN_CLIENT_ID = "__admin_client"
+
+
+class ProduceApi:
+    def __init__(self, context: BrokerContext, verifier: Verifier, schemas: SchemaChecks) -> None:
+        self._context = context
+        self._verifier = verifier
+        self._schemas = schemas
+
+    def handle(self, call: Call, request: ProduceRequest) -> HandlerResult:
+        try:
+            return self._handle(call, request)
+        except Refused as refusal:
+            if request.acks != 0:
+                raise
+            raise Malformed(f"acks=0 produce refused with {refusal.code.name}, and has no response to say so") from None
+
+    def _handle(self, call: Call, request: ProduceRequest) -> HandlerResult:
+        if request.acks not in (0, 1, -1):
+            raise Refused(ErrorCode.INVALID_REQUIRED_ACKS, f"acks={request.acks}; 0, 1 and -1 (all) are possible")
+        context = self._context
+        if request.transactional_id is not None and not context.allows(
+            call, AclOperation.WRITE, AclResourceType.TRANSACTIONAL_ID, request.transactional_id
+        ):
+            raise Refused(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+        response = ProduceResponse()
+        entries: list[AppendEntry] = []
+        answers: list[PartitionProduceResponse] = []
+        by_id = call.api_version >= BY_ID_FROM_VERSION
+        for topic_data in request.topic_data:
+            topic, error = self._resolve(call, topic_data)
+            topic_response = TopicProduceResponse(name=topic, topic_id=topic_data.topic_id)
+            response.responses.append(topic_response)
+            for data in topic_data.partition_data:
+                answer = PartitionProduceResponse(index=data.index, base_offset=-1)
+                topic_response.partition_responses.append(answer)
+                if error is not ErrorCode.NONE:
+                    answer.error_code = error
+                    if error is ErrorCode.UNKNOWN_TOPIC_ID and isinstance(data.records, memoryview):
+                        self._context.replicas.refused(nameless(topic_data.topic_id, data.index), data.records, error)
+                elif not isinstance(data.records, memoryview):
+                    answer.error_code = ErrorCode.INVALID_RECORD
+                    answer.error_message = "the request has no records for this partition"
+                elif (code := _not_of_version(data.records, call.api_version)) is not ErrorCode.NONE:
+                    answer.error_code = code
+                    answer.error_message = f"Produce v{call.api_version} may not carry such a batch"
+                elif request.transactional_id is None and _is_transactional(data.records):
+                    # Nobody could say whether this producer may write to that transaction, nor who coordinates it.
+                    raise Refused(
+                        ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+                        "records of a transaction need its transactional id",
+                    )
+                else:
+                    tp = TopicPartition(topic, data.index)
+                    entries.append(AppendEntry(tp, data.records, topic_id=topic_data.topic_id if by_id else None))
+                    answers.append(answer)
+
+        def done(outcomes: Outcomes) -> None:
+            for answer, outcome, entry in zip(answers, outcomes, entries, strict=True):
+                self._fill(call, response, answer, outcome, entry.tp)
+            self._answer(call, request, response)
+
+        if self._schemas.topics or request.transactional_id is not None:
+            unclear = self._unclear(entries)
+            if unclear or (request.transactional_id is not None and self._unverified(call, dict(enumerate(entries)))):
+                if request.acks == 0 and request.transactional_id is not None:
+                    raise Refused(ErrorCode.INVALID_REQUIRED_ACKS, "a transaction needs to know what was written")
+                # The frame is gone when this returns: the records wait in copies for what others say of them.
+                copies = [bytearray(entry.records) for entry in entries]
+                return self._append_later(call, request, response, entries, copies, answers, unclear)
+        self._append(call, request, entries, done)
+        return None
+
+    def _append(
+        self,
+        call: Call,
+        request: ProduceRequest,
+        entries: list[AppendEntry],
+        done: Callable[[Outcomes], None],
+    ) -> None:
+        wait = self._context.replicas.append(
+            entries,
+            required_acks=request.acks,
+            timeout_ms=request.timeout_ms,
+            origin=Origin.CLIENT,
+            on_done=done,
+        )
+        if wait is not None and not wait.completed:
+            call.waits_in = wait
+        call.overlaps = OVERLAPS
+
+    async def _append_later(
+        self,
+        call: Call,
+        request: ProduceRequest,
+        response: ProduceResponse,
+        entries: list[AppendEntry],
+        copies: list[bytearray],
+        answers: list[PartitionProduceResponse],
+        unclear: Sequence[int],
+    ) -> ApiMessage | None:
+        """Ask the schema registry, then the coordinator of a transaction; append what both confirmed."""
+        left = {index: entry._replace(records=copies[index]) for index, entry in enumerate(entries)}
+        refusals = await asyncio.gather(*(self._schemas.refusal(entries[index].tp, copies[index]) for index in unclear))
+        for index, refusal in zip(unclear, refusals, strict=True):
+            if refusal is not None:
+                outcome = self._context.replicas.refuse(left.pop(index), refusal)
+                self._fill(call, response, answers[index], outcome, entries[index].tp)
+        if request.transactional_id is not None:
+            await self._verify(call, request.transactional_id, left, answers)
+        appended: asyncio.Future[list[AppendOutcome]] = asyncio.get_running_loop().create_future()
+        self._append(call, request, list(left.values()), appended.set_result)
+        call.channel.resume()
+        for (index, entry), outcome in zip(left.items(), await appended, strict=True):
+            self._fill(call, response, answers[index], outcome, entry.tp)
+        if request.acks == 0:
+            self._answer(call, request, response)
+            return None
+        self._context.throttle(call, Quota.PRODUCE, call.request_bytes)
+        return response
+
+    def _unclear(self, entries: list[AppendEntry]) -> list[int]:
+        """Indexes of the entries with schemas that the registry must be asked about. Whoever does not lead need not ask."""
+        return [
+            index
+            for index, entry in enumerate(entries)
+            if not self._schemas.is_clear(entry.tp, entry.records)
+            and (partition := self._context.replicas.get(entry.tp)) is not None
+            and partition.is_leader
+        ]
+
+    # -- transactions (KIP-890) ---------------------------------------------------------------------------------------
+
+    def _unverified(self, call: Call, entries: Mapping[int, AppendEntry]) -> dict[int, tuple[Log, BatchHeader]]:
+        """The entries that would begin a transaction in their partition, and that its coordinator must verify, by index."""
+        found: dict[int, tuple[Log, BatchHeader]] = {}
+        asked = Asked.of_produce(call.api_version)
+        for index, entry in entries.items():
+            partition = self._context.replicas.get(entry.tp)
+            if partition is None or partition.log is None or len(entry.records) < HEADER_SIZE:
+                continue  # the append refuses it
+            try:
+                header = read_header(entry.records)
+            except Malformed:
+                continue  # the append says what is wrong with it
+            if self._verifier.must_ask(partition.log.producers, header, asked):
+                found[index] = (partition.log, header)
+        if len({header.producer_id for _, header in found.values()}) > 1:
+            raise Refused(
+                ErrorCode.INVALID_PRODUCER_ID_MAPPING, "Transactional records contained more than one producer ID"
+            )
+        return found
+
+    async def _verify(
+        self,
+        call: Call,
+        transactional_id: str,
+        left: dict[int, AppendEntry],
+        answers: list[PartitionProduceResponse],
+    ) -> None:
+        """Ask the coordinator about all that needs it. What it confirms gets its guard, the rest is answered and taken out."""
+        unverified = self._unverified(call, left)
+        if not unverified:
+            return
+        _, header = next(iter(unverified.values()))
+        verdicts = await self._verifier.verify(
+            transactional_id,
+            Identity(header.producer_id, header.producer_epoch),
+            [(log, header.base_sequence) for log, header in unverified.values()],
+            Asked.of_produce(call.api_version),
+        )
+        for index, verdict in zip(unverified, verdicts, strict=True):
+            if verdict.error is ErrorCode.NONE:
+                left[index] = left[index]._replace(guard=verdict.guard)
+            else:
+                refused = left.pop(index)
+                answers[index].error_code, answers[index].error_message = verdict.error, verdict.message
+                self._context.replicas.refused(refused.tp, refused.records, verdict.error)
+
+    def _resolve(self, call: Call, data: TopicProduceData) -> tuple[str, ErrorCode]:
+        """The topic's name, and what is wrong with it."""
+        name = data.name
+        if call.api_version >= BY_ID_FROM_VERSION:
+            found = self._context.metadata.topic_name(TopicId(data.topic_id))
+            if found is None:
+                return "", ErrorCode.UNKNOWN_TOPIC_ID
+            name = found
+        if not self._context.allows_topic(call, AclOperation.WRITE, name):
+            return name, ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        if is_internal(name) and call.client_id != ADMIN_CLIENT_ID:
+            # Coordinators alone write there. The next one to load the partition would take such records for its own.
+            return name, ErrorCode.INVALID_TOPIC_EXCEPTION
+        return name, ErrorCode.NONE
+
+    def _fill(
+        self,
+        call: Call,
+        response: ProduceResponse,
+        answer: PartitionProduceResponse,
+        outcome: AppendOutcome,
+        tp: TopicPartition,
+    ) -> None:
+        if outcome.error is ErrorCode.NONE:
+            answer.base_offset = outcome.base_offset
+            answer.log_append_time_ms = outcome.log_append_time_ms
+            answer.log_start_offset = outcome.log_start_offset
+            return
+        answer.error_code = outcome.error
+        answer.error_message = outcome.message
+        answer.log_start_offset = outcome.log_start_offset
+        for error in outcome.record_errors:
+            answer.record_errors.append(
+                BatchIndexAndErrorMessage(batch_index=error.batch_index, batch_index_error_message=error.message)
+            )
+        if call.api_version >= 10 and outcome.error in MOVED:
+            leader = tell_leader(self._context, call, tp, response.node_endpoints, NodeEndpoint)
+            if leader is not None:
+                answer.current_leader = LeaderIdAndEpoch(leader_id=leader.leader_id, leader_epoch=leader.leader_epoch)
+
+    def _answer(self, call: Call, request: ProduceRequest, response: ProduceResponse) -> None:
+        self._context.throttle(call, Quota.PRODUCE, call.request_bytes)
+        if request.acks != 0:
+            call.reply(response)
+            return
+        # acks=0 has no response that could carry an error: Kafka closes the connection, so that the client notices.
+        failed = [a.error_code for t in response.responses for a in t.partition_responses if a.error_code]
+        if failed:
+            call.channel.fail(f"acks=0 produce failed with {ErrorCode(failed[0]).name}, and has no response to say so")
+        call.reply_nothing()
+
+
+def _not_of_version(records: memoryview, version: int) -> ErrorCode:
+    """What a batch may not be in this version of the request; everything else about it is the append's to judge."""
+    if len(records) > MAGIC_AT and records[MAGIC_AT] < MAGIC_V2:
+        return ErrorCode.INVALID_RECORD
+    if (
+        version < ZSTD_FROM_VERSION
+        and len(records) >= HEADER_SIZE
+        and records[ATTRIBUTES_AT + 1] & CODEC_MASK == Codec.ZSTD
+    ):
+        return ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
+    return ErrorCode.NONE
+
+
+def _is_transactional(records: memoryview) -> bool:
+    return len(records) >= HEADER_SIZE and records[ATTRIBUTES_AT + 1] & TRANSACTIONAL_FLAG != 0
+
+
+def refuse(request: ProduceRequest, code: ErrorCode, message: str | None) -> ApiMessage:
+    return ProduceResponse(
+        responses=[
+            TopicProduceResponse(
+                name=topic.name,
+                topic_id=topic.topic_id,
+                partition_responses=[
+                    PartitionProduceResponse(index=data.index, error_code=code, base_offset=-1, error_message=message)
+                    for data in topic.partition_data
+                ],
+            )
+            for topic in request.topic_data
+        ]
+    )
+
+
+def handlers(api: ProduceApi) -> list[ApiHandler]:
+    return [ApiHandler(api_named("Produce"), api.handle, refuse, min_version=3)]

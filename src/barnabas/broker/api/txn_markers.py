@@ -1,0 +1,196 @@
+"""WriteTxnMarkers, v1 and v2 (KIP-890): a coordinator has decided; the leaders of the transaction's partitions write it down.
+
+Also for `barnabas transactions abort`, which may do so with ALTER on the cluster. A marker is answered when all replicas
+have it. In `__consumer_offsets` it makes offsets valid or void: the group coordinator hears of it in the order of the log.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Protocol
+
+from barnabas.base.errors import ErrorCode
+from barnabas.base.ids import TopicPartition
+from barnabas.base.topics import GROUP_METADATA_TOPIC
+from barnabas.base.words import AclOperation, AclResourceType
+from barnabas.broker.replication.appends import AppendEntry, AppendOutcome
+from barnabas.broker.security.authorizer import CLUSTER_NAME
+from barnabas.broker.server.call import Call
+from barnabas.broker.server.context import BrokerContext
+from barnabas.broker.server.pipeline import ApiHandler, HandlerResult
+from barnabas.broker.storage.log import Log
+from barnabas.broker.storage.log_types import Origin
+from barnabas.broker.transactions.state import ENDS_WITH_BUMP
+from barnabas.wire.messages.base import ApiMessage
+from barnabas.wire.messages.write_txn_markers import (
+    WritableTxnMarker,
+    WritableTxnMarkerPartitionResult,
+    WritableTxnMarkerResult,
+    WritableTxnMarkerTopicResult,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
+)
+from barnabas.wire.records import end_txn_marker
+from barnabas.wire.versions import api_named
+
+
+class OffsetsMarked(Protocol):
+    """What the group coordinator hears: `GroupCoordinator.txn_completed`."""
+
+    def __call__(
+        self, partition: int, producer_id: int, producer_epoch: int, *, committed: bool, offset: int
+    ) -> None: ...
+
+
+_Entry = tuple[WritableTxnMarker, TopicPartition]
+
+
+class TxnMarkersApi:
+    def __init__(self, context: BrokerContext, offsets_marked: OffsetsMarked) -> None:
+        self._context = context
+        self._offsets_marked = offsets_marked
+
+    def handle(self, call: Call, request: WriteTxnMarkersRequest) -> HandlerResult:
+        if not self._context.allows(call, AclOperation.ALTER, AclResourceType.CLUSTER, CLUSTER_NAME):
+            self._context.require_cluster(call, AclOperation.CLUSTER_ACTION)
+        self._write(request, call.reply)
+        return None
+
+    async def write_here(self, request: WriteTxnMarkersRequest) -> WriteTxnMarkersResponse:
+        """For the coordinator on this broker: no connection is needed."""
+        done: asyncio.Future[WriteTxnMarkersResponse] = asyncio.get_running_loop().create_future()
+
+        def answer(response: WriteTxnMarkersResponse) -> None:
+            if not done.done():
+                done.set_result(response)
+
+        self._write(request, answer)
+        return await done
+
+    def _write(self, request: WriteTxnMarkersRequest, reply: Callable[[WriteTxnMarkersResponse], None]) -> None:
+        response = WriteTxnMarkersResponse()
+        answers: dict[int, WritableTxnMarkerPartitionResult] = {}
+        entries: list[_Entry] = []
+        for marker in request.markers:
+            result = WritableTxnMarkerResult(producer_id=marker.producer_id)
+            response.markers.append(result)
+            for topic in marker.topics:
+                topic_result = WritableTxnMarkerTopicResult(name=topic.name)
+                result.topics.append(topic_result)
+                for number in topic.partition_indexes:
+                    partition = TopicPartition(topic.name, number)
+                    answer = WritableTxnMarkerPartitionResult(
+                        partition_index=number, error_code=self._refusal(marker, partition)
+                    )
+                    topic_result.partitions.append(answer)
+                    if answer.error_code == ErrorCode.NONE:
+                        answers[len(entries)] = answer
+                        entries.append((marker, partition))
+        if not entries:
+            reply(response)
+            return
+        left = len(entries)
+
+        def done(indexes: list[int], outcomes: list[AppendOutcome]) -> None:
+            nonlocal left
+            for index, outcome in zip(indexes, outcomes, strict=True):
+                answers[index].error_code = outcome.error
+            left -= len(indexes)
+            if left == 0:
+                reply(response)
+
+        self._append_all(entries, done)
+
+    def _refusal(self, marker: WritableTxnMarker, partition: TopicPartition) -> ErrorCode:
+        replica = self._context.replicas.get(partition)
+        if replica is None or replica.log is None:
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        if replica.log.config.barnabas_link_name:
+            # It became a mirror with the transaction open. Its source has ended it there, and that end comes by the link.
+            return ErrorCode.POLICY_VIOLATION
+        entry = replica.log.producers.entry(marker.producer_id)
+        if (
+            marker.transaction_version >= ENDS_WITH_BUMP
+            and entry is not None
+            and entry.txn_first_offset is not None
+            and marker.producer_epoch <= entry.producer_epoch
+        ):
+            # The end of a transaction has a higher epoch than its records: this one is the end of an earlier one.
+            return ErrorCode.INVALID_PRODUCER_EPOCH
+        return ErrorCode.NONE
+
+    def _append_all(self, entries: list[_Entry], done: Callable[[list[int], list[AppendOutcome]], None]) -> None:
+        plain = [index for index, (_, partition) in enumerate(entries) if partition.topic != GROUP_METADATA_TOPIC]
+        if plain:
+            self._append([entries[index] for index in plain], lambda outcomes: done(plain, outcomes))
+        for index, (marker, partition) in enumerate(entries):
+            if partition.topic == GROUP_METADATA_TOPIC:
+                self._append_to_offsets(
+                    marker,
+                    partition,
+                    lambda outcomes, index=index: done([index], outcomes),  # type: ignore[misc]
+                )
+
+    def _append(self, entries: list[_Entry], done: Callable[[list[AppendOutcome]], None]) -> None:
+        now_ms = self._context.clock.now_ms()
+        self._context.replicas.append(
+            [AppendEntry(partition, _batch(marker, now_ms)) for marker, partition in entries],
+            required_acks=-1,
+            timeout_ms=self._context.config.request_timeout_ms,
+            origin=Origin.COORDINATOR,
+            on_done=done,
+        )
+
+    def _append_to_offsets(
+        self, marker: WritableTxnMarker, partition: TopicPartition, done: Callable[[list[AppendOutcome]], None]
+    ) -> None:
+        replica = self._context.replicas.get(partition)
+        assert replica is not None  # `_refusal` has seen to it, and nothing was waited for since
+        log: Log = replica.local_log
+        offset = log.log_end_offset
+        self._append([(marker, partition)], done)
+        if log.log_end_offset > offset:
+            # Now, not when it is committed: the machine sees its log in order, as a new leader will when it loads it.
+            self._offsets_marked(
+                partition.partition,
+                marker.producer_id,
+                marker.producer_epoch,
+                committed=marker.transaction_result,
+                offset=offset,
+            )
+
+
+def _batch(marker: WritableTxnMarker, now_ms: int) -> bytearray:
+    return bytearray(
+        end_txn_marker(
+            commit=marker.transaction_result,
+            coordinator_epoch=marker.coordinator_epoch,
+            producer_id=marker.producer_id,
+            producer_epoch=marker.producer_epoch,
+            timestamp=now_ms,
+        )
+    )
+
+
+def refuse(request: WriteTxnMarkersRequest, code: ErrorCode, message: str | None) -> ApiMessage:
+    return WriteTxnMarkersResponse(
+        markers=[
+            WritableTxnMarkerResult(
+                producer_id=marker.producer_id,
+                topics=[
+                    WritableTxnMarkerTopicResult(
+                        name=topic.name,
+                        partitions=[
+                            WritableTxnMarkerPartitionResult(partition_index=number, error_code=code)
+                            for number in topic.partition_indexes
+                        ],
+                    )
+                    for topic in marker.topics
+                ],
+            )
+            for marker in request.markers
+        ]
+    )
+
+
+def handlers(api: TxnMarkersApi) -> list[ApiHandler]:
+    return [ApiHandler(api_named("WriteTxnMarkers"), api.handle, refuse)]

@@ -1,0 +1,585 @@
+"""One broker: the composition root, the only module that knows everyone.
+
+`Broker.run` is its life: take the ports, find the cluster, open the logs, register, serve, and, when told to stop, hand
+leadership over, flush, mark the shutdown as clean. Every task has the broker's task group as its parent; one that fails
+ends the broker, before it can write nonsense.
+"""
+
+import asyncio
+import errno
+import logging
+from collections.abc import Callable, Coroutine, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from barnabas.base.chance import random_uuid
+from barnabas.base.clock import Clock
+from barnabas.base.config.broker import BrokerConfig
+from barnabas.base.config.dynamic import DynamicConfig
+from barnabas.base.config.log_config import LogConfig
+from barnabas.base.config.usage import broker_notices, volatile_log_dirs
+from barnabas.base.errors import BrokenInvariant
+from barnabas.base.ids import TopicPartition, format_uuid
+from barnabas.base.metrics.registry import Registry
+from barnabas.broker.api.produce import ProduceApi
+from barnabas.broker.parts import coordinators, gauges
+from barnabas.broker.parts import links as link_parts
+from barnabas.broker.parts.controller import make_controller
+from barnabas.broker.parts.entity_settings import EntitySettings
+from barnabas.broker.parts.groups import GroupParts
+from barnabas.broker.parts.handlers import build_handlers
+from barnabas.broker.parts.health import Health, Phase
+from barnabas.broker.parts.identity import find_broker_id
+from barnabas.broker.parts.links import LinkParts
+from barnabas.broker.parts.membership import MembershipParts
+from barnabas.broker.parts.replication import ReplicationParts
+from barnabas.broker.parts.security import SecurityParts
+from barnabas.broker.parts.serving import ServingParts
+from barnabas.broker.parts.starting import StoppedEarly, unless_stopped
+from barnabas.broker.parts.storage import StorageParts
+from barnabas.broker.parts.transactions import TransactionParts
+from barnabas.broker.replication.fetch_session_cache import FetchSessionCache
+from barnabas.broker.runtime.faults import Faults
+from barnabas.broker.runtime.threads import LoopThreads, ThreadPool
+from barnabas.broker.server.audit import AuditLog
+from barnabas.broker.server.context import BrokerContext
+from barnabas.broker.server.coordinator_log import leadership_listener
+from barnabas.broker.server.fault_injection import ControlSocket, FaultyDisk, wrap_handlers
+from barnabas.broker.server.metrics_http import MetricsServer, add_gc_gauges, watch_loop_lag
+from barnabas.broker.server.platform import Platform
+from barnabas.broker.server.schema_checks import SchemaChecks
+from barnabas.broker.server.settings import (
+    session_config,
+)
+from barnabas.broker.server.zookeeper_gate import ZooKeeperGate
+from barnabas.broker.zookeeper_client.config_store import ConfigStore
+from barnabas.broker.zookeeper_client.deleted_topics import DeletedTopics
+from barnabas.broker.zookeeper_client.log_dir_failure import report_log_dir_failure
+from barnabas.broker.zookeeper_client.metadata_cache import MetadataChange
+from barnabas.broker.zookeeper_client.registration import (
+    create_or_get_cluster_id,
+    create_top_level_paths,
+)
+from barnabas.broker.zookeeper_client.session import ZooKeeperSession
+
+if TYPE_CHECKING:
+    from barnabas.broker.parts.tiered import TieredParts
+    from barnabas.broker.parts.tracing import OtelParts
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+#: `min.incremental.fetch.session.eviction.ms`, which Kafka does not let anybody set either.
+FETCH_SESSION_EVICTION_MS = 120_000
+
+
+class Broker:
+    """Owner: the event loop that runs it."""
+
+    def __init__(
+        self,
+        properties: Mapping[str, str],
+        *,
+        control_path: str | None = None,
+        platform: Platform | None = None,
+    ) -> None:
+        """`control_path`: a Unix socket through which a test asks for faults; without it there are none.
+        `platform`: the machine; this one where none is given.
+        """
+        self.dynamic = DynamicConfig(properties)
+        self._control_path = control_path
+        self._faults = Faults() if control_path is not None else None
+        self._platform = platform or Platform()
+        if self._faults is not None:
+            self._platform.clock = self._faults.clock
+            self._platform.disk = FaultyDisk(self._faults)
+        self._clock: Clock = self._platform.clock
+        self._stop = asyncio.Event()
+        self._fatal: BaseException | None = None
+        self._tasks: asyncio.TaskGroup | None = None
+        self._running: set[asyncio.Task[None]] = set()
+        self.registry = Registry()
+        self.health = Health(self._clock, self.registry)
+        self.metrics_server = MetricsServer(
+            self.registry,
+            {b"/health": self.health.live, b"/ready": self.health.ready, b"/in-sync": self.health.in_sync},
+        )
+        self._are_logs_open = False
+        self._otel: OtelParts | None = None
+        self._tier: TieredParts | None = None
+        #: Set when the broker serves: listener name -> port.
+        self.ports: dict[str, int] = {}
+
+    @property
+    def config(self) -> BrokerConfig:
+        return self.dynamic.broker
+
+    # -- life ---------------------------------------------------------------------------------------------------------
+
+    async def run(self, on_ready: Callable[["Broker"], None] = lambda broker: None) -> None:
+        """Until `stop` is called. Raises what ended it, if it was not that."""
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(self.callback_failed)
+        for line in [*broker_notices(self.dynamic.static), *volatile_log_dirs(self.config.log_dirs)]:
+            log.warning("%s", line)
+        pool = ThreadPool(self.config.background_threads, name="file-work")
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                self._tasks = tasks
+                self._loop, self._pool, self._threads = loop, pool, LoopThreads(loop, pool)
+                try:
+                    await self._start()
+                except StoppedEarly:
+                    await self._give_up_start()
+                else:
+                    self.health.enter(Phase.RUNNING)
+                    on_ready(self)
+                    await self._stop.wait()
+                    await self._shut_down()
+        finally:
+            pool.shutdown(wait=True)
+        if self._fatal is not None:
+            raise self._fatal
+
+    def stop(self) -> None:
+        """Begin a clean stop. Twice does no harm."""
+        self._stop.set()
+
+    def fail(self, error: BaseException) -> None:
+        """Something is broken that cannot be worked around: stop, and say why."""
+        if self._fatal is None:
+            log.critical("stopping because of %s: %s", type(error).__name__, error)
+            self._fatal = self.health.fatal = error
+        self._stop.set()
+
+    def callback_failed(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """The loop's exception handler: timers and connections have no parent task that would get the error."""
+        loop.default_exception_handler(context)
+        error = context.get("exception")
+        if isinstance(error, BrokenInvariant):
+            self.fail(error)
+
+    def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> "asyncio.Task[None]":
+        assert self._tasks is not None
+        task = self._tasks.create_task(work, name=name)
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+        return task
+
+    async def _start(self) -> None:
+        config = self.config
+        self._bind_listeners()
+        if config.barnabas_metrics_port >= 0:
+            await self.metrics_server.start(config.barnabas_metrics_host, config.barnabas_metrics_port)
+        self.session = ZooKeeperSession(session_config(config), self._platform.zookeeper)
+        self.health.watch(session=self.session)
+        self.pipeline.zookeeper = ZooKeeperGate(
+            self.session, self._loop, self._clock, on_closed=self.pipeline.close, refuse=self.pipeline.refuse
+        )
+        await self._unless_stopped(self._find_cluster())
+        self.health.enter(Phase.RECOVERY)
+        self.settings = EntitySettings(
+            ConfigStore(self.session, self._clock),
+            self.dynamic,
+            self.broker_id,
+            quotas=self.quotas,
+            security=self.security,
+        )
+        self.schemas = SchemaChecks(lambda: self.config, self._clock, on_thread=self._on_thread, spawn=self._spawn)
+        self.dynamic.subscribe_topics(self.schemas.topic_settings_changed)
+        self.dynamic.subscribe(self.schemas.settings_changed)
+        await self._unless_stopped(self.security.start(self.session))
+        await self._open_logs()
+        self._assemble()
+        await self._unless_stopped(self._count_internal_topics())
+        await self._serve()
+
+    async def _find_cluster(self) -> None:
+        await self.session.start()
+        await self.session.outlive(self._look_around)
+
+    async def _look_around(self) -> None:
+        await create_top_level_paths(self.session)
+        self.cluster_id = await create_or_get_cluster_id(self.session, lambda: format_uuid(random_uuid()))
+        self.broker_id = await find_broker_id(self.config, self.session, self._platform.disk)
+
+    async def _count_internal_topics(self) -> None:
+        topics = [self.groups.coordinator.topic, self.transactions.coordinator.topic]
+        if self._tier is not None:
+            topics.append(self._tier.metadata.topic)
+        await asyncio.gather(*(each.look() for each in topics))
+
+    async def _unless_stopped(self, work: Coroutine[Any, Any, object]) -> None:
+        assert self._tasks is not None
+        await unless_stopped(self._stop, self._tasks, work)
+
+    def _bind_listeners(self) -> None:
+        self.serving = ServingParts(
+            self.config,
+            self._platform,
+            self.registry,
+            self._loop,
+            self._pool,
+            on_bug=self.fail,
+            on_thread=self._on_thread,
+            spawn=self._spawn,
+        )
+        self.pipeline, self.server, self.quotas = self.serving.pipeline, self.serving.server, self.serving.quotas
+        self.security = SecurityParts(self.dynamic, self._clock, now_s=self._loop.time, spawn=self._spawn)
+        self.ports.update(self.security.bind(self.server))
+
+    async def _open_logs(self) -> None:
+        storage = StorageParts(
+            self.dynamic, self._platform, self._loop, self._threads, on_dir_failed=self._log_dir_failed
+        )
+        await storage.open(
+            self.broker_id,
+            self.cluster_id,
+            load_settings=lambda: self.session.outlive(self.settings.start),
+            pool=self._pool,
+            registry=self.registry,
+        )
+        self.logs, self.cleaner = storage.logs, storage.cleaner
+        self.dynamic.subscribe(storage.settings_changed)
+        self._are_logs_open = True
+
+    def _log_dir_failed(self, directory: str, gone: list[TopicPartition]) -> None:
+        self.replication.failed_dirs.failed(directory, gone)
+
+    # -- the parts ----------------------------------------------------------------------------------------------------
+
+    def _assemble(self) -> None:
+        """In the order of who needs whom: the cluster, the replicas, the coordinators, the handlers."""
+        config = self.config
+        if config.barnabas_otel_endpoint is not None:
+            self._start_tracing(config)
+        self._assemble_membership()
+        self._assemble_replication()
+        self.controller = make_controller(
+            self.broker_id,
+            self.dynamic,
+            self.session,
+            self.registrar,
+            self.metadata,
+            self.broker_connections,
+            self._clock,
+        )
+        self.context = self._make_context(config)
+        self._open_audit_log(config)
+        self._assemble_coordinators()
+        self._assemble_links()
+        if config.remote_log_storage_system_enable:
+            self._assemble_tier()
+        self.dynamic.subscribe_topics(self._topic_settings_changed)
+        self.dynamic.subscribe(self._settings_changed)
+        self._settings_changed(config, config)  # these parts were made before ZooKeeper was asked
+        self.pipeline.handlers.update(
+            build_handlers(
+                self.context,
+                self.features,
+                control_requests=self.replication.control,
+                settings=self.settings,
+                security=self.security,
+                groups=self.groups,
+                transactions=self.transactions,
+                schemas=self.schemas,
+                links=self.mirrors,
+                make_produce=ProduceApi if self._otel is None else self._otel.make_produce,
+            )
+        )
+        self.health.watch(logs=self.logs, replicas=self.replicas, cluster=(self.broker_id, self.metadata))
+        self._add_gauges()
+        if config.barnabas_inside_enable:
+            self._show_inside()
+
+    def _start_tracing(self, config: BrokerConfig) -> None:
+        from barnabas.broker.parts.tracing import OtelParts  # only where somebody wants traces
+
+        self._otel = OtelParts(config, cluster_id=self.cluster_id, broker_id=self.broker_id, clock=self._clock)
+        self.pipeline.traces = (*self.pipeline.traces, self._otel.tracing.sent)
+        # The loop's own time stands still within a turn: too coarse for spans.
+        self.pipeline.now_s = self._clock.monotonic_s
+
+    def _show_inside(self) -> None:
+        from barnabas.broker.server.inside.routes import InsideRoutes  # only where somebody wants to look
+
+        routes = InsideRoutes(
+            self.context,
+            self.session,
+            self.server,
+            self.pipeline,
+            disk=self._platform.disk,
+            timers=self._loop,
+            on_thread=self._on_thread,
+        )
+        self.metrics_server.views = routes.views
+
+    def _add_gauges(self) -> None:
+        gauges.add_controller_gauges(self.registry, self.controller)
+        gauges.add_replication_gauges(self.registry, self.replicas, self.replication.fetchers)
+        gauges.add_log_gauges(self.registry, self.logs, self._platform.disk)
+        gauges.add_zookeeper_gauges(self.registry, self.session)
+        gauges.add_offset_gauges(self.registry, lambda: self.groups.coordinator.machines)
+        gauges.add_link_gauges(self.registry, lambda: self.mirrors.manager.links)
+
+    def _assemble_membership(self) -> None:
+        self.membership = MembershipParts(
+            self.broker_id,
+            self.dynamic,
+            self.session,
+            self._platform,
+            self.logs,
+            ports=self.ports,
+            open_connection=self.security.inter_broker.open,
+            faults=self._faults,
+            stop=self._stop,
+            on_thread=self._on_thread,
+        )
+        self.metadata, self.broker_connections = self.membership.metadata, self.membership.connections
+        self.features, self.registrar = self.membership.features, self.membership.registrar
+        self.controller_client = self.membership.controller_client
+        self.metadata.subscribe(self._metadata_changed)
+
+    def _assemble_replication(self) -> None:
+        assert self._tasks is not None
+
+        def report_failed_dir(directory: str) -> None:
+            self._spawn(report_log_dir_failure(self.session, self.broker_id), f"report failure of {directory}")
+
+        self.replication = ReplicationParts(
+            self.broker_id,
+            self.dynamic,
+            self.logs,
+            self.metadata,
+            self.broker_connections,
+            self.controller_client,
+            self.membership.readiness,
+            broker_epoch=self.membership.epoch,
+            load_settings=self.settings.load_topics,
+            report_failed_dir=report_failed_dir,
+            fail=self.fail,
+            clock=self._clock,
+            registry=self.registry,
+            loop=self._loop,
+            tasks=self._tasks,
+            on_thread=self._on_thread,
+            spawn=self._spawn,
+            tracing=self._otel.tracing if self._otel is not None else None,
+        )
+        self.replicas = self.replication.replicas
+        self.dynamic.subscribe(self.replication.settings_changed)
+        DeletedTopics(
+            self.session,
+            self.metadata,
+            epochs=lambda: (self.replication.control.controller_epoch, self.membership.epoch()),
+            spawn=self._spawn,
+        )
+
+    def _make_context(self, config: BrokerConfig) -> BrokerContext:
+        return BrokerContext(
+            broker_id=self.broker_id,
+            cluster_id=self.cluster_id,
+            dynamic=self.dynamic,
+            clock=self._clock,
+            registry=self.registry,
+            metadata=self.metadata,
+            logs=self.logs,
+            replicas=self.replicas,
+            fetch_sessions=FetchSessionCache(
+                slots_max=config.max_incremental_fetch_session_cache_slots,
+                eviction_ms=FETCH_SESSION_EVICTION_MS,
+                random_id=lambda: self._platform.random.randrange(1, 2**31),
+            ),
+            moves=self.replication.moves,
+            controller=self.controller,
+            broker_epoch=self.membership.epoch,
+            auto_create=self.controller_client.auto_create,
+            authorizer=self.security.authorizer,
+            quotas=self.quotas.clients,
+            leader_throttle=self.replication.throttles.leader,
+        )
+
+    def _open_audit_log(self, config: BrokerConfig) -> None:
+        if config.barnabas_audit_log is None:
+            return
+        self.pipeline.audit = self.context.audit = AuditLog(
+            config.barnabas_audit_log,
+            disk=self._platform.disk,
+            clock=self._clock,
+            on_thread=self._on_thread,
+            spawn=self._spawn,
+            file_bytes_max=config.barnabas_audit_log_max_bytes,
+        )
+
+    def _assemble_coordinators(self) -> None:
+        parts = coordinators.assemble(
+            self.context,
+            self.membership,
+            self.session,
+            self._loop,
+            self._pool,
+            spawn=self._spawn,
+            on_bug=self.fail,
+        )
+        self.groups: GroupParts = parts.groups
+        self.transactions: TransactionParts = parts.transactions
+        for listener in (
+            leadership_listener(self.groups.coordinator),
+            leadership_listener(self.transactions.coordinator),
+            self.replication.moves.leadership_changed,
+        ):
+            self.replication.control.subscribe(listener)
+
+    def _assemble_links(self) -> None:
+        self.mirrors: LinkParts = link_parts.assemble(
+            self.context,
+            self.session,
+            self.controller_client,
+            self.broker_connections,
+            self.groups.coordinator,
+            self.features,
+            self.settings,
+            secrets=lambda: self.security.secrets,
+            acl_store=lambda: self.security.acl_store,
+            skip_producer_ids=self.transactions.coordinator.producer_ids.skip_below,
+            spawn=self._spawn,
+            chance=self._platform.random,
+        )
+        self.context.link_of = self.mirrors.manager.link_of
+        self.replication.control.subscribe(self.mirrors.manager.leadership_changed)
+        self.dynamic.subscribe_topics(self.mirrors.manager.topic_settings_changed)
+
+    def _assemble_tier(self) -> None:
+        from barnabas.broker.parts.tiered import TieredParts  # only where history goes to an object store
+
+        self._tier = TieredParts(
+            self.context,
+            self._platform,
+            self.session,
+            self.broker_connections,
+            fetchers=self.replication.fetchers,
+            timers=self._loop,
+            create_topic=self.controller_client.create_topic,
+            on_thread=self._on_thread,
+            spawn=self._spawn,
+        )
+        self.replication.control.subscribe(self._tier.leadership_changed)
+
+    async def _on_thread(self, work: Callable[[], T]) -> T:
+        return await self._loop.run_in_executor(self._pool, work)
+
+    # -- settings -----------------------------------------------------------------------------------------------------
+
+    def _settings_changed(self, before: BrokerConfig, after: BrokerConfig) -> None:
+        """Parts that keep a copy of a setting. The others read `self.config` when it matters, or subscribe themselves."""
+        self.serving.settings_changed(before, after)
+        self._pool.resize(after.background_threads)
+
+    def _topic_settings_changed(self, topic: str, config: LogConfig) -> None:
+        """`topic` is empty if every topic's settings may have changed."""
+        self.logs.topic_settings_changed(topic, config)
+        self.controller.topic_settings_changed(topic, config)
+        self.replicas.topic_settings_changed(topic)
+        if self._tier is not None:
+            self._tier.topic_settings_changed(topic, config)
+
+    # -- serving and stopping -----------------------------------------------------------------------------------------
+
+    async def _open_control_socket(self, path: str, faults: Faults) -> None:
+        wrap_handlers(self.pipeline.handlers.values(), faults, self._spawn)
+        self._control_socket = ControlSocket(
+            faults,
+            connections=lambda: self.server.connections,
+            fail_log_dir=lambda directory: self.logs.fail_dir(directory, OSError(errno.EIO, "failed by a test")),
+            on_clock=self.replicas.tick,
+        )
+        await self._control_socket.start(path)
+
+    async def _serve(self) -> None:
+        if self._control_path is not None and self._faults is not None:
+            await self._open_control_socket(self._control_path, self._faults)
+        # Nobody is served before the epoch of this life is known: a controller that takes the former life for alive would
+        # make this broker leader in an old epoch, without the records that a power cut took. Who connects meanwhile waits.
+        await self._unless_stopped(self.session.outlive(self.registrar.register))
+        # Clients keep what a broker says of features for as long as they are connected.
+        self.features.on_change = lambda: self._spawn(self._refresh_features(), "cluster features")
+        self.features.on_returned = self.broker_connections.brokers_returned
+        await self.features.refresh()
+        self.server.start_accepting()
+        self._spawn(self.settings.store.run(), "config changes")
+        self._spawn(self.mirrors.manager.start(), "links")
+        self.security.serve(lambda: self.controller.is_active)
+        self.replication.start()
+        if self._tier is not None:
+            self._tier.start()
+        self._spawn(watch_loop_lag(self.registry), "loop lag")
+        add_gc_gauges(self.registry)
+        await self.controller.start()
+        self._spawn(self._watch_controller(), "controller failure")
+        await self.membership.readiness.wait(self.session)
+        self.pipeline.release()
+
+    def _metadata_changed(self, change: MetadataChange) -> None:
+        if change.brokers_changed:
+            self.broker_connections.brokers_changed()
+
+    async def _refresh_features(self) -> None:
+        await self.features.refresh()
+        self.mirrors.manager.features_changed()
+
+    async def _watch_controller(self) -> None:
+        """A controller that cannot go on, or a broker that cannot register again, ends the broker."""
+        assert self.controller.failed is not None
+        try:
+            await self.controller.failed
+        except Exception as error:
+            self.fail(error)
+
+    async def _give_up_start(self) -> None:
+        """Told to stop before this broker had a place in the cluster: nobody was served, and there is nothing to hand over."""
+        log.info("stopping while starting")
+        self.server.stop_accepting()
+        self.server.close_all()
+        self.metrics_server.stop()
+        if self._are_logs_open:
+            await self._close_logs()
+        await self._end()
+
+    async def _shut_down(self) -> None:
+        log.info("stopping")
+        self.health.enter(Phase.PENDING_CONTROLLED_SHUTDOWN)
+        self.replication.fetchers.take_no_more()
+        if self.config.controlled_shutdown_enable and self._fatal is None:
+            if self.session.is_connected:
+                await self.controller_client.hand_over()
+            else:
+                log.warning("ZooKeeper at %s is away: nobody can take over what this broker leads", self.session.hosts)
+        self.health.enter(Phase.SHUTTING_DOWN)
+        self.server.stop_accepting()
+        self.replication.fetchers.stop()
+        self.mirrors.manager.stop()
+        if self._tier is not None:
+            self._tier.stop()
+        self.groups.coordinator.close()
+        self.transactions.coordinator.close()
+        await self.controller.stop()
+        self.server.close_all()
+        self.metrics_server.stop()
+        self.broker_connections.close()
+        await self._close_logs(self.registrar.epoch)
+        await self._end()
+
+    async def _close_logs(self, broker_epoch: int = -1) -> None:
+        self.logs.stop()
+        await self.cleaner.stop()
+        await self._threads.drain()
+        for partition in self.replicas:
+            partition.log = None  # nobody who still runs may write while the logs are closed
+        await self._loop.run_in_executor(self._pool, self.logs.shutdown, broker_epoch)
+
+    async def _end(self) -> None:
+        await self.session.stop()
+        if self._otel is not None:
+            await self._loop.run_in_executor(self._pool, self._otel.stop)
+        for task in list(self._running):
+            task.cancel()
+        log.info("stopped")

@@ -1,0 +1,300 @@
+"""Brokers come, go, return and fail: what /brokers/ids and their answers say. Pure."""
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+
+from barnabas.base.errors import ErrorCode, Malformed
+from barnabas.broker.controller.context import Replica
+from barnabas.broker.controller.deletion_machine import DeletionMachine
+from barnabas.broker.controller.effects import CloseChannel, ControlledShutdownReply, Failure, OpenChannel
+from barnabas.broker.controller.elections import Strategy
+from barnabas.broker.controller.events import (
+    BrokerModified,
+    BrokersChanged,
+    ControlledShutdown,
+    LeaderAndIsrAnswered,
+    LogDirEventsNotified,
+)
+from barnabas.broker.controller.journal import NAMED_MAX
+from barnabas.broker.controller.partition_state_machine import PartitionStateMachine
+from barnabas.broker.controller.program import ControllerState, Program, ask, registration_of, until_quiet, write
+from barnabas.broker.controller.reassignment_machine import ReassignmentMachine
+from barnabas.broker.controller.replica_state_machine import ReplicaStateMachine
+from barnabas.broker.controller.requests import RequestBatch
+from barnabas.broker.controller.states import REPLICA_TRANSITIONS, ReplicaState
+from barnabas.broker.zookeeper_client import paths
+from barnabas.broker.zookeeper_client.operations import Delete, Get, GetChildren
+from barnabas.broker.zookeeper_client.znodes import BrokerRegistration, LeaderAndIsr, decode_log_dir_event
+
+_log = logging.getLogger(__name__)
+
+#: Replicas of a broker in controlled shutdown that are seen to at once. Brokers take some ten milliseconds for them, in which
+#: acknowledgements may have to wait.
+SHUTDOWN_STEP = 500
+#: The epoch of a broker that is too old to know it.
+UNKNOWN_BROKER_EPOCH = -1
+
+
+class BrokerMachine:
+    def __init__(
+        self,
+        state: ControllerState,
+        requests: RequestBatch,
+        partitions: PartitionStateMachine,
+        replicas: ReplicaStateMachine,
+        deletions: DeletionMachine,
+        reassignments: ReassignmentMachine,
+    ) -> None:
+        self._state = state
+        self._requests = requests
+        self._partitions = partitions
+        self._replicas = replicas
+        self._deletions = deletions
+        self._reassignments = reassignments
+
+    # --- membership ---------------------------------------------------------------------------------------------------
+
+    def load(self) -> Program[dict[int, tuple[BrokerRegistration, int]]]:
+        """The brokers that are registered, with their epochs. Sets a watch for changes."""
+        [listed] = yield from ask((GetChildren(paths.BROKER_IDS, watch=BrokersChanged()),))
+        ids = sorted(int(name) for name in listed.children if paths.is_broker_id(name))
+        results = yield from ask(Get(paths.broker_id(each), watch=BrokerModified(each)) for each in ids)
+        brokers: dict[int, tuple[BrokerRegistration, int]] = {}
+        for broker, result in zip(ids, results, strict=True):
+            registration = registration_of(broker, result)
+            if registration is not None and result.stat is not None:
+                brokers[broker] = (registration, result.stat.czxid)
+        return brokers
+
+    def brokers_changed(self) -> Program[None]:
+        context = self._state.context
+        found = yield from self.load()
+        has_lost_suspects = self._forget_suspects(found)
+        found = {broker: each for broker, each in found.items() if broker not in context.suspects}
+        came = sorted(set(found) - set(context.brokers))
+        went = sorted(set(context.brokers) - set(found))
+        # The same id with a higher epoch: it went and returned before we looked.
+        bounced = sorted(
+            each for each in set(found) & set(context.brokers) if found[each][1] > context.broker_epochs[each]
+        )
+        if came or went or bounced:
+            _log.info("brokers that came: %s, went: %s, bounced: %s", came, went, bounced)
+            self._state.note("brokers changed", came=came, went=went, bounced=bounced)
+        # Kafka starts those that came before it sees to those that went. Failed leaders are what clients wait for.
+        gone, here = sorted((*went, *bounced)), sorted((*came, *bounced))
+        if gone:
+            yield from self._remove(gone)
+        if here:
+            for broker in here:
+                self._state.emit(OpenChannel(*found[broker]))
+                context.add_broker(*found[broker])
+            yield from self._on_startup(here)
+        elif has_lost_suspects:
+            # Unclean elections waited for this.
+            yield from self._partitions.bring_online()
+
+    def _remove(self, brokers: Sequence[int]) -> Program[None]:
+        for broker in brokers:
+            self._state.emit(CloseChannel(broker))
+            self._state.context.remove_broker(broker)
+        yield from self._on_failure(brokers)
+        # While it counts as gone: StopReplica of its former life must not reach the new one.
+        self._requests.flush()
+
+    # --- suspects -----------------------------------------------------------------------------------------------------
+
+    def broker_refuses(self, broker: int, broker_epoch: int) -> Program[None]:
+        """Its process is dead, and ZooKeeper will say so when the session's time is over. Nobody waits for that: it counts as
+        gone from now on. If it lives after all, the epochs of the new leaders fence it, and it is back when it answers."""
+        context = self._state.context
+        registration = context.brokers.get(broker)
+        is_self = broker == self._state.settings.broker_id
+        if registration is None or context.broker_epochs[broker] != broker_epoch or is_self:
+            return
+        _log.warning("broker %d refuses connections: it counts as gone until it answers", broker)
+        context.suspects[broker] = broker_epoch
+        self._state.note("broker counts as gone", broker=broker)
+        yield from self._remove((broker,))
+        self._state.emit(OpenChannel(registration, broker_epoch, is_suspect=True))
+        self._requests.ask_suspect(registration, broker_epoch)
+
+    def metadata_answered(self, broker: int, error: ErrorCode) -> Program[None]:
+        context = self._state.context
+        if broker in context.suspects and error is ErrorCode.NONE:
+            _log.warning("broker %d answers again", broker)
+            del context.suspects[broker]
+            self._state.note("broker answers again", broker=broker)
+            yield from self.brokers_changed()
+        elif broker not in context.suspects and error is not ErrorCode.NONE:
+            _log.error("broker %d refused UpdateMetadata: %s", broker, error.name)
+
+    def _forget_suspects(self, found: Mapping[int, tuple[BrokerRegistration, int]]) -> bool:
+        """True if one is gone for certain, or was: its session has ended."""
+        suspects = self._state.context.suspects
+        over = [broker for broker, epoch in suspects.items() if broker not in found or found[broker][1] != epoch]
+        for broker in over:
+            del suspects[broker]
+            self._state.emit(CloseChannel(broker))
+        return bool(over)
+
+    # --- what membership means ----------------------------------------------------------------------------------------
+
+    def broker_modified(self, broker: int) -> Program[None]:
+        """New endpoints or features: send them to all brokers."""
+        context = self._state.context
+        [result] = yield from ask((Get(paths.broker_id(broker), watch=BrokerModified(broker)),))
+        known = context.brokers.get(broker)
+        if known is None or not result.ok or result.stat is None or result.stat.czxid != context.broker_epochs[broker]:
+            return
+        now = registration_of(broker, result)
+        if now is None or (now.endpoints, now.features) == (known.endpoints, known.features):
+            return
+        context.brokers[broker] = now
+        if now.endpoints != known.endpoints:
+            self._state.emit(OpenChannel(now, context.broker_epochs[broker]))
+        self._requests.add_metadata(context.brokers)
+
+    def _on_startup(self, brokers: Sequence[int]) -> Program[None]:
+        context = self._state.context
+        for broker in brokers:
+            context.offline_dirs.pop(broker, None)
+        # The others need to know only that it is there. It needs to know everything, before it hears what it hosts.
+        self._requests.flush()
+        self._requests.add_metadata(each for each in context.brokers if each not in brokers)
+        self._requests.flush()
+        self._requests.add_metadata(brokers, context.leadership)
+        self._requests.flush()
+        hosted = context.replicas_on(brokers)
+        self._replicas.to_online(
+            each
+            for each in hosted
+            if each.topic not in context.deletion_started
+            and context.replica_state(each) in REPLICA_TRANSITIONS[ReplicaState.ONLINE]
+        )
+        yield from self._partitions.bring_online()
+        yield from self._reassignments.resume(lambda _, assignment: any(each in brokers for each in assignment.target))
+        yield from self._deletions.resume_for(each.topic for each in hosted)
+
+    def _on_failure(self, brokers: Sequence[int]) -> Program[None]:
+        context = self._state.context
+        for broker in brokers:
+            context.offline_dirs.pop(broker, None)
+            context.shutting_down.discard(broker)
+        yield from self._on_offline(context.replicas_on(brokers))
+
+    def _on_offline(self, replicas: Sequence[Replica]) -> Program[None]:
+        """Leaders for what these led, first of all; then the ISRs without them."""
+        context = self._state.context
+        self._partitions.to_offline(context.partitions_with_offline_leader())
+        elected = yield from self._partitions.bring_online()
+        # Clients wait for this: it goes before the rest is written.
+        self._requests.flush()
+        if elected:
+            yield from until_quiet()
+        doomed = [each for each in replicas if context.is_dying(each.topic)]
+        staying = [each for each in replicas if not context.is_dying(each.topic)]
+        yield from self._replicas.to_offline(
+            [each for each in staying if context.replica_state(each) in REPLICA_TRANSITIONS[ReplicaState.OFFLINE]]
+        )
+        yield from self._deletions.fail_replicas(doomed)
+        if not staying and not any(isinstance(each, LeaderAndIsr) for each in elected.values()):
+            # Without this, no broker would learn that it is gone.
+            self._requests.add_metadata(context.brokers)
+
+    # --- log directories ----------------------------------------------------------------------------------------------
+
+    def log_dir_events(self) -> Program[None]:
+        """A broker lost a directory: ask it again for every replica, and see which it cannot serve."""
+        context = self._state.context
+        [listed] = yield from ask((GetChildren(paths.LOG_DIR_EVENT_NOTIFICATION, watch=LogDirEventsNotified()),))
+        events = [f"{paths.LOG_DIR_EVENT_NOTIFICATION}/{name}" for name in listed.children]
+        results = yield from ask(Get(path) for path in events)
+        brokers: set[int] = set()
+        for result in results:
+            try:
+                brokers.update((decode_log_dir_event(result.data or b""),) if result.ok else ())
+            except Malformed as error:
+                _log.error("%s", error)
+        failing = sorted(brokers & set(context.brokers))
+        if failing:
+            _log.info("log directories failed on brokers %s", failing)
+            self._replicas.to_online(
+                each
+                for each in context.replicas_on(failing)
+                if context.replica_state(each) in REPLICA_TRANSITIONS[ReplicaState.ONLINE]
+                and each.topic not in context.deletion_started
+            )
+        yield from write(Delete(path) for path in events)
+
+    def leader_and_isr_answered(self, event: LeaderAndIsrAnswered) -> Program[None]:
+        context = self._state.context
+        if event.error is not ErrorCode.NONE:
+            _log.error("broker %d refused LeaderAndIsr: %s", event.broker_id, event.error.name)
+            return
+        if context.broker_epochs.get(event.broker_id) != event.broker_epoch:
+            return
+        before = context.offline_dirs.get(event.broker_id, set())
+        now = set(before)
+        for partition, error in event.partition_errors.items():
+            if error is ErrorCode.KAFKA_STORAGE_ERROR:
+                now.add(partition)
+            elif error is ErrorCode.NONE:
+                now.discard(partition)
+        context.offline_dirs[event.broker_id] = now
+        failed = sorted(now - before)
+        if failed:
+            _log.info("broker %d cannot serve %s", event.broker_id, ", ".join(map(str, failed)))
+            some = [str(each) for each in failed[:NAMED_MAX]]
+            self._state.note("replicas failed", broker=event.broker_id, count=len(failed), partitions=some)
+            yield from self._on_offline([Replica(each, event.broker_id) for each in failed])
+
+    # --- controlled shutdown ------------------------------------------------------------------------------------------
+
+    def controlled_shutdown(self, event: ControlledShutdown) -> Program[ControlledShutdownReply | Failure]:
+        """Takes the lead away from a broker that is about to stop. The reply names what could not be moved."""
+        context = self._state.context
+        broker = event.broker_id
+        if broker not in context.brokers:
+            return Failure(ErrorCode.BROKER_NOT_AVAILABLE, f"Broker id {broker} does not exist.")
+        if event.broker_epoch != UNKNOWN_BROKER_EPOCH and event.broker_epoch < context.broker_epochs[broker]:
+            return Failure(
+                ErrorCode.STALE_BROKER_EPOCH,
+                f"Received controlled shutdown request from an old broker epoch {event.broker_epoch} for broker "
+                f"{broker}. Current broker epoch is {context.broker_epochs[broker]}.",
+            )
+        _log.info("broker %d is shutting down", broker)
+        context.shutting_down.add(broker)
+        self._state.note("broker is shutting down", broker=broker)
+        led: list[Replica] = []
+        followed: list[Replica] = []
+        for replica in context.replicas_on((broker,)):
+            state = context.leadership.get(replica.partition)
+            alone = len(context.assignment(replica.partition).replicas) == 1
+            if state is None or alone or context.is_dying(replica.topic):
+                continue
+            (led if state.leader == broker else followed).append(replica)
+        for few in _few_at_a_time(led):
+            yield from self._partitions.to_online([each.partition for each in few], Strategy.CONTROLLED_SHUTDOWN)
+            self._requests.flush()
+            yield from until_quiet()
+        for few in _few_at_a_time(followed):
+            yield from self._replicas.to_offline(
+                [each for each in few if context.replica_state(each) in REPLICA_TRANSITIONS[ReplicaState.OFFLINE]]
+            )
+            self._requests.flush()
+            yield from until_quiet()
+        # What no other broker can take over is not worth waiting for: it has one replica, or the others are leaving too.
+        staying = context.live_ids()
+        return ControlledShutdownReply(
+            tuple(
+                each
+                for each in context.partitions_led_by(broker)
+                if not staying.isdisjoint(context.assignment(each).replicas)
+            )
+        )
+
+
+def _few_at_a_time(replicas: Sequence[Replica]) -> Iterator[Sequence[Replica]]:
+    """A broker that is told to stop can wait for a moment; those who write to its partitions wait for their share only."""
+    for begin in range(0, len(replicas), SHUTDOWN_STEP):
+        yield replicas[begin : begin + SHUTDOWN_STEP]

@@ -1,0 +1,478 @@
+"""The controller of one broker: feeds the machine with events, carries out its effects, and serves API handlers.
+
+Owner: the event loop. Thin: what is decided is decided in `machine`.
+"""
+
+import asyncio
+import itertools
+import logging
+import random
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+from barnabas.base.chance import random_uuid
+from barnabas.base.clock import Clock
+from barnabas.base.config.log_config import LogConfig
+from barnabas.base.errors import ErrorCode, Refused
+from barnabas.base.ids import TopicId
+from barnabas.broker.controller.calls import ControllerCalls
+from barnabas.broker.controller.channel import BrokerChannel, Request
+from barnabas.broker.controller.controller_watch import ControllerWatch
+from barnabas.broker.controller.deferral import Deferral
+from barnabas.broker.controller.effects import (
+    CloseChannel,
+    Effect,
+    Elected,
+    Failure,
+    OpenChannel,
+    Reply,
+    ReplyValue,
+    Resigned,
+    SendLeaderAndIsr,
+    SendStopReplica,
+    SendUpdateMetadata,
+    StartTimer,
+    WatchController,
+    ZkBatch,
+)
+from barnabas.broker.controller.events import (
+    Abandon,
+    AlterPartition,
+    AnswerEvent,
+    ApiEvent,
+    BrokerRefuses,
+    ControllerRefuses,
+    Event,
+    SessionExpired,
+    SessionRenewed,
+    SettingsChanged,
+    Startup,
+    Timer,
+    TimerFired,
+    UncleanElectionEnabled,
+    ZkAnswered,
+    ZkLost,
+)
+from barnabas.broker.controller.lifeline import Connect
+from barnabas.broker.controller.machine import ControllerMachine
+from barnabas.broker.controller.settings import ControllerSettings
+from barnabas.broker.controller.topics import CreatedTopic, MorePartitions, NewTopic, Permit, TopicAdmin, TopicDefaults
+from barnabas.broker.controller.wire import Translator
+from barnabas.broker.zookeeper_client.metadata_cache import MetadataCache
+from barnabas.broker.zookeeper_client.operations import Exists, Get, GetChildren, Operation
+from barnabas.broker.zookeeper_client.registration import BrokerRegistrar
+from barnabas.broker.zookeeper_client.session import SessionState, ZooKeeperSession
+from barnabas.broker.zookeeper_client.session_batch import BatchAnswer
+from barnabas.broker.zookeeper_client.zk_errors import SessionExpired as SessionIsOver
+from barnabas.broker.zookeeper_client.zk_errors import ZkError
+
+_log = logging.getLogger(__name__)
+
+
+def _always(partitions: int) -> bool:
+    """The permit of those who have no quota."""
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerConfig:
+    settings: ControllerSettings
+    #: `control.plane.listener.name`, or `inter.broker.listener.name`: where the controller reaches brokers.
+    control_listener: str
+    #: `inter.broker.listener.name`: where followers reach leaders.
+    inter_broker_listener: str
+    #: `controller.socket.timeout.ms`
+    request_timeout_ms: int = 30_000
+    topic_defaults: TopicDefaults = field(default_factory=TopicDefaults)
+
+
+@dataclass(frozen=True, slots=True)
+class _Watch:
+    """Feeds an event back when ZooKeeper says that something changed. Equal for equal events of one controller."""
+
+    controller: "Controller"
+    event: Event
+
+    def __call__(self, path: str) -> None:
+        self.controller.happened(self.event)
+
+
+class Controller:
+    def __init__(
+        self,
+        session: ZooKeeperSession,
+        registrar: BrokerRegistrar,
+        config: ControllerConfig,
+        *,
+        clock: Clock,
+        connect: Connect,
+        metadata: MetadataCache,
+        validate_topic_config: Callable[[Mapping[str, str]], None] = lambda _: None,
+        new_topic_id: Callable[[], TopicId] = lambda: TopicId(random_uuid()),
+        choose: Callable[[int], int] = random.randrange,
+    ) -> None:
+        self._session = session
+        self._registrar = registrar
+        self._config = config
+        self._clock = clock
+        self._connect = connect
+        self._machine = ControllerMachine(config.settings, new_topic_id=new_topic_id, now_ms=clock.now_ms)
+        self._topics = TopicAdmin(
+            session,
+            self._machine,
+            metadata,
+            defaults=config.topic_defaults,
+            choose=choose,
+            new_topic_id=new_topic_id,
+            validate_config=validate_topic_config,
+        )
+        self._translator = Translator(config.settings.broker_id, config.inter_broker_listener)
+        self._channels: dict[int, tuple[BrokerChannel, asyncio.Task[None]]] = {}
+        self._controller_watch = ControllerWatch(
+            listener=config.control_listener,
+            connect=connect,
+            on_refused=lambda broker_id: self.happened(ControllerRefuses(broker_id)),
+            keep=self._keep,
+        )
+        self._deferral = Deferral(
+            lambda: all(channel.is_quiet or channel.is_suspect for channel, _ in self._channels.values())
+        )
+        #: Channels that were closed and have not ended yet, and the registration after a session's end.
+        self._ending: set[asyncio.Task[None]] = set()
+        self._timers: dict[Timer, asyncio.TimerHandle] = {}
+        self._replies: dict[Hashable, asyncio.Future[ReplyValue]] = {}
+        calls = ControllerCalls(self.call, metadata)
+        self.alter_partition = calls.alter_partition
+        self.elect_leaders = calls.elect_leaders
+        self.renew_leader_epoch = calls.renew_leader_epoch
+        self.alter_reassignments = calls.alter_reassignments
+        self.list_reassignments = calls.list_reassignments
+        self.controlled_shutdown = calls.controlled_shutdown
+        self.allocate_producer_ids = calls.allocate_producer_ids
+        self._tokens = itertools.count()
+        self._leave_session: Callable[[], None] | None = None
+        self._is_stopped = False
+        #: Done with an exception when this broker cannot go on: it has to stop.
+        self.failed: asyncio.Future[None] | None = None
+
+    # --- life ---------------------------------------------------------------------------------------------------------
+
+    @property
+    def is_active(self) -> bool:
+        return self._machine.is_active
+
+    @property
+    def epoch(self) -> int:
+        """Of this broker's term as controller; 0 if it has none."""
+        return self._machine.epoch
+
+    @property
+    def controller_id(self) -> int:
+        """The broker that is controller, as of the last news from ZooKeeper; -1 if none is."""
+        return self._machine.controller_id
+
+    @property
+    def machine(self) -> ControllerMachine:
+        """For metrics: its `context` is not to be changed."""
+        return self._machine
+
+    async def start(self) -> None:
+        """Watches /controller and races for it. The broker must be registered. Returns at once.
+
+        If the session that registered the broker is gone already, register it again: nothing has reported its end until now.
+        """
+        self.failed = asyncio.get_running_loop().create_future()
+        # No caller has to wait for it.
+        self.failed.add_done_callback(lambda future: future.cancelled() or future.exception())
+        self._leave_session = self._session.on_state(self._session_changed)
+        if self._registrar.is_of_this_session:
+            self.feed(Startup())
+        else:
+            self._session_changed(SessionState.RENEWED)
+
+    async def stop(self) -> None:
+        """Drops everything. Who is controller next is the matter of the session's end."""
+        self._is_stopped = True
+        if self._leave_session is not None:
+            self._leave_session()
+        self._let_go()
+        self._controller_watch.stop()
+        for reply in self._replies.values():
+            if not reply.done():
+                reply.set_exception(Refused(ErrorCode.NOT_CONTROLLER))
+        self._replies.clear()
+        ending = list(self._ending)
+        for task in ending:
+            task.cancel()
+        await asyncio.gather(*ending, return_exceptions=True)
+
+    def change_settings(self, settings: ControllerSettings) -> None:
+        """Dynamic settings. `unclean.leader.election.enable` that becomes true takes effect at once."""
+        before, self._config = self._config.settings, replace(self._config, settings=settings)
+        self.feed(SettingsChanged(settings))
+        if settings.unclean_leader_election_enable and not before.unclean_leader_election_enable:
+            self.feed(UncleanElectionEnabled())
+
+    def topic_settings_changed(self, topic: str, config: LogConfig) -> None:
+        """`unclean.leader.election.enable` of a topic takes effect at once."""
+        if topic and config.unclean_leader_election_enable:
+            self.feed(UncleanElectionEnabled(topic))
+
+    # --- events and effects -------------------------------------------------------------------------------------------
+
+    def feed(self, event: Event) -> None:
+        if self._is_stopped:
+            return
+        try:
+            effects = self._machine.handle(event)
+        except Exception as error:
+            # A bug. What the machine knows may be wrong: the next controller starts from what ZooKeeper says.
+            _log.exception("the controller failed at %s", type(event).__name__)
+            self._carry_out(self._machine.salvage())
+            if isinstance(event, Abandon):
+                self._fail(error)
+            else:
+                self.feed(Abandon(f"{type(error).__name__}: {error}"))
+            return
+        self._carry_out(effects)
+        self._topics.machine_changed()
+        if self._machine.is_idle:
+            self._deferral.rest()
+
+    def happened(self, event: Event) -> None:
+        """Something that is not to wait for a broker that is slow to answer. (Changes of ISRs are: a broker that leaves causes
+        them.)"""
+        must_wait = not self._machine.is_idle
+        self.feed(event)
+        if must_wait and not isinstance(event, AlterPartition):
+            self._deferral.hurry()
+
+    def _broker_answered(self, event: AnswerEvent) -> None:
+        self.feed(event)
+        self._deferral.look()
+
+    def _carry_out(self, effects: Sequence[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case ZkBatch(when_quiet=True):
+                    self._deferral.await_quiet(partial(self._ask_zookeeper, effect))
+                case ZkBatch():
+                    self._ask_zookeeper(effect)
+                case SendLeaderAndIsr(broker_id) | SendStopReplica(broker_id):
+                    self._send(broker_id, effect)
+                case SendUpdateMetadata(brokers):
+                    for broker_id in brokers:
+                        self._send(broker_id, effect)
+                case OpenChannel():
+                    self._open_channel(effect)
+                case CloseChannel(broker_id):
+                    self._close_channel(broker_id)
+                case WatchController(broker):
+                    self._controller_watch.watch(broker)
+                case Reply(token, value):
+                    future = self._replies.pop(token, None)
+                    if future is not None and not future.done():
+                        future.set_result(value)
+                case StartTimer(timer, delay_ms):
+                    self._start_timer(timer, delay_ms)
+                case Resigned():
+                    self._let_go()
+                case Elected(epoch):
+                    _log.info("controller with epoch %d", epoch)
+
+    def _ask_zookeeper(self, batch: ZkBatch) -> None:
+        operations = [self._with_watch(each) for each in batch.operations]
+        future = self._session.begin_batch(operations, batch.guard)
+        future.add_done_callback(lambda done: self._zookeeper_answered(batch.batch_id, done))
+
+    def _with_watch(self, operation: Operation) -> Operation:
+        if isinstance(operation, Get | Exists | GetChildren) and operation.watch is not None:
+            return replace(operation, watch=_Watch(self, operation.watch))  # type: ignore[arg-type]
+        return operation
+
+    def _zookeeper_answered(self, batch_id: int, done: "asyncio.Future[BatchAnswer]") -> None:
+        if done.cancelled():
+            return
+        error = done.exception()
+        if error is None:
+            answer = done.result()
+            self.feed(ZkAnswered(batch_id, answer.results, answer.moved))
+        elif isinstance(error, SessionIsOver):
+            # Mostly known already, and then no request waits for this answer any more.
+            self.feed(ZkLost(batch_id))
+        else:
+            self._fail(error)
+
+    def _session_changed(self, state: SessionState) -> None:
+        if state is SessionState.EXPIRED:
+            self.feed(SessionExpired())
+        elif state is SessionState.RENEWED:
+            self._keep(asyncio.get_running_loop().create_task(self._register_again(), name="broker-registration"))
+
+    async def _register_again(self) -> None:
+        try:
+            await self._registrar.register()
+        except SessionIsOver:
+            # Gone again already; the next session tries again.
+            return
+        except Exception as error:
+            _log.exception("the broker cannot register again")
+            self._fail(error)
+            return
+        self.feed(SessionRenewed())
+
+    def _fail(self, error: BaseException) -> None:
+        if self.failed is not None and not self.failed.done():
+            self.failed.set_exception(error)
+
+    # --- channels and timers ------------------------------------------------------------------------------------------
+
+    def _open_channel(self, effect: OpenChannel) -> None:
+        broker = effect.broker
+        endpoint = broker.endpoint(self._config.control_listener)
+        open_now = self._channels.get(broker.id)
+        life = (effect.broker_epoch, effect.is_suspect)
+        if open_now is not None and endpoint is not None and open_now[0].life == life:
+            open_now[0].move(endpoint)
+            return
+        self._close_channel(broker.id)
+        if endpoint is None:
+            _log.error("broker %d has no listener %s", broker.id, self._config.control_listener)
+            return
+        channel = BrokerChannel(
+            broker.id,
+            effect.broker_epoch,
+            endpoint,
+            controller_id=self._config.settings.broker_id,
+            connect=self._connect,
+            translator=self._translator,
+            on_answer=self._broker_answered,
+            is_suspect=effect.is_suspect,
+            on_refused=partial(self.happened, BrokerRefuses(broker.id, effect.broker_epoch)),
+            request_timeout_ms=self._config.request_timeout_ms,
+        )
+        task = asyncio.get_running_loop().create_task(channel.run(), name=f"controller-to-broker-{broker.id}")
+        self._keep(task)
+        self._channels[broker.id] = (channel, task)
+
+    def _close_channel(self, broker_id: int) -> None:
+        channel = self._channels.pop(broker_id, None)
+        if channel is not None:
+            channel[1].cancel()
+
+    def _keep(self, task: "asyncio.Task[None]") -> None:
+        """Holds a task until it has ended; one that ends with an exception has met a bug."""
+        self._ending.add(task)
+
+        def ended(done: "asyncio.Task[None]") -> None:
+            self._ending.discard(done)
+            if not done.cancelled() and (error := done.exception()) is not None:
+                _log.error("%s failed", done.get_name(), exc_info=error)
+                self._fail(error)
+
+        task.add_done_callback(ended)
+
+    def _send(self, broker_id: int, request: Request) -> None:
+        channel = self._channels.get(broker_id)
+        if channel is None:
+            _log.warning("%s is not sent: no channel to broker %d", type(request).__name__, broker_id)
+        else:
+            channel[0].put(request)
+
+    def _start_timer(self, timer: Timer, delay_ms: int) -> None:
+        known = self._timers.pop(timer, None)
+        if known is not None:
+            known.cancel()
+        loop = asyncio.get_running_loop()
+        self._timers[timer] = loop.call_later(delay_ms / 1000, self._timer_fired, timer)
+
+    def _timer_fired(self, timer: Timer) -> None:
+        self._timers.pop(timer, None)
+        self.feed(TimerFired(timer))
+
+    def _let_go(self) -> None:
+        self._deferral.drop()
+        for broker_id in list(self._channels):
+            self._close_channel(broker_id)
+        for handle in self._timers.values():
+            handle.cancel()
+        self._timers.clear()
+
+    # --- what API handlers ask ----------------------------------------------------------------------------------------
+
+    async def call(self, make: Callable[[int], ApiEvent]) -> ReplyValue:
+        """Raises `Refused` if the controller refuses the request as a whole."""
+        if self._is_stopped:
+            raise Refused(ErrorCode.NOT_CONTROLLER)
+        token = next(self._tokens)
+        future: asyncio.Future[ReplyValue] = asyncio.get_running_loop().create_future()
+        self._replies[token] = future
+        try:
+            self.happened(make(token))
+            value = await future
+        finally:
+            self._replies.pop(token, None)
+        if isinstance(value, Failure):
+            raise Refused(value.code, value.message)
+        return value
+
+    def _require_active(self) -> None:
+        if not self._machine.is_active:
+            raise Refused(ErrorCode.NOT_CONTROLLER)
+
+    async def create_topics(
+        self,
+        topics: Sequence[NewTopic],
+        *,
+        timeout_ms: int,
+        validate_only: bool = False,
+        permit: Permit = _always,
+    ) -> dict[str, CreatedTopic]:
+        self._require_active()
+        with _zookeeper_refusals():
+            return await self._topics.create(topics, timeout_ms=timeout_ms, validate_only=validate_only, permit=permit)
+
+    async def delete_topics(
+        self, names: Sequence[str], *, timeout_ms: int, permit: Permit = _always
+    ) -> dict[str, Failure | None]:
+        self._require_active()
+        if not self._config.settings.delete_topic_enable:
+            raise Refused(ErrorCode.TOPIC_DELETION_DISABLED)
+        with _zookeeper_refusals():
+            return await self._topics.delete(names, timeout_ms=timeout_ms, permit=permit)
+
+    async def create_partitions(
+        self,
+        wanted: Sequence[MorePartitions],
+        *,
+        timeout_ms: int,
+        validate_only: bool = False,
+        permit: Permit = _always,
+    ) -> dict[str, Failure | None]:
+        self._require_active()
+        with _zookeeper_refusals():
+            return await self._topics.create_partitions(
+                wanted, timeout_ms=timeout_ms, validate_only=validate_only, permit=permit
+            )
+
+    async def update_features(self, names: Sequence[str]) -> dict[str, Failure]:
+        """A 3.9 cluster with ZooKeeper has no features to finalize, and says so for each."""
+        self._require_active()
+        return {
+            name: Failure(
+                ErrorCode.INVALID_REQUEST,
+                "Could not apply finalized feature update because the provided feature is not supported.",
+            )
+            for name in names
+        }
+
+
+@contextmanager
+def _zookeeper_refusals() -> Iterator[None]:
+    """A session that ends under a request means that this broker is not controller any more."""
+    try:
+        yield
+    except ZkError as error:
+        raise Refused(ErrorCode.NOT_CONTROLLER, str(error)) from error

@@ -1,0 +1,316 @@
+"""Moves partitions to other brokers (KIP-455): adds replicas, waits until they are in sync, removes the old ones. Pure.
+
+What is under way stands in the topic's znode (`adding_replicas`, `removing_replicas`), so a new controller goes on with it.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+
+from barnabas.base.errors import BrokenInvariant, ErrorCode, Malformed
+from barnabas.base.ids import TopicPartition
+from barnabas.broker.controller.context import Replica
+from barnabas.broker.controller.deletion_machine import DeletionMachine
+from barnabas.broker.controller.effects import Failure
+from barnabas.broker.controller.elections import Strategy
+from barnabas.broker.controller.events import ReassignmentsRequested
+from barnabas.broker.controller.partition_state_machine import PartitionStateMachine, write_leadership
+from barnabas.broker.controller.program import ControllerState, Program, ask, read_leadership, write
+from barnabas.broker.controller.replica_state_machine import ReplicaStateMachine
+from barnabas.broker.controller.requests import RequestBatch
+from barnabas.broker.controller.states import REPLICA_TRANSITIONS, ReplicaState
+from barnabas.broker.zookeeper_client import paths
+from barnabas.broker.zookeeper_client.operations import Create, Delete, Exists, Get, SetData, ZkCode
+from barnabas.broker.zookeeper_client.znodes import (
+    LeaderAndIsr,
+    ReplicaAssignment,
+    TopicAssignment,
+    decode_reassign_partitions,
+    encode_reassign_partitions,
+)
+
+_log = logging.getLogger(__name__)
+
+_UNKNOWN = Failure(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "The partition does not exist.")
+
+Target = tuple[int, ...]
+
+
+class ReassignmentMachine:
+    def __init__(
+        self,
+        state: ControllerState,
+        requests: RequestBatch,
+        partitions: PartitionStateMachine,
+        replicas: ReplicaStateMachine,
+        deletions: DeletionMachine,
+    ) -> None:
+        self._state = state
+        self._requests = requests
+        self._partitions = partitions
+        self._replicas = replicas
+        self._deletions = deletions
+
+    # --- requests -----------------------------------------------------------------------------------------------------
+
+    def alter(self, targets: Mapping[TopicPartition, Target | None]) -> Program[dict[TopicPartition, Failure | None]]:
+        """AlterPartitionReassignments: the latest wish counts, also over one that came through ZooKeeper."""
+        results: dict[TopicPartition, Failure | None] = {}
+        accepted: dict[TopicPartition, ReplicaAssignment] = {}
+        for partition, target in targets.items():
+            failure = None if target is None else self._validate(partition, target)
+            assignment = None if failure else self._plan(partition, target)
+            if failure is not None:
+                results[partition] = failure
+            elif assignment is None:
+                results[partition] = Failure(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS)
+            else:
+                accepted[partition] = assignment
+        yield from self._remove_from_znode(lambda partition, _: partition in accepted)
+        results |= yield from self._trigger(accepted)
+        return {partition: results[partition] for partition in targets}
+
+    def from_znode(self) -> Program[set[TopicPartition]]:
+        """/admin/reassign_partitions, the way of old tools. Answers with what was begun."""
+        # The watch is on the znode's existence: set again each time, it sees the next one come.
+        yield from ask((Exists(paths.REASSIGN_PARTITIONS, watch=ReassignmentsRequested()),))
+        targets = yield from self._read_znode()
+        accepted: dict[TopicPartition, ReplicaAssignment] = {}
+        failed: set[TopicPartition] = set()
+        for partition, target in targets.items():
+            assignment = self._plan(partition, target)
+            if assignment is None or not target or min(target) < 0:
+                failed.add(partition)
+            else:
+                accepted[partition] = assignment
+        results = yield from self._trigger(accepted)
+        failed |= {partition for partition, failure in results.items() if failure is not None}
+        if failed:
+            _log.warning("reassignments that cannot be begun: %s", ", ".join(map(str, sorted(failed))))
+            yield from self._remove_from_znode(lambda partition, _: partition in failed)
+        return set(results) - failed
+
+    def resume(self, wanted: Callable[[TopicPartition, ReplicaAssignment], bool]) -> Program[None]:
+        context = self._state.context
+        for partition in list(context.reassigning):
+            assignment = context.assignment(partition)
+            if partition not in context.leadership:
+                _log.error("the reassignment of %s waits: its state in ZooKeeper cannot be read", partition)
+            elif wanted(partition, assignment):
+                yield from self._proceed(partition, assignment)
+
+    def complete_if_in_sync(self, partitions: Iterable[TopicPartition]) -> Program[None]:
+        """The ISR of these has changed."""
+        context = self._state.context
+        for partition in partitions:
+            if partition in context.reassigning and self._is_complete(partition, context.assignment(partition)):
+                yield from self._proceed(partition, context.assignment(partition))
+
+    def _validate(self, partition: TopicPartition, target: Target) -> Failure | None:
+        def refuse(message: str) -> Failure:
+            return Failure(ErrorCode.INVALID_REPLICA_ASSIGNMENT, message)
+
+        if not target:
+            return refuse("Empty replica list specified in partition reassignment.")
+        if len(set(target)) != len(target):
+            return refuse(f"Duplicate replica ids in partition reassignment replica list: {list(target)}")
+        if any(each < 0 for each in target):
+            return refuse(f"Invalid broker id in replica list: {list(target)}")
+        context = self._state.context
+        adding = context.assignment(partition).reassign_to(target).adding
+        if not set(adding) <= context.live_ids():
+            return refuse(
+                f"Replica assignment has brokers that are not alive. Replica list: {list(adding)}, "
+                f"live broker list: {sorted(context.live_ids())}"
+            )
+        return None
+
+    def _plan(self, partition: TopicPartition, target: Target | None) -> ReplicaAssignment | None:
+        """None: there is nothing to cancel."""
+        current = self._state.context.assignment(partition)
+        if target is not None:
+            return current.reassign_to(target)
+        return current.reassign_to(current.origin) if current.is_being_reassigned else None
+
+    def _trigger(
+        self, accepted: Mapping[TopicPartition, ReplicaAssignment]
+    ) -> Program[dict[TopicPartition, Failure | None]]:
+        context = self._state.context
+        results: dict[TopicPartition, Failure | None] = {}
+        for partition, assignment in accepted.items():
+            known = bool(context.assignment(partition).replicas) and partition in context.leadership
+            if context.is_queued_for_deletion(partition.topic) or not known:
+                results[partition] = _UNKNOWN
+                continue
+            isr = context.leadership[partition].isr
+            if set(isr).isdisjoint(assignment.replicas):
+                # Its replicas would be deleted at once, and with them the only complete copies. Kafka deletes them.
+                results[partition] = Failure(
+                    ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                    f"No replica of {list(assignment.replicas)} is in sync; only {list(isr)} are. "
+                    "Wait until one is, or name one of these in the reassignment.",
+                )
+                continue
+            yield from self._proceed(partition, assignment)
+            results[partition] = None
+        return results
+
+    # --- the steps of one reassignment --------------------------------------------------------------------------------
+
+    def _proceed(self, partition: TopicPartition, wanted: ReplicaAssignment) -> Program[None]:
+        self._deletions.halt((partition.topic,), "a reassignment is under way")
+        yield from self._adopt(partition, wanted)
+        if self._is_complete(partition, wanted):
+            yield from self._finish(partition, wanted)
+        else:
+            # All replicas get the larger replica list; the new ones start to follow.
+            yield from self._raise_epoch(partition, wanted)
+            self._replicas.to_new(
+                each
+                for each in (Replica(partition, broker) for broker in wanted.adding)
+                if self._state.context.replica_state(each) in REPLICA_TRANSITIONS[ReplicaState.NEW]
+            )
+
+    def _adopt(self, partition: TopicPartition, wanted: ReplicaAssignment) -> Program[None]:
+        """Writes the plan down before any replica is added."""
+        context = self._state.context
+        current = context.assignment(partition)
+        if current != wanted:
+            # A plan that replaces another one may not need some of the replicas that were being added.
+            unneeded = [each for each in current.replicas if each not in wanted.replicas]
+            if context.leadership[partition].leader in unneeded:
+                # Kafka removes the leader, and leaves the partition without one.
+                context.assign(partition, current.without(*unneeded))
+                yield from self._partitions.to_online((partition,), Strategy.OFFLINE)
+            yield from self._remove_replicas(partition, unneeded)
+            yield from self._write_assignment(partition, wanted)
+            context.assign(partition, wanted)
+            self._state.note(
+                "reassignment began", topic=partition.topic, partition=partition.partition, replicas=list(wanted.target)
+            )
+        context.reassigning[partition] = None
+
+    def _finish(self, partition: TopicPartition, wanted: ReplicaAssignment) -> Program[None]:
+        context = self._state.context
+        self._replicas.to_online(Replica(partition, broker) for broker in wanted.adding)
+        done = ReplicaAssignment(wanted.target)
+        context.assign(partition, done)
+        yield from self._move_leader(partition, done)
+        yield from self._remove_replicas(partition, wanted.removing)
+        yield from self._write_assignment(partition, done)
+        yield from self._remove_from_znode(lambda each, target: each == partition and target == done.replicas)
+        context.reassigning.pop(partition, None)
+        # The leader and the replicas have changed since the last news.
+        self._requests.add_metadata(context.brokers, (partition,))
+        _log.info("%s is reassigned to %s", partition, list(done.replicas))
+        self._state.note(
+            "reassignment ended", topic=partition.topic, partition=partition.partition, replicas=list(done.replicas)
+        )
+        yield from self._deletions.resume_for((partition.topic,))
+
+    def _is_complete(self, partition: TopicPartition, assignment: ReplicaAssignment) -> bool:
+        if not assignment.is_being_reassigned:
+            return True
+        leadership = self._state.context.leadership.get(partition)
+        return leadership is not None and set(assignment.target) <= set(leadership.isr)
+
+    def _move_leader(self, partition: TopicPartition, done: ReplicaAssignment) -> Program[None]:
+        context = self._state.context
+        leader = context.leadership[partition].leader
+        if leader in done.replicas and context.is_online(leader, partition):
+            # The leader stays; a new epoch makes all replicas take the shorter replica list.
+            yield from self._raise_epoch(partition, done)
+        else:
+            yield from self._partitions.to_online((partition,), Strategy.REASSIGN)
+
+    def _remove_replicas(self, partition: TopicPartition, brokers: Iterable[int]) -> Program[None]:
+        context = self._state.context
+        leaving = [
+            replica
+            for replica in (Replica(partition, broker) for broker in brokers)
+            if context.replica_state(replica) is not ReplicaState.NON_EXISTENT
+        ]
+        yield from self._replicas.to_offline(leaving, for_good=True)
+        self._replicas.to_deletion_started(leaving)
+        # Whether they really delete it is not waited for. One that is away keeps its log, and goes on with it if it returns.
+        self._replicas.to_deletion_successful(leaving)
+        self._replicas.to_non_existent(leaving)
+        if leaving:
+            # Before ZooKeeper forgets that they were replicas: the next controller would not know whom to tell, and one that
+            # led would lead on.
+            self._requests.flush()
+
+    def _raise_epoch(self, partition: TopicPartition, assignment: ReplicaAssignment) -> Program[None]:
+        """Same leader, same ISR, next leader epoch: replicas take a request over only if its epoch is higher."""
+        context = self._state.context
+        state: LeaderAndIsr | None = context.leadership[partition]
+        while True:
+            if state is None:
+                # Somebody has written nonsense there, or deleted it. The others must not be without a controller for that.
+                _log.error("the reassignment of %s waits: its state in ZooKeeper cannot be read", partition)
+                return
+            wanted = state.with_leader(state.leader).by(context.epoch)
+            written = (yield from write_leadership({partition: wanted}))[partition]
+            if isinstance(written, LeaderAndIsr):
+                break
+            if written is not ZkCode.BAD_VERSION:
+                _log.error("the leader epoch of %s could not be raised: %s", partition, written.value)
+                return
+            state = (yield from read_leadership((partition,))).get(partition)
+        context.leadership[partition] = written
+        self._requests.add_leader_and_isr(assignment.origin, partition, written, assignment, is_new=False)
+        # Replicas that are being added may be made in any good log directory.
+        self._requests.add_leader_and_isr(assignment.adding, partition, written, assignment, is_new=True)
+
+    def _write_assignment(self, partition: TopicPartition, assignment: ReplicaAssignment) -> Program[None]:
+        """Partitions that were added meanwhile, and that this controller has not heard of yet, stay. Kafka drops them."""
+        context, topic = self._state.context, partition.topic
+        path, version = paths.topic(topic), context.assignment_versions[partition.topic]
+        added: Mapping[int, ReplicaAssignment] = {}
+        while True:
+            partitions = {**added, **context.assignments[topic], partition.partition: assignment}
+            data = TopicAssignment(context.topic_ids.get(topic), partitions).encode()
+            [result] = yield from write((SetData(path, data, version),))
+            if result.ok and result.stat is not None:
+                context.assignment_versions[topic] = result.stat.version
+                return
+            [found] = yield from ask((Get(path),))
+            if result.code is not ZkCode.BAD_VERSION or found.stat is None:
+                raise BrokenInvariant(f"{path} could not be written: {result.code.value}")
+            added, version = _readable_partitions(topic, found.data), found.stat.version
+
+    def _remove_from_znode(self, unwanted: Callable[[TopicPartition, Target], bool]) -> Program[None]:
+        """Takes partitions out of /admin/reassign_partitions; the last one takes the znode along."""
+        targets = yield from self._read_znode()
+        if not targets:
+            return
+        left = {partition: target for partition, target in targets.items() if not unwanted(partition, target)}
+        if left:
+            data = encode_reassign_partitions(left)
+            [result] = yield from write((SetData(paths.REASSIGN_PARTITIONS, data),))
+            if result.code is ZkCode.NO_NODE:
+                yield from write((Create(paths.REASSIGN_PARTITIONS, data),))
+        else:
+            yield from write((Delete(paths.REASSIGN_PARTITIONS),))
+            # So that the next one is seen.
+            yield from ask((Exists(paths.REASSIGN_PARTITIONS, watch=ReassignmentsRequested()),))
+
+    def _read_znode(self) -> Program[dict[TopicPartition, Target]]:
+        """What /admin/reassign_partitions asks for; nothing if it is not there. Nonsense is deleted."""
+        [content] = yield from ask((Get(paths.REASSIGN_PARTITIONS),))
+        if not content.ok:
+            return {}
+        try:
+            return decode_reassign_partitions(content.data or b"")
+        except Malformed as error:
+            _log.error("%s", error)
+            yield from write((Delete(paths.REASSIGN_PARTITIONS),))
+            return {}
+
+
+def _readable_partitions(topic: str, data: bytes | None) -> Mapping[int, ReplicaAssignment]:
+    """What a topic's znode says; nothing if nobody can read it."""
+    try:
+        return TopicAssignment.decode(topic, data or b"").partitions
+    except Malformed as error:
+        _log.error("%s", error)
+        return {}

@@ -1,0 +1,67 @@
+"""States of partitions and replicas, and every transition that is legal. Pure.
+
+The two tables are all there is: a state that is not in the row of a target cannot move there.
+"""
+
+from enum import Enum
+
+from barnabas.base.errors import IllegalTransition
+
+
+class PartitionState(Enum):
+    #: Never made, or deleted.
+    NON_EXISTENT = "NonExistentPartition"
+    #: Has replicas, but no leader yet.
+    NEW = "NewPartition"
+    #: Has a leader.
+    ONLINE = "OnlinePartition"
+    #: Had a leader, which is gone.
+    OFFLINE = "OfflinePartition"
+
+
+class ReplicaState(Enum):
+    NON_EXISTENT = "NonExistentReplica"
+    #: Being made by a new topic or a reassignment: it can only follow.
+    NEW = "NewReplica"
+    #: Alive and one of its partition's replicas.
+    ONLINE = "OnlineReplica"
+    #: Its broker or its log directory is gone, or it got a StopReplica.
+    OFFLINE = "OfflineReplica"
+    #: Told to delete its data.
+    DELETION_STARTED = "ReplicaDeletionStarted"
+    DELETION_SUCCESSFUL = "ReplicaDeletionSuccessful"
+    #: Could not delete its data; tried again when its broker returns.
+    DELETION_INELIGIBLE = "ReplicaDeletionIneligible"
+
+
+#: target -> states from which it may be reached.
+PARTITION_TRANSITIONS: dict[PartitionState, frozenset[PartitionState]] = {
+    PartitionState.NEW: frozenset({PartitionState.NON_EXISTENT}),
+    PartitionState.ONLINE: frozenset({PartitionState.NEW, PartitionState.ONLINE, PartitionState.OFFLINE}),
+    PartitionState.OFFLINE: frozenset({PartitionState.NEW, PartitionState.ONLINE, PartitionState.OFFLINE}),
+    PartitionState.NON_EXISTENT: frozenset({PartitionState.OFFLINE}),
+}
+
+_LIVING = frozenset(
+    {ReplicaState.NEW, ReplicaState.ONLINE, ReplicaState.OFFLINE, ReplicaState.DELETION_INELIGIBLE},
+)
+
+REPLICA_TRANSITIONS: dict[ReplicaState, frozenset[ReplicaState]] = {
+    ReplicaState.NEW: frozenset({ReplicaState.NON_EXISTENT}),
+    ReplicaState.ONLINE: _LIVING,
+    ReplicaState.OFFLINE: _LIVING,
+    ReplicaState.DELETION_STARTED: frozenset({ReplicaState.OFFLINE}),
+    ReplicaState.DELETION_SUCCESSFUL: frozenset({ReplicaState.DELETION_STARTED}),
+    ReplicaState.DELETION_INELIGIBLE: frozenset({ReplicaState.OFFLINE, ReplicaState.DELETION_STARTED}),
+    ReplicaState.NON_EXISTENT: frozenset({ReplicaState.DELETION_SUCCESSFUL}),
+}
+
+
+def check_partition(what: object, state: PartitionState, target: PartitionState) -> None:
+    if state not in PARTITION_TRANSITIONS[target]:
+        raise IllegalTransition(f"{what} cannot move from {state.value} to {target.value}")
+
+
+def check_replica(what: object, state: ReplicaState, target: ReplicaState) -> None:
+    if state not in REPLICA_TRANSITIONS[target]:
+        raise IllegalTransition(f"{what} cannot move from {state.value} to {target.value}")

@@ -1,0 +1,465 @@
+"""A mirror partition, as the fetcher that follows its source sees it: the leader's log here, the source's epochs.
+
+The fetcher is the one that followers have (`replication.fetcher`). To it this is a replica like any other; only that the epochs
+by which logs are compared are the source's, that what is appended gets the leader epoch of this cluster, and that a cut
+needs another leader epoch here, for this log has followers. Owner: the event loop.
+"""
+
+import asyncio
+import logging
+import struct
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from typing import Final
+
+from barnabas.base.clock import Clock
+from barnabas.base.errors import ErrorCode, Refused
+from barnabas.base.ids import NO_EPOCH, LeaderEpoch, Offset, TopicPartition
+from barnabas.broker.features.link.parting import point_of_parting
+from barnabas.broker.replication.hosted import HostedPartitions
+from barnabas.broker.replication.manager import ReplicaManager
+from barnabas.broker.replication.partition import Partition
+from barnabas.broker.security.rates import SimpleRate
+from barnabas.broker.storage.epoch_cache import EpochEnd, EpochEntry, LeaderEpochCache
+from barnabas.broker.storage.log import Log
+from barnabas.broker.storage.log_types import Origin
+from barnabas.broker.zookeeper_client.znodes_link import MirrorPartition
+from barnabas.wire.control_records import end_txn_marker
+from barnabas.wire.record_batch import (
+    LAST_OFFSET_DELTA_AT,
+    LEADER_EPOCH_AT,
+    LOG_OVERHEAD,
+    MAGIC_AT,
+    MAGIC_V2,
+    MAX_TIMESTAMP_AT,
+    MIN_BATCH_LENGTH,
+)
+
+log = logging.getLogger(__name__)
+
+#: Base offset, length, leader epoch: what every batch begins with.
+_PREFIX: Final = struct.Struct(">qii")
+_INT: Final = struct.Struct(">i")
+_TIMESTAMP: Final = struct.Struct(">q")
+#: How long the controller may take to give a leader its next epoch.
+_EPOCH_TIMEOUT_S: Final = 30.0
+#: How long the end of a mirror waits for its replicas before others have their turn.
+_COMMIT_TIMEOUT_S: Final = 5.0
+
+#: Asks the controller for an epoch above the one that is given.
+RenewEpoch = Callable[[TopicPartition, LeaderEpoch], Awaitable[None]]
+
+
+class MirrorReplica:
+    def __init__(
+        self,
+        partition: Partition,
+        known: MirrorPartition,
+        hosted: HostedPartitions,
+        *,
+        renew_epoch: RenewEpoch,
+        clock: Clock,
+    ) -> None:
+        self.partition = partition
+        self.tp = partition.tp
+        self._hosted = hosted
+        self._renew_epoch = renew_epoch
+        self._clock = clock
+        self._leadership = partition.machine.leaderships
+        #: As the znode has them: they are noted before records of them are appended.
+        self.noted = known
+        #: Of the records that are here.
+        self.epochs = LeaderEpochCache(EpochEntry(epoch, start) for epoch, start in known.epochs)
+        self.epochs.truncate_from_end(partition.log_end)
+        last = partition.local_log.epochs.epoch_at(partition.log_end - 1)
+        if last is not None and last < known.noted_in:
+            # Who noted it had cut the log perhaps, and died before this replica did so, too.
+            self.epochs.truncate_from_end(known.noted_at)
+        #: The epoch in which the log was cut. Nothing is appended in it any more.
+        self._cut_in: LeaderEpoch | None = None
+        #: Set when the controller has said something of the partition.
+        self.was_told = asyncio.Event()
+        #: The source's high watermark and log start as of its last answer; -1: not heard yet.
+        self.source_end = -1
+        self._source_start = -1
+        self.source_leader = -1
+        #: The epoch of the source's leader, as its metadata has it; -1: it has none.
+        self.source_epoch = -1
+        #: Answers in a row that the source cannot have meant.
+        self.doubts = 0
+        #: Of a mirror that is being promoted: the source's end, and when it was first seen there.
+        self._ended_at: tuple[int, int] | None = None
+        self.error: str | None = None
+        self.truncated_records = 0
+        #: The time of the newest record.
+        self.last_timestamp_ms = -1
+        self._rate = SimpleRate(windows=11, window_ms=1000)
+        #: Of a mirror that ends: done when all of it is committed here, or cannot be.
+        self._committing: asyncio.Future[ErrorCode] | None = None
+
+    # -- what the fetcher reads -----------------------------------------------------------------------------------------
+
+    @property
+    def log_start(self) -> Offset:
+        return self.partition.log_start
+
+    @property
+    def tier_end(self) -> Offset:
+        return self.partition.tier_end
+
+    @property
+    def log_end(self) -> Offset:
+        return self.partition.log_end
+
+    @property
+    def high_watermark(self) -> Offset:
+        """Everything here was committed at the source: what the source cannot compare stays."""
+        return self.partition.log_end
+
+    @property
+    def latest_epoch(self) -> LeaderEpoch | None:
+        return self.epochs.latest_epoch
+
+    def end_offset_for_epoch(self, epoch: int) -> EpochEnd:
+        return self.epochs.end_offset_for(epoch, self.partition.log_end)
+
+    # -- what others read -----------------------------------------------------------------------------------------------
+
+    @property
+    def leads(self) -> bool:
+        """In the leadership that this was made for: in a later one others may have written in between."""
+        partition = self.partition
+        return partition.is_leader and partition.log is not None and partition.machine.leaderships == self._leadership
+
+    @property
+    def lag_records(self) -> int:
+        """-1: the source has not answered yet."""
+        return -1 if self.source_end < 0 else max(0, self.source_end - self.partition.log_end)
+
+    def lag_ms(self, now_ms: int) -> int:
+        """How old the newest record is, while there are newer ones at the source."""
+        lag = self.lag_records
+        if lag <= 0:
+            return lag
+        return max(0, now_ms - self.last_timestamp_ms) if self.last_timestamp_ms >= 0 else -1
+
+    def lag_ms_now(self) -> int:
+        return self.lag_ms(self._clock.now_ms())
+
+    def is_quiet(self, source_end: int, *, for_ms: int) -> bool:
+        """Whether the source has ended there for so long, as far as it was looked at."""
+        now_ms = self._now_ms()
+        if self._ended_at is None or self._ended_at[0] != source_end:
+            self._ended_at = (source_end, now_ms)
+        return now_ms - self._ended_at[1] >= for_ms
+
+    def bytes_per_second(self) -> float:
+        return self._rate.per_second(self._now_ms())
+
+    def _now_ms(self) -> int:
+        return int(self._clock.monotonic_s() * 1000)
+
+    # -- epochs of the source -------------------------------------------------------------------------------------------
+
+    def objection(self, records: memoryview | bytes, high_watermark: int) -> str | None:
+        """Why a source cannot have sent this. No checksum covers offsets and epochs. An offset that is too large would leave a
+        hole here; an epoch that is too large, no leader of the source would be followed any more."""
+        batches = _batches(records)
+        found: str | None = None
+        if batches:
+            epoch, end = max(epoch for _, _, epoch in batches), _end_after(records, batches)
+            if 0 <= self.source_epoch < epoch:
+                found = f"the source sent a batch of epoch {epoch}, and its leader's is {self.source_epoch}"
+            elif end > high_watermark:
+                found = f"the source sent records up to {end}, and has {high_watermark}"
+        self.doubts = self.doubts + 1 if found is not None else 0
+        return found
+
+    def to_note(self, records: memoryview | bytes) -> MirrorPartition | None:
+        """What the znode must say before these records are appended; None if it says that already."""
+        appended, log_end, noted = self.epochs.latest, self.partition.log_end, self.noted
+        new = [
+            (LeaderEpoch(epoch), max(Offset(offset), log_end))
+            for offset, epoch in _epochs_in(records)
+            if epoch > (NO_EPOCH if appended is None else appended.epoch)
+        ]
+        # A former leader may have noted what never came here, or what this one has cut.
+        is_right = len(noted.epochs) == len(self.epochs) and (not noted.epochs or noted.epochs[-1] == appended)
+        if not new and is_right:
+            return None
+        epochs: list[tuple[LeaderEpoch, Offset]] = [(each.epoch, each.start_offset) for each in self.epochs.entries]
+        for epoch, offset in new:
+            if not epochs or epoch > epochs[-1][0]:
+                epochs.append((epoch, offset))
+        if tuple(epochs) == noted.epochs:
+            return None
+        leader_epoch = self.partition.machine.leader_epoch
+        return MirrorPartition(
+            leader_epoch=leader_epoch,
+            epochs=tuple(epochs),
+            noted_in=leader_epoch,
+            noted_at=log_end,
+            is_parted=noted.is_parted,
+        )
+
+    # -- writing --------------------------------------------------------------------------------------------------------
+
+    def append_follower(self, records: memoryview, leader_high_watermark: int, leader_log_start: int) -> bool:
+        """What the source sent, with its offsets, in this cluster's leader epoch. The high watermark is this cluster's own.
+
+        False: the source does not care whether it is on disk.
+        """
+        mirror_log = self._writable_log()
+        try:
+            if len(records):
+                self._append(mirror_log, records)
+        except Exception as error:
+            self.error = str(error)
+            raise
+        self.error = None
+        self.source_end = leader_high_watermark
+        self._source_start = leader_log_start
+        self.follow_log_start()
+        return False
+
+    async def flush(self) -> None:
+        await self.partition.flush()
+
+    def _append(self, mirror_log: Log, records: memoryview) -> None:
+        partition = self.partition
+        data: memoryview | bytearray = bytearray(records) if records.readonly else records
+        began, timestamp_ms = _give_epoch(data, partition.machine.leader_epoch)
+        before = mirror_log.log_end_offset
+        now_ms = self._clock.now_ms()
+        info = mirror_log.append_as_follower(data, now_ms=now_ms)
+        if info is None:
+            return
+        if info.flush_due:
+            partition.flush_what_is_due()
+        for offset, epoch in began:
+            latest = self.epochs.latest_epoch
+            # A log that begins inside of a batch gets the whole batch.
+            start = max(offset, before)
+            if start < mirror_log.log_end_offset and epoch > (NO_EPOCH if latest is None else latest):
+                self.epochs.assign(epoch, start)
+        self._rate.record(info.size_bytes, self._now_ms())
+        self.last_timestamp_ms = timestamp_ms
+        hw_moved = partition.machine.record_append(mirror_log.log_end_offset, now_ms)
+        self._hosted.log_end_moved(partition)
+        if hw_moved:
+            self._hosted.high_watermark_moved(partition)
+
+    def follow_log_start(self) -> None:
+        """As far as this cluster has committed; the rest when it has."""
+        if not self.leads or self._cut_in is not None:
+            return
+        mirror_log = self.partition.local_log
+        target = min(self._source_start, mirror_log.high_watermark)
+        if target > mirror_log.log_start_offset:
+            mirror_log.maybe_increment_log_start_offset(target, "the source's log starts there")
+
+    # -- a topic that becomes a mirror ------------------------------------------------------------------------------------
+
+    async def part_at(self, final_offset: int, epochs: Sequence[tuple[int, int]]) -> None:
+        """Drop what the source, which has mirrored this log until `final_offset`, does not have."""
+        own_log = self._writable_log(despite_cut=True)
+        point = point_of_parting(
+            final_offset, epochs, log_end=own_log.log_end_offset, end_of=own_log.end_offset_for_epoch
+        )
+        log.info("%s parts from its source at offset %d; it ends at %d", self.tp, point, own_log.log_end_offset)
+        await self.truncate_to(point, is_wanted=lambda: True)
+
+    # -- the end of a mirror --------------------------------------------------------------------------------------------
+
+    def final(self) -> MirrorPartition:
+        """What to note before the mirror ends. A former leader may have begun: then its word holds, as far as its records came
+        here."""
+        noted, log_end = self.noted, self.partition.log_end
+        if noted.final_offset is not None:
+            leader_epoch = self.partition.machine.leader_epoch
+            return replace(noted, leader_epoch=leader_epoch, final_offset=Offset(min(noted.final_offset, log_end)))
+        return MirrorPartition(
+            leader_epoch=self.partition.machine.leader_epoch,
+            epochs=tuple((each.epoch, each.start_offset) for each in self.epochs.entries),
+            noted_in=self.noted.noted_in,
+            noted_at=self.noted.noted_at,
+            is_parted=self.noted.is_parted,
+            final_offset=log_end,
+            source_end=self.source_end,
+            lag_ms=self.lag_ms(self._clock.now_ms()),
+            producer_id_max=max(self.partition.local_log.producers.producers, default=-1),
+        )
+
+    async def abort_transactions(self, replicas: ReplicaManager) -> None:
+        """Those that are open: their coordinator is at the source. Returns when everything here is committed."""
+        mirror_log = self._writable_log()
+        for entry in list(mirror_log.producers.producers.values()):
+            if entry.txn_first_offset is None:
+                continue
+            log.info("%s: aborting the transaction of producer %d from offset %d", self.tp, entry.producer_id,
+                     entry.txn_first_offset)  # fmt: skip
+            marker = end_txn_marker(
+                commit=False,
+                coordinator_epoch=max(0, entry.coordinator_epoch),
+                producer_id=entry.producer_id,
+                producer_epoch=entry.producer_epoch,
+                timestamp=self._clock.now_ms(),
+            )
+            replicas.append_own(
+                self.tp,
+                bytearray(marker),
+                origin=Origin.COORDINATOR,
+                now_ms=self._clock.now_ms(),
+                on_committed=lambda code: None,
+            )
+
+        code = await self._committed(replicas, mirror_log.log_end_offset)
+        if code is not ErrorCode.NONE:
+            raise Refused(code, f"{self.tp}: what was copied is not committed")
+
+    async def _committed(self, replicas: ReplicaManager, end: Offset) -> ErrorCode:
+        """Not for as long as it takes: replicas may be away for hours, and others are waiting for their turn."""
+        if self._committing is None:
+            done = self._committing = asyncio.get_running_loop().create_future()
+
+            def committed(code: ErrorCode) -> None:
+                if not done.done():
+                    done.set_result(code)
+
+            replicas.when_replicated(self.partition, end, self._leadership, committed)
+        try:
+            async with asyncio.timeout(_COMMIT_TIMEOUT_S):
+                code = await asyncio.shield(self._committing)
+        except TimeoutError:
+            return ErrorCode.REQUEST_TIMED_OUT
+        self._committing = None
+        return code
+
+    # -- cutting --------------------------------------------------------------------------------------------------------
+
+    async def truncate_to(self, offset: Offset, *, is_wanted: Callable[[], bool]) -> None:
+        mirror_log = self._writable_log(despite_cut=True)
+        before = mirror_log.log_end_offset
+        if offset < before:
+            log.warning(
+                "%s: the source has nothing of this log from offset %d on (it lost it, or never had it): "
+                "dropping %d records from offset %d on",
+                self.tp, offset, before - offset, offset,
+            )  # fmt: skip
+            await self.partition.truncate_to(offset, is_wanted=lambda: self.leads and is_wanted())
+            self._was_cut(before)
+        await self._leave_cut_epoch()
+
+    async def truncate_fully_and_start_at(self, offset: Offset, *, is_wanted: Callable[[], bool]) -> None:
+        mirror_log = self._writable_log(despite_cut=True)
+        before, start = mirror_log.log_end_offset, mirror_log.log_start_offset
+        if before > start:
+            log.warning(
+                "%s: the source starts at offset %d: dropping all from %d to %d", self.tp, offset, start, before
+            )
+        await self.partition.truncate_fully_and_start_at(offset, is_wanted=lambda: self.leads and is_wanted())
+        if mirror_log.log_end_offset != before:
+            self.epochs.clear()
+            if before > start:
+                self._was_cut(before)
+            else:
+                # Nobody has records of it: who follows finds the new start.
+                mirror_log.assign_epoch_start(self.partition.machine.leader_epoch)
+                self._hosted.wake_all(self.partition)
+        await self._leave_cut_epoch()
+
+    def _was_cut(self, before: int) -> None:
+        log_end = self.partition.log_end
+        if log_end == before:
+            return  # it was not wanted any more
+        self.truncated_records += max(0, before - log_end)
+        self.epochs.truncate_from_end(log_end)
+        machine = self.partition.machine
+        machine.log_was_cut(log_end)
+        self._cut_in = machine.leader_epoch
+        self._hosted.wake_all(self.partition)
+
+    async def _leave_cut_epoch(self) -> None:
+        """Followers cut their logs where an epoch ends: what comes now must be in another."""
+        machine, cut_in = self.partition.machine, self._cut_in
+        if cut_in is None:
+            return
+        try:
+            async with asyncio.timeout(_EPOCH_TIMEOUT_S):
+                while machine.leader_epoch <= cut_in:
+                    self.was_told.clear()
+                    await self._renew_epoch(self.tp, cut_in)
+                    if machine.leader_epoch <= cut_in:
+                        await self.was_told.wait()
+                    self._writable_log(despite_cut=True)
+        except TimeoutError:
+            raise Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self.tp}: no new leader epoch after a cut") from None
+        if self._cut_in == cut_in:
+            machine.log_was_cut(self.partition.log_end)
+            self._cut_in = None
+
+    @property
+    def is_cut(self) -> bool:
+        """And waits for the next leader epoch."""
+        return self._cut_in is not None
+
+    async def recover(self) -> None:
+        """The controller did not answer when the log was cut: ask again. Nothing is appended until it has."""
+        await self._leave_cut_epoch()
+
+    def _writable_log(self, *, despite_cut: bool = False) -> Log:
+        if not self.leads:
+            raise Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self.tp} is not led here any more")
+        if self._cut_in is not None and not despite_cut:
+            raise Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self.tp} was cut in epoch {self._cut_in}")
+        return self.partition.local_log
+
+
+def _batches(records: memoryview | bytes | bytearray) -> "list[tuple[int, int, int]]":
+    """(position, base offset, leader epoch) of what looks like whole batches; the append checks them."""
+    found: list[tuple[int, int, int]] = []
+    position, end = 0, len(records)
+    while end - position > MAGIC_AT:
+        offset, length, epoch = _PREFIX.unpack_from(records, position)
+        if length < MIN_BATCH_LENGTH or records[position + MAGIC_AT] != MAGIC_V2:
+            break
+        if position + LOG_OVERHEAD + length > end:
+            break
+        found.append((position, offset, epoch))
+        position += LOG_OVERHEAD + length
+    return found
+
+
+def end_after(records: memoryview) -> int | None:
+    """Where a log ends with these records in it. The append finds out whether they may be."""
+    batches = _batches(records)
+    return _end_after(records, batches) if batches else None
+
+
+def _end_after(records: memoryview | bytes, batches: "list[tuple[int, int, int]]") -> int:
+    position, offset, _ = batches[-1]
+    return offset + int(_INT.unpack_from(records, position + LAST_OFFSET_DELTA_AT)[0]) + 1
+
+
+def _epochs_in(records: memoryview | bytes) -> list[tuple[int, int]]:
+    """(offset, epoch) where an epoch differs from the one before."""
+    began: list[tuple[int, int]] = []
+    for _, offset, epoch in _batches(records):
+        if not began or began[-1][1] != epoch:
+            began.append((offset, epoch))
+    return began
+
+
+def _give_epoch(records: memoryview | bytearray, leader_epoch: int) -> tuple[list[tuple[int, int]], int]:
+    """Writes our leader epoch into every batch: which of the source's began where, and the time of the last batch's newest
+    record. The CRC does not cover the epoch."""
+    began: list[tuple[int, int]] = []
+    last = -1
+    patch = _INT.pack_into
+    for position, offset, epoch in _batches(records):
+        if not began or began[-1][1] != epoch:
+            began.append((offset, epoch))
+        patch(records, position + LEADER_EPOCH_AT, leader_epoch)
+        last = position
+    timestamp_ms: int = -1 if last < 0 else _TIMESTAMP.unpack_from(records, last + MAX_TIMESTAMP_AT)[0]
+    return began, timestamp_ms

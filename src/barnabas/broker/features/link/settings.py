@@ -1,0 +1,136 @@
+"""What the properties of a link say: how to reach the source, and how to go about it. Checked once. Pure but for names."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from barnabas.base.config.catalog import TOPIC_SETTINGS
+from barnabas.base.errors import ConfigError
+from barnabas.base.expressions import BadExpression, compile_expression
+from barnabas.broker.zookeeper_client.znodes_link import LinkSpec
+from barnabas.client import names
+from barnabas.client.config import ClientConfig, client_config, whole_number
+from barnabas.client.oauth_login import TOKEN_ENDPOINT
+
+#: Of a link itself, beside those of the client that reaches the source.
+THROTTLE: Final = "link.throttle.bytes.per.second"
+REFRESH: Final = "link.refresh.interval.ms"
+REPLICATION_FACTOR: Final = "link.replication.factor"
+TOPIC_CONFIGS: Final = "link.topic.configs"
+NAMES: Final = (THROTTLE, REFRESH, REPLICATION_FACTOR, TOPIC_CONFIGS)
+
+#: Settings that a mirror takes over from its source, where `link.topic.configs` does not say otherwise. Those that name
+#: brokers (throttles, placement) or features of the source's cluster (tiering) stay behind.
+DEFAULT_TOPIC_CONFIGS: Final = (
+    "cleanup.policy",
+    "compression.type",
+    "delete.retention.ms",
+    "file.delete.delay.ms",
+    "flush.messages",
+    "flush.ms",
+    "index.interval.bytes",
+    "max.compaction.lag.ms",
+    "max.message.bytes",
+    "message.timestamp.after.max.ms",
+    "message.timestamp.before.max.ms",
+    "message.timestamp.type",
+    "min.cleanable.dirty.ratio",
+    "min.compaction.lag.ms",
+    "retention.bytes",
+    "retention.ms",
+    "segment.bytes",
+    "segment.index.bytes",
+    "segment.jitter.ms",
+    "segment.ms",
+)
+
+#: A batch that is larger than what was asked for comes whole. But a source does not decide what a broker's memory is for.
+_RESPONSE_BYTES_MAX: Final = 128 * 1024 * 1024
+EARLIEST: Final = "earliest"
+LATEST: Final = "latest"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkSettings:
+    client: ClientConfig = field(repr=False)
+    #: Of each broker; None: no limit.
+    throttle_bytes_per_second: int | None = None
+    #: How often the source is asked for topics, settings, groups and ACLs.
+    refresh_interval_ms: int = 5_000
+    #: -1: `default.replication.factor`.
+    replication_factor: int = -1
+    topic_configs: tuple[str, ...] = DEFAULT_TOPIC_CONFIGS
+
+    @staticmethod
+    def of(configs: Mapping[str, str], *, name: str) -> "LinkSettings":
+        """:raises ConfigError: for a setting that is wrong or unknown."""
+        own = {key: value for key, value in configs.items() if key.startswith("link.")}
+        others = {key: value for key, value in configs.items() if key not in own}
+        for key in own:
+            if key not in NAMES:
+                raise ConfigError(f"{key} is not a setting of a link{names.nearest(key, NAMES)}")
+        if any(key.startswith("config.providers") for key in others):
+            raise ConfigError("config.providers would read files and variables of the brokers; the tool resolves them")
+        names.require_known(others, names.CONNECTION, what="a link")
+        if others.get(TOKEN_ENDPOINT, "").lower().startswith("file:"):
+            # What a broker can read would go to whatever server the link names.
+            raise ConfigError(
+                f"{TOKEN_ENDPOINT} names a file of the brokers: a link takes its tokens from an https URL"
+            )
+        client = replace(
+            client_config(None, others, client_id=f"barnabas-link-{name}"), response_bytes_max=_RESPONSE_BYTES_MAX
+        )
+        if not client.bootstrap:
+            raise ConfigError("a link needs bootstrap.servers: the source's brokers")
+        throttle = whole_number(own, THROTTLE, None, at_least=1)
+        refresh_ms = whole_number(own, REFRESH, 5_000, at_least=100)
+        factor = whole_number(own, REPLICATION_FACTOR, -1, at_least=-1)
+        listed = own.get(TOPIC_CONFIGS)
+        return LinkSettings(
+            client=client,
+            throttle_bytes_per_second=throttle,
+            refresh_interval_ms=refresh_ms,
+            replication_factor=factor,
+            topic_configs=DEFAULT_TOPIC_CONFIGS if listed is None else _topic_configs(listed),
+        )
+
+
+def _topic_configs(text: str) -> tuple[str, ...]:
+    listed = tuple(part.strip() for part in text.split(",") if part.strip())
+    for name in listed:
+        if name not in TOPIC_SETTINGS:
+            raise ConfigError(
+                f"{TOPIC_CONFIGS}: {name} is not a setting of a topic{names.nearest(name, TOPIC_SETTINGS)}"
+            )
+        if name.startswith("barnabas.link."):
+            raise ConfigError(f"{TOPIC_CONFIGS}: {name} is set by links alone")
+    return listed
+
+
+def check_pattern(expression: str, *, what: str) -> None:
+    try:
+        compile_expression(expression)
+    except BadExpression as error:
+        raise ConfigError(f"{what} {expression!r} is not a regular expression: {error}") from None
+
+
+def matching(expression: str, candidates: "list[str]") -> list[str]:
+    """Those that match as a whole, in order. RE2: the cost is linear, whatever the expression is."""
+    pattern = compile_expression(expression)
+    return [name for name in candidates if pattern.fullmatch(name)]
+
+
+def check_start(text: str) -> None:
+    """earliest, latest, or milliseconds since 1970."""
+    if text not in (EARLIEST, LATEST) and not (text.isascii() and text.isdigit() and len(text) < 19):
+        raise ConfigError(f"start {text!r} is none of earliest, latest, and a time in milliseconds")
+
+
+def checked(name: str, spec: LinkSpec, configs: Mapping[str, str]) -> LinkSettings:
+    """The settings of a link that can be, new or read from ZooKeeper. :raises ConfigError:"""
+    settings = LinkSettings.of(configs, name=name)
+    check_pattern(spec.topics, what="the pattern of topics")
+    if spec.groups is not None:
+        check_pattern(spec.groups, what="the pattern of groups")
+    check_start(spec.start)
+    return settings

@@ -1,0 +1,275 @@
+"""The znodes of links, read and written. Owner: the event loop. What cannot be read hurts only itself."""
+
+import logging
+from collections.abc import Callable, Mapping
+
+from barnabas.base.errors import Malformed
+from barnabas.base.ids import NO_EPOCH, LeaderEpoch, TopicPartition
+from barnabas.broker.zookeeper_client import paths
+from barnabas.broker.zookeeper_client.operations import Create, Get, Operation, SetData, ZkCode
+from barnabas.broker.zookeeper_client.session import ZooKeeperSession
+from barnabas.broker.zookeeper_client.zk_errors import BadVersion, NodeExists, NoNode, NotEmpty, checked
+from barnabas.broker.zookeeper_client.znodes import ProducerIdBlock, TopicAssignment
+from barnabas.broker.zookeeper_client.znodes_link import (
+    LinkChange,
+    LinkSpec,
+    MirrorPartition,
+    MirrorTopic,
+    is_link_name,
+)
+
+log = logging.getLogger(__name__)
+
+
+class LinkStore:
+    def __init__(self, session: ZooKeeperSession) -> None:
+        self._session = session
+
+    async def is_prepared(self, watch: Callable[[str], None]) -> bool:
+        """Whether there ever was a link. `watch` is called when the first is about to be made."""
+        return await self._session.exists(paths.LINK_CHANGES, watch) is not None
+
+    async def prepare(self) -> None:
+        """In this order: who sees the second finds the first."""
+        await self._session.ensure_path(paths.LINKS)
+        await self._session.ensure_path(paths.LINK_CHANGES)
+
+    # -- links --------------------------------------------------------------------------------------------------------
+
+    async def names(self) -> list[str]:
+        try:
+            children = await self._session.children(paths.LINKS)
+        except NoNode:
+            return []  # deleted by somebody, or made by nobody
+        return sorted(name for name in children if is_link_name(name))
+
+    async def spec(self, name: str) -> LinkSpec | None:
+        """None: there is no such link. :raises Malformed: for one that cannot be read."""
+        path = paths.link(name)
+        try:
+            data, _ = await self._session.get(path)
+        except NoNode:
+            return None
+        return LinkSpec.decode(path, data or b"")
+
+    async def create(self, name: str, spec: LinkSpec) -> bool:
+        """False: there is a link of that name. It may be our own, whose answer was lost, or of a broker that died before it
+        could tell: others hear of it all the same."""
+        is_new = True
+        try:
+            await self._session.create(paths.link(name), spec.encode(), make_path=True)
+        except NodeExists:
+            is_new = False
+        await self._session.ensure_path(paths.link_topics(name))
+        await self.tell(LinkChange(name))
+        return is_new
+
+    async def change(self, name: str, change: Callable[[LinkSpec], LinkSpec]) -> bool:
+        """False: there is no such link."""
+        path = paths.link(name)
+        while True:
+            try:
+                data, stat = await self._session.get(path)
+                await self._session.set(path, change(LinkSpec.decode(path, data or b"")).encode(), stat.version)
+            except NoNode:
+                return False
+            except BadVersion:
+                continue
+            await self.tell(LinkChange(name))
+            return True
+
+    async def delete(self, name: str) -> bool:
+        """False: there is no such link, any more perhaps."""
+        path = paths.link(name)
+        is_there = True
+        while True:
+            try:
+                for topic in await self._topic_names(name):
+                    await self._delete_below(paths.link_topic(name, topic))
+                await self._delete(paths.link_topics(name))
+                await self._session.delete(path)
+            except NoNode:
+                is_there = False
+            except NotEmpty:
+                continue  # a leader has written meanwhile
+            await self.tell(LinkChange(name))
+            return is_there
+
+    async def _delete_below(self, path: str) -> None:
+        try:
+            for child in await self._session.children(path):
+                await self._delete(f"{path}/{child}")
+        except NoNode:
+            return
+        await self._delete(path)
+
+    async def _delete(self, path: str) -> None:
+        try:
+            await self._session.delete(path)
+        except NoNode:
+            return
+
+    # -- topics -------------------------------------------------------------------------------------------------------
+
+    async def _topic_names(self, name: str) -> tuple[str, ...]:
+        try:
+            return await self._session.children(paths.link_topics(name))
+        except NoNode:
+            return ()
+
+    async def topics(self, name: str) -> dict[str, MirrorTopic]:
+        names = sorted(await self._topic_names(name))
+        reads: list[Operation] = [Get(paths.link_topic(name, topic)) for topic in names]
+        found: dict[str, MirrorTopic] = {}
+        for topic, result in zip(names, (await self._session.batch(reads)).results, strict=True):
+            if result.ok and (mirror := _topic(paths.link_topic(name, topic), result.data)) is not None:
+                found[topic] = mirror
+        return found
+
+    async def topic(self, name: str, topic: str) -> MirrorTopic | None:
+        path = paths.link_topic(name, topic)
+        try:
+            data, _ = await self._session.get(path)
+        except NoNode:
+            return None
+        return _topic(path, data)
+
+    async def create_topic(self, name: str, topic: str, mirror: MirrorTopic) -> None:
+        """What is there stays."""
+        try:
+            await self._session.create(paths.link_topic(name, topic), mirror.encode())
+        except NodeExists:
+            # Our own, whose answer was lost, or of a controller that died before it could tell.
+            log.info("%s is there already", paths.link_topic(name, topic))
+        await self.tell(LinkChange(name, topic))
+
+    async def change_topic(
+        self, name: str, topic: str, change: Callable[[MirrorTopic], MirrorTopic | None]
+    ) -> MirrorTopic | None:
+        """What it is then; None where there is no such topic. `change` may answer None: leave it as it is.
+
+        Of what is as it should be already others are told all the same: who wrote it may have died before it could tell.
+        """
+        path = paths.link_topic(name, topic)
+        may_be_ours = False
+        while True:
+            try:
+                data, stat = await self._session.get(path)
+                before = MirrorTopic.decode(path, data or b"")
+                after = change(before)
+                if after is None and not may_be_ours:
+                    return before
+                if after is not None and after != before:
+                    await self._session.set(path, after.encode(), stat.version)
+            except NoNode:
+                return None
+            except BadVersion:
+                may_be_ours = True  # a lost connection takes the answer along
+                continue
+            await self.tell(LinkChange(name, topic))
+            return after or before
+
+    async def forget_topic(self, name: str, topic: str) -> None:
+        await self._delete_below(paths.link_topic(name, topic))
+        await self.tell(LinkChange(name, topic))
+
+    async def partition_count(self, topic: str) -> int:
+        """Of a topic of this cluster; 0 where there is none."""
+        try:
+            data, _ = await self._session.get(paths.topic(topic))
+        except NoNode:
+            return 0
+        return len(TopicAssignment.decode(topic, data or b"").partitions)
+
+    # -- partitions ---------------------------------------------------------------------------------------------------
+
+    async def partition(self, name: str, partition: TopicPartition) -> MirrorPartition:
+        """Of one whose znode cannot be read nothing is known: the next epoch that comes is written over it."""
+        path = paths.link_partition(name, partition)
+        try:
+            data, _ = await self._session.get(path)
+            return MirrorPartition.decode(path, data or b"")
+        except NoNode:
+            return MirrorPartition()
+        except Malformed as error:
+            log.error("nothing is known of the source's epochs in %s: %s", partition, error)
+            return MirrorPartition()
+
+    async def partitions(self, name: str, topic: str, count: int) -> list[MirrorPartition]:
+        """The first `count`, in order."""
+        tps = [TopicPartition(topic, index) for index in range(count)]
+        reads: list[Operation] = [Get(paths.link_partition(name, tp)) for tp in tps]
+        found: list[MirrorPartition] = []
+        for tp, result in zip(tps, (await self._session.batch(reads)).results, strict=True):
+            try:
+                known = (
+                    MirrorPartition.decode(paths.link_partition(name, tp), result.data or b"") if result.ok else None
+                )
+            except Malformed as error:
+                log.error("nothing is known of %s: %s", tp, error)
+                known = None
+            found.append(known or MirrorPartition())
+        return found
+
+    async def raise_producer_ids(self, floor: int) -> None:
+        """No block of producer ids begins below `floor` from now on."""
+        path = paths.LATEST_PRODUCER_ID_BLOCK
+        while True:
+            data, stat = await self._session.get(path)
+            if data and ProducerIdBlock.decode(data).last >= floor - 1:
+                return
+            try:
+                await self._session.set(path, ProducerIdBlock(-1, floor - 1, floor - 1).encode(), stat.version)
+            except BadVersion:
+                continue
+            return
+
+    async def write_partitions(
+        self, name: str, partitions: Mapping[TopicPartition, MirrorPartition]
+    ) -> set[TopicPartition]:
+        """Those of them that a leader of a later epoch has written: they are left as they are."""
+        fenced: set[TopicPartition] = set()
+        left = dict(partitions)
+        while left:
+            reads: list[Operation] = [Get(paths.link_partition(name, tp)) for tp in left]
+            writes: dict[TopicPartition, Operation] = {}
+            for (tp, each), read in zip(left.items(), (await self._session.batch(reads)).results, strict=True):
+                path = paths.link_partition(name, tp)
+                if read.code is ZkCode.NO_NODE:
+                    writes[tp] = Create(path, each.encode())
+                elif _leader_epoch(path, checked(Get(path), read).data) > each.leader_epoch:
+                    fenced.add(tp)
+                else:
+                    assert read.stat is not None
+                    writes[tp] = SetData(path, each.encode(), read.stat.version)
+            results = (await self._session.batch(list(writes.values()))).results
+            left = {}
+            for (tp, operation), result in zip(writes.items(), results, strict=True):
+                if result.code in (ZkCode.NODE_EXISTS, ZkCode.BAD_VERSION):
+                    left[tp] = partitions[tp]  # somebody wrote meanwhile: who?
+                else:
+                    checked(operation, result)
+        return fenced
+
+    async def tell(self, change: LinkChange) -> None:
+        """Every broker looks again."""
+        try:
+            await self._session.create(paths.link_change(), change.encode(), sequence=True)
+        except NoNode:
+            return  # nobody has made a link yet: nobody listens
+
+
+def _leader_epoch(path: str, data: bytes | None) -> LeaderEpoch:
+    """Of who wrote it last. What cannot be read is written over."""
+    try:
+        return MirrorPartition.decode(path, data or b"").leader_epoch
+    except Malformed:
+        return NO_EPOCH
+
+
+def _topic(path: str, data: bytes | None) -> MirrorTopic | None:
+    try:
+        return MirrorTopic.decode(path, data or b"")
+    except Malformed as error:
+        log.error("ignoring a mirror: %s", error)
+        return None

@@ -1,0 +1,258 @@
+"""Copies rolled segments of the partitions that this broker leads: announced, put, finished, in Kafka's order.
+
+Owner: the event loop. Whoever dies in between leaves an announced copy, which the next leader finds and removes. A store that
+fails is asked again, with the same object names, for as long as this broker leads and the segment is there: local retention
+waits meanwhile.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from functools import partial
+from random import Random
+
+from barnabas.base.clock import Clock
+from barnabas.base.errors import BarnabasError, Refused
+from barnabas.base.host.disk import Disk
+from barnabas.base.ids import BrokerId, LeaderEpoch, Offset, TopicPartition
+from barnabas.broker.features.tiered import layout, lineage
+from barnabas.broker.features.tiered.health import StoreHealth
+from barnabas.broker.features.tiered.leadership import Leadership
+from barnabas.broker.features.tiered.metadata_cache import RemoteLogMetadataCache
+from barnabas.broker.features.tiered.metadata_reader import MetadataUnavailable
+from barnabas.broker.features.tiered.metadata_topic import RemoteMetadata
+from barnabas.broker.features.tiered.metrics import TierMetrics
+from barnabas.broker.features.tiered.segment_metadata import (
+    Mark,
+    RemoteSegment,
+    RemoteSegmentId,
+    SegmentState,
+    SegmentUpdate,
+)
+from barnabas.broker.features.tiered.settings import TierSettings
+from barnabas.broker.features.tiered.store import FilePart, Store, StoreFault
+from barnabas.broker.runtime.tasks import Spawn
+from barnabas.broker.runtime.threads import OnThread
+from barnabas.broker.security.rates import SimpleRate
+from barnabas.broker.storage.checkpoints import encode_epochs
+from barnabas.broker.storage.log import Log
+from barnabas.broker.storage.log_tier import CopyCandidate
+
+log = logging.getLogger(__name__)
+
+
+class SegmentGone(BarnabasError):
+    """The segment left the log, or changed, while it was copied: retention, DeleteRecords, or a move to another disk."""
+
+
+class Copier:
+    def __init__(
+        self,
+        broker_id: BrokerId,
+        store: Store,
+        metadata: RemoteMetadata,
+        *,
+        log_of: Callable[[TopicPartition], Log | None],
+        settings: Callable[[], TierSettings],
+        health: StoreHealth,
+        metrics: TierMetrics,
+        disk: Disk,
+        on_thread: OnThread,
+        clock: Clock,
+        chance: Random,
+        spawn: Spawn,
+    ) -> None:
+        self._broker_id = broker_id
+        self._store = store
+        self._metadata = metadata
+        self._log_of = log_of
+        self._settings = settings
+        self._health = health
+        self._metrics = metrics
+        self._disk = disk
+        self._on_thread = on_thread
+        self._clock = clock
+        self._chance = chance
+        self._spawn = spawn
+        limits = settings()
+        self._slots = asyncio.Semaphore(limits.copiers)
+        self._rate = SimpleRate(windows=limits.copy_windows, window_ms=limits.copy_window_ms)
+        #: Those who wait for the quota wait in line.
+        self._quota = asyncio.Lock()
+
+    def next_candidate(self, lead: Leadership) -> CopyCandidate | None:
+        """The oldest segment that may be copied and is not. :raises Refused: while an index is rebuilt."""
+        of = self._log_of(lead.of.tp)
+        view = self._metadata.view(lead.of)
+        if lead.is_over or of is None or view is None or not _is_copied(of):
+            return None
+        start = lineage.covered_end(view, of.epochs, of.local_log_start_offset, of.log_end_offset)
+        for candidate in of.copy_candidates(start):
+            # A log whose first record is above its first offset, as of a topic that was compacted, has a hole there that no
+            # copy fills: what has no leader epoch is no record.
+            if candidate.epochs and not _is_there(view, of, candidate):
+                return candidate
+        return None
+
+    async def run(self, lead: Leadership) -> None:
+        """Copy all that there is to copy, one after the other."""
+        failures = 0
+        while not lead.is_over:
+            try:
+                candidate = self.next_candidate(lead)
+                if candidate is None:
+                    return
+                await self._wait_for_quota(candidate.size_bytes)
+                await self._copy(lead, candidate)
+            except SegmentGone as error:
+                log.info("%s: %s", lead.of.tp, error)
+                return
+            except (MetadataUnavailable, Refused) as error:
+                failures += 1
+                log.warning("%s: cannot copy to the tier, trying again: %s", lead.of.tp, error)
+                await asyncio.sleep(self._settings().pause_s(failures, self._chance))
+            else:
+                failures = 0
+
+    async def _wait_for_quota(self, size_bytes: int) -> None:
+        limit = self._settings().copy_bytes_per_second
+        async with self._quota:
+            while (pause_ms := self._rate.throttle_ms(limit, self._now_ms())) > 0:
+                await asyncio.sleep(min(pause_ms, 1000) / 1000)
+                limit = self._settings().copy_bytes_per_second
+            self._rate.record(size_bytes, self._now_ms())
+
+    def _now_ms(self) -> int:
+        return int(self._clock.monotonic_s() * 1000)
+
+    # -- one segment ----------------------------------------------------------------------------------------------------
+
+    async def _copy(self, lead: Leadership, candidate: CopyCandidate) -> None:
+        segment = self._announced(lead, candidate)
+        may_be_finished, is_finished = False, False
+        lead.being_copied.add(segment.id)
+        try:
+            await self._metadata.publish(segment)
+            await self._put(lead, segment, candidate)
+            # From here on the log's word counts, not ours: another leader may have removed what we put.
+            may_be_finished = True
+            finished = SegmentUpdate(
+                segment.id, SegmentState.COPY_FINISHED, self._clock.now_ms(), self._broker_id, segment.custom
+            )
+            await self._metadata.publish(finished)
+            view = self._metadata.view(lead.of)
+            known = None if view is None else view.get(segment.id)
+            is_finished = known is not None and known.is_finished
+        finally:
+            lead.being_copied.discard(segment.id)
+            if not is_finished:
+                # Not by this task, which ends with the leadership: whoever leads now may have removed the segment before our
+                # last object was there, and nobody else knows of that one.
+                self._spawn(self._tidy_up(segment, may_be_finished), f"tier leavings of {lead.of.tp}")
+        if not is_finished:
+            log.warning(
+                "%s: the copy of offset %d does not count: another leader removed it, or the metadata is read again",
+                *(lead.of.tp, segment.start_offset),
+            )
+            return
+        self._metrics.of(lead.of.topic).copied_bytes.add(segment.size_bytes)
+        log.info(
+            "%s: copied offsets %d to %d, %d bytes, to the tier",
+            *(lead.of.tp, segment.start_offset, segment.end_offset, segment.size_bytes),
+        )
+
+    async def _tidy_up(self, segment: RemoteSegment, may_be_finished: bool) -> None:
+        """Delete the objects of a copy that was given up, unless it has come to be finished after all. Goes on for as long as
+        the store or the metadata cannot be asked."""
+        failures = 0
+        while not self._metadata.is_stopped and (self._metadata.is_read(segment.id.of) or not may_be_finished):
+            # A request that was given up may still take effect: not at once.
+            await asyncio.sleep(self._settings().pause_s(failures, self._chance))
+            failures += 1
+            try:
+                if may_be_finished and not await self._is_removed(segment):
+                    return  # it is finished, or the leader will see to it
+                await self._store.delete(layout.keys(segment))
+            except (MetadataUnavailable, StoreFault) as error:
+                log.debug("%s: what a copy left cannot be removed, trying again: %s", segment.id, error)
+            else:
+                return
+
+    async def _is_removed(self, segment: RemoteSegment) -> bool:
+        await self._metadata.catch_up(segment.id.of)
+        view = self._metadata.view(segment.id.of)
+        if view is None:
+            raise MetadataUnavailable(f"{segment.id.of}: what the tier has is being read again")
+        known = view.get(segment.id)
+        return known is None or known.state is SegmentState.DELETE_STARTED
+
+    def _announced(self, lead: Leadership, candidate: CopyCandidate) -> RemoteSegment:
+        return RemoteSegment(
+            id=RemoteSegmentId(lead.of.topic_id, lead.of.topic, lead.of.partition, self._chance.randbytes(16)),
+            start_offset=Offset(candidate.base_offset),
+            end_offset=Offset(candidate.end_offset),
+            max_timestamp=candidate.max_timestamp,
+            broker_id=self._broker_id,
+            event_ms=self._clock.now_ms(),
+            size_bytes=candidate.size_bytes,
+            epochs={LeaderEpoch(entry.epoch): Offset(entry.start_offset) for entry in candidate.epochs},
+            custom=Mark(lead.epoch).encode(),
+            txn_index_empty=candidate.txn_index_path is None,
+        )
+
+    async def _put(self, lead: Leadership, segment: RemoteSegment, candidate: CopyCandidate) -> None:
+        """Both objects, until they are there. :raises SegmentGone, LeadershipLost:"""
+        failures = 0
+        counters = self._metrics.of(lead.of.topic)
+        while True:
+            lead.check()
+            self._check_still_there(lead, candidate)
+            try:
+                async with self._slots:
+                    counters.copy_requests.add()
+                    indexes = await self._on_thread(partial(_read_indexes, self._disk, candidate))
+                    await self._store.put(layout.indexes_key(segment), indexes)
+                    await self._store.put(layout.log_key(segment), FilePart(candidate.log_path, candidate.size_bytes))
+            except (StoreFault, OSError) as error:
+                # An OSError is of our own files, which may have gone meanwhile: the next look tells.
+                failures += 1
+                counters.copy_errors.add()
+                if isinstance(error, StoreFault):
+                    self._health.failed(f"copying {lead.of.tp}", error)
+                await asyncio.sleep(self._settings().pause_s(failures - 1, self._chance))
+            else:
+                self._health.worked()
+                lead.check()
+                return
+
+    def _check_still_there(self, lead: Leadership, candidate: CopyCandidate) -> None:
+        of = self._log_of(lead.of.tp)
+        now = None if of is None or not _is_copied(of) else next(of.copy_candidates(candidate.base_offset), None)
+        same = now is not None and now[:5] == candidate[:5]
+        if not same:
+            raise SegmentGone(f"the segment of offset {candidate.base_offset} is not there to be copied any more")
+
+
+def _is_copied(of: Log) -> bool:
+    return of.is_tiered and not of.config.remote_log_copy_disable
+
+
+def _is_there(view: RemoteLogMetadataCache, of: Log, candidate: CopyCandidate) -> bool:
+    """Whether the tier has all of its records."""
+    end = candidate.end_offset + 1
+    return lineage.covered_end(view, of.epochs, candidate.epochs[0].start_offset, end) == end
+
+
+def _read_indexes(disk: Disk, candidate: CopyCandidate) -> bytes:
+    """Runs on a thread."""
+    parts = {
+        layout.Part.OFFSET_INDEX: disk.read_file(candidate.offset_index_path),
+        layout.Part.TIME_INDEX: disk.read_file(candidate.time_index_path),
+    }
+    if candidate.txn_index_path is not None:
+        parts[layout.Part.TXN_INDEX] = disk.read_file(candidate.txn_index_path)
+    if candidate.snapshot_path is not None:
+        parts[layout.Part.PRODUCER_SNAPSHOT] = disk.read_file(candidate.snapshot_path)
+    parts[layout.Part.LEADER_EPOCHS] = encode_epochs(candidate.epochs_until_end)
+    parts[layout.Part.BOUNDS] = layout.Bounds(candidate.end_offset, candidate.max_timestamp).encode()
+    return layout.pack_indexes(parts)

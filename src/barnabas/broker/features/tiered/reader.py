@@ -1,0 +1,309 @@
+"""Reads of what a log has in the tier only: records, timestamps, aborted transactions, and where a new replica begins.
+
+Owner: the event loop. Every read waits for the store, so nothing that was true before it need be true after: callers check
+leadership and the log's bounds again. `StoreFault` if the store does not give what it should; `NotInTier` if it has no such
+record.
+"""
+
+import asyncio
+import logging
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Final, TypeVar
+
+from barnabas.base.errors import BarnabasError, Malformed
+from barnabas.base.ids import Offset, TopicPartition
+from barnabas.broker.features.tiered import layout
+from barnabas.broker.features.tiered.lineage import Piece, piece_at, pieces
+from barnabas.broker.features.tiered.local_copies import LocalCopies, LocalCopy
+from barnabas.broker.features.tiered.metadata_cache import RemoteLogMetadataCache
+from barnabas.broker.features.tiered.segment_metadata import RemoteSegment, RemoteSegmentId
+from barnabas.broker.features.tiered.store import ObjectMissing, Store, StoreFault
+from barnabas.broker.runtime.threads import OnThread
+from barnabas.broker.security.rates import Rate
+from barnabas.broker.storage import producer_snapshot
+from barnabas.broker.storage.checkpoints import parse_epochs
+from barnabas.broker.storage.epoch_cache import LeaderEpochCache
+from barnabas.broker.storage.file_handle import FileRange
+from barnabas.broker.storage.log import Log
+from barnabas.broker.storage.log_read import search_timestamp
+from barnabas.broker.storage.log_tier import TierStart
+from barnabas.broker.storage.log_types import OffsetMetadata, ReadResult, TimestampedOffset
+from barnabas.broker.storage.segment_batches import BatchAt, CorruptSegment
+from barnabas.broker.storage.txn_index import AbortedTxn
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+#: Of how many readers it is remembered where they will go on.
+_READERS_MAX: Final = 10_000
+#: A header that begins at the end of what is asked for.
+_HEADER_ROOM: Final = 128
+#: What may be looked at on the loop, for headers lie far apart in large batches, and are indexed where they do not.
+_LOOK_BYTES: Final = 4 << 20
+#: How often a read looks for its segment again after it was deleted under its hands.
+_LOOKS: Final = 3
+
+
+class NotInTier(BarnabasError):
+    """No finished segment of the tier has this record of the log."""
+
+
+@dataclass(frozen=True, slots=True)
+class TierView:
+    """What is known of a partition's beginning: the tier's segments, and the log that they belong to."""
+
+    log: Log
+    segments: RemoteLogMetadataCache
+
+
+class FetchQuota:
+    """`remote.log.manager.fetch.max.bytes.per.second`. Owner: the event loop."""
+
+    def __init__(self, *, windows: int, window_ms: int, now_ms: Callable[[], int], limit: int) -> None:
+        self._rate = Rate(windows=windows, window_ms=window_ms)
+        self._now_ms = now_ms
+        #: Changes while the broker runs.
+        self.limit = limit
+
+    async def wait_for(self, size_bytes: int) -> None:
+        """Counted before it is fetched: of many who ask at once each waits for those before it."""
+        now_ms = self._now_ms()
+        self._rate.record(size_bytes, now_ms)
+        wait_ms = self._rate.throttle_ms(self.limit, now_ms)
+        if wait_ms > 0:
+            await asyncio.sleep(wait_ms / 1000)
+
+
+class TierReader:
+    def __init__(self, store: Store, copies: LocalCopies, *, on_thread: OnThread, read_ahead_bytes: int) -> None:
+        self._store = store
+        self._copies = copies
+        self._on_thread = on_thread
+        self._read_ahead_bytes = read_ahead_bytes
+        #: Where readers will go on: one that does reads in order, and is read ahead for.
+        self._expected: OrderedDict[tuple[TopicPartition, int], None] = OrderedDict()
+        #: Of each partition, the segments with aborted transactions, and what that was told of.
+        self._aborting: dict[TopicPartition, tuple[tuple[int, int, int], list[Piece]]] = {}
+
+    # -- records ------------------------------------------------------------------------------------------------------
+
+    async def read(
+        self, view: TierView, offset: int, *, max_bytes: int, max_offset: int, min_one_batch: bool = True
+    ) -> ReadResult:
+        """As `Log.read`, of what is below the local start. Empty only if `max_offset` or `max_bytes` says so."""
+        tp = view.log.partition
+        is_sequential = self._expected.pop((tp, offset), 0) is None
+        at = offset
+        for _ in range(_LOOKS):
+            if at > offset and at >= view.log.local_log_start_offset:
+                return view.log.read(at, max_bytes=max_bytes, max_offset=max_offset, min_one_batch=min_one_batch)
+            piece = piece_at(view.segments, view.log.epochs, at)
+            if piece is None:
+                raise NotInTier(f"{tp}: no segment of the tier has offset {at}")
+            try:
+                found = await self._read_piece(piece._replace(end=min(piece.end, max_offset)), max_bytes, min_one_batch)
+            except ObjectMissing:
+                if view.segments.get(piece.segment.id) == piece.segment:
+                    raise
+                continue  # retention has deleted it meanwhile
+            if found is None and piece.end < max_offset:
+                at = piece.end  # there is no record any more up to its end
+                continue
+            if found is None:
+                break
+            self._expect(tp, found.upper_offset)
+            if is_sequential:
+                self._read_ahead(view, piece, found)
+            return found
+        here = Offset(offset)
+        return ReadResult([], 0, OffsetMetadata(here, here, 0), here)
+
+    async def _read_piece(self, piece: Piece, max_bytes: int, min_one_batch: bool) -> ReadResult | None:
+        """None: it has no batch that reaches the offset and lies below its end."""
+        copy = await self._copies.open(piece.segment)
+        with copy, _Damage(self._copies, copy):
+            first = await self._find(copy, piece.offset)
+            if first is None or first.base_offset >= piece.end:
+                return None
+            limit, limit_offset = piece.segment.size_bytes, piece.end
+            if piece.end <= piece.segment.end_offset:
+                bound = await self._find(copy, piece.end)
+                limit = limit if bound is None else bound.position
+            available = limit - first.position
+            if available > max_bytes and first.size_bytes > max_bytes and not min_one_batch:
+                size, upper = 0, piece.offset
+            else:
+                wanted = min(available, max(max_bytes, first.size_bytes))
+                end = first.position + wanted
+                await self._copies.ensure(copy, first.position, min(end + _HEADER_ROOM, piece.segment.size_bytes))
+                if wanted == available:
+                    size, upper = available, limit_offset
+                elif first.size_bytes >= max_bytes:
+                    size, upper = first.size_bytes, first.last_offset + 1
+                else:
+                    around = copy.segment.offset_index.floor_position(end - 1)
+                    last_boundary = partial(copy.segment.last_boundary, first, end)
+                    cut, upper = await self._look(copy, max(around, first.position), end, last_boundary)
+                    size = cut - first.position
+            start = OffsetMetadata(Offset(piece.offset), Offset(piece.segment.start_offset), first.position)
+            ranges = [FileRange(copy.segment.file, first.position, size)] if size else []
+            return ReadResult(ranges, size, start, Offset(upper), is_cut=available > max_bytes)
+
+    async def _find(self, copy: LocalCopy, offset: int) -> BatchAt | None:
+        """The first batch that reaches `offset`. The index tells between which positions it is."""
+        start, end = await self._ensure_around(copy, offset, offset)
+        return await self._look(copy, start, end, partial(copy.segment.find, offset))
+
+    async def _ensure_around(self, copy: LocalCopy, first: int, last: int) -> tuple[int, int]:
+        """Have here what a look-up of these offsets may look at. Returns the positions."""
+        index, size = copy.segment.offset_index, copy.source.size_bytes
+        after = index.next_position(last)
+        start, end = index.lookup_position(first), size if after is None else min(after + _HEADER_ROOM, size)
+        await self._copies.ensure(copy, start, end)
+        return start, end
+
+    async def _look(self, copy: LocalCopy, start: int, end: int, work: Callable[[], T]) -> T:
+        """At once, if it is little and in memory, as what was just fetched is; else on a thread."""
+        if end - start <= _LOOK_BYTES:
+            handle = copy.segment.file
+            if handle.disk.is_resident(handle.fd, start, end - start):
+                return work()
+        return await self._on_thread(work)
+
+    # -- reading ahead ------------------------------------------------------------------------------------------------
+
+    def _expect(self, tp: TopicPartition, offset: int) -> None:
+        self._expected[tp, offset] = None
+        if len(self._expected) > _READERS_MAX:
+            self._expected.popitem(last=False)
+
+    def _read_ahead(self, view: TierView, piece: Piece, found: ReadResult) -> None:
+        end = found.start.position + found.size_bytes
+        self._copies.read_ahead(piece.segment, end, end + self._read_ahead_bytes)
+        left = piece.segment.size_bytes - end
+        if left < self._read_ahead_bytes:
+            following = piece_at(view.segments, view.log.epochs, piece.end)
+            if following is not None:
+                self._copies.read_ahead(following.segment, 0, self._read_ahead_bytes - left)
+
+    # -- timestamps ---------------------------------------------------------------------------------------------------
+
+    async def offset_for_timestamp(self, view: TierView, timestamp: int) -> TimestampedOffset | None:
+        """The first record below the local start whose timestamp is `timestamp` or later; None if there is none."""
+        log = view.log
+        at = int(log.log_start_offset)
+        # The border moves while the store is asked: what leaves the disk meanwhile is looked for in the tier, too.
+        while (piece := next(pieces(view.segments, log.epochs, at, log.local_log_start_offset), None)) is not None:
+            at = piece.end
+            if piece.segment.max_timestamp < timestamp:
+                continue
+            copy = await self._copies.open(piece.segment)
+            with copy, _Damage(self._copies, copy):
+                found = await self._search(copy, timestamp, piece.offset)
+            if found is not None and found.offset < piece.end:
+                return found
+        return None
+
+    async def _search(self, copy: LocalCopy, timestamp: int, from_offset: int) -> TimestampedOffset | None:
+        segment = copy.segment
+        first = max(segment.time_index.lookup(timestamp).offset, from_offset)
+        after = segment.time_index.after(timestamp)
+        # The first record that is late enough is at the next entry or before; but not before `from_offset`.
+        last = copy.source.end_offset if after is None or after.offset < first else after.offset
+        start, _ = await self._ensure_around(copy, first, last)
+        search = partial(search_timestamp, segment, timestamp, from_offset)
+        try:
+            return await self._on_thread(search)
+        except CorruptSegment:
+            # Or further on, where the batch that the entry names has it before `from_offset`, or not at all.
+            await self._copies.ensure(copy, start, copy.source.size_bytes)
+            return await self._on_thread(search)
+
+    def max_timestamp(self, view: TierView) -> int:
+        """The largest of any segment below the local start; -1 if there is none."""
+        log = view.log
+        found = pieces(view.segments, log.epochs, log.log_start_offset, log.local_log_start_offset)
+        return max((piece.segment.max_timestamp for piece in found), default=-1)
+
+    # -- transactions -------------------------------------------------------------------------------------------------
+
+    async def aborted_transactions(self, view: TierView, from_offset: int, upper_offset: int) -> list[AbortedTxn]:
+        """Those that overlap [from_offset, upper_offset). Their markers may lie far behind, on this side of the border too."""
+        log = view.log
+        found: dict[tuple[int, int], AbortedTxn] = {}
+        looked_at: set[RemoteSegmentId] = set()
+        border = -1
+        # What leaves the disk while the store is asked is looked for in the tier, too.
+        while border != log.local_log_start_offset:
+            border = log.local_log_start_offset
+            for piece in self._with_aborted(view):
+                if piece.segment.end_offset < from_offset or piece.segment.id in looked_at:
+                    continue
+                copy = await self._copies.open(piece.segment)
+                with copy, _Damage(self._copies, copy):
+                    index = copy.segment.txn_index
+                    collect = partial(index.collect, from_offset, upper_offset, end_offset=piece.end)
+                    search = await self._on_thread(collect)
+                looked_at.add(piece.segment.id)
+                found.update({(txn.producer_id, txn.first_offset): txn for txn in search.aborted})
+                if search.is_complete:
+                    return list(found.values())
+        local = log.aborted_transactions(from_offset, upper_offset)
+        found.update({(txn.producer_id, txn.first_offset): txn for txn in local})
+        return list(found.values())
+
+    def _with_aborted(self, view: TierView) -> list[Piece]:
+        """Every read of committed records asks, and most topics have none: they are looked for once."""
+        log = view.log
+        state = (view.segments.version, log.local_log_start_offset, len(log.epochs))
+        known = self._aborting.get(log.partition)
+        if known is None or known[0] != state:
+            found = [
+                piece
+                for piece in pieces(view.segments, log.epochs, log.log_start_offset, log.local_log_start_offset)
+                if not piece.segment.txn_index_empty
+            ]
+            known = self._aborting[log.partition] = (state, found)
+        return known[1]
+
+    def forget(self, tp: TopicPartition) -> None:
+        """The partition is not on this broker any more."""
+        self._aborting.pop(tp, None)
+
+    # -- a new replica ------------------------------------------------------------------------------------------------
+
+    async def start_after(self, segment: RemoteSegment, *, log_start_offset: int) -> TierStart:
+        """Where a replica begins that has nothing of what this segment, and those before it, have."""
+        try:
+            parts = layout.unpack_indexes(await self._store.get(layout.indexes_key(segment)))
+            epochs = LeaderEpochCache(parse_epochs(f"epochs of {segment.id}", parts[layout.Part.LEADER_EPOCHS]))
+            snapshot = parts.get(layout.Part.PRODUCER_SNAPSHOT)
+            producers = [] if snapshot is None else producer_snapshot.decode(snapshot)
+        except (Malformed, KeyError) as error:
+            raise StoreFault(f"the indexes of {segment.id} are of no use: {error!r}") from error
+        end = segment.end_offset + 1
+        epochs.truncate_from_end(end)
+        epochs.truncate_from_start(log_start_offset)
+        return TierStart(end, log_start_offset, epochs.entries, producers)
+
+
+class _Damage:
+    """What cannot be a log is not kept: the next read fetches it anew."""
+
+    __slots__ = ("_copies", "_copy")
+
+    def __init__(self, copies: LocalCopies, copy: LocalCopy) -> None:
+        self._copies = copies
+        self._copy = copy
+
+    def __enter__(self) -> None:
+        """Nothing is known yet."""
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, Malformed | OSError):
+            self._copies.forget(self._copy)
+            raise StoreFault(f"what the store gave of {self._copy.source.id} is damaged: {error}") from error

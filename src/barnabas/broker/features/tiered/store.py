@@ -1,0 +1,248 @@
+"""The object store: what the tier asks of it, and stores by URL through `obstore`.
+
+Owner: the event loop. A store does its I/O on threads of its own and never blocks the loop. Its failures are `StoreFault`:
+whoever asked tries again later.
+"""
+
+import asyncio
+import errno
+import os
+import uuid
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, Protocol, TypeVar, cast
+from urllib.parse import urlsplit
+
+from barnabas.base.errors import BarnabasError, ConfigError
+
+T = TypeVar("T")
+
+#: Objects above this size go up in parts of it. With the number of parts under way it bounds the memory of an upload.
+PART_BYTES: Final = 8 << 20
+PARTS_AT_ONCE: Final = 4
+#: A store that does not answer within this time has failed; `rsm.config.timeout` sets another.
+TIMEOUT_S: Final = 30
+#: Whoever asks tries again by itself, later: the store's own retries are for what passes at once.
+RETRIES: Final = 2
+RETRY_S: Final = 10
+
+#: What a file system or a kernel says that does not copy files.
+_NO_KERNEL_COPY: Final = (errno.ENOSYS, errno.EOPNOTSUPP, errno.EXDEV, errno.EINVAL)
+
+SCHEMES: Final = ("s3", "gs", "az", "file")
+
+
+class StoreFault(BarnabasError):
+    """The store did not do what it was asked for: away, slow, forbidden, or it told something else than it did."""
+
+
+class ObjectMissing(StoreFault):
+    """There is no such object."""
+
+
+@dataclass(frozen=True, slots=True)
+class FilePart:
+    """The first `size_bytes` of a file. It does not change while it is put."""
+
+    path: str
+    size_bytes: int
+
+
+class Store(Protocol):
+    """Keys are relative to the URL. What is asked for twice may be done twice."""
+
+    async def put(self, key: str, data: bytes | FilePart) -> None:
+        """All of it, or a `StoreFault`: readers see the whole object or none."""
+        ...
+
+    async def get_range(self, key: str, start: int, end: int) -> memoryview:
+        """[start, end), in memory of its own. :raises ObjectMissing, StoreFault: also for fewer bytes than asked for."""
+        ...
+
+    async def get(self, key: str) -> bytes:
+        """The whole object. :raises ObjectMissing, StoreFault:"""
+        ...
+
+    async def delete(self, keys: Iterable[str]) -> None:
+        """What is not there is deleted already."""
+        ...
+
+    async def list(self, prefix: str) -> list[tuple[str, int]]:
+        """Key and size of every object below a prefix, which ends with a slash."""
+        ...
+
+
+def open_store(url: str, settings: Mapping[str, str] | None = None) -> Store:
+    """`settings` are the store's own, by the names that obstore knows: `aws_access_key_id`, `aws_endpoint`, `timeout`, …;
+    what is not set comes from the environment, as the providers' tools have it. :raises ConfigError:
+    """
+    scheme = urlsplit(url).scheme
+    if scheme not in SCHEMES:
+        raise ConfigError(
+            f"{url!r} is no URL of an object store: it begins with {', '.join(f'{each}://' for each in SCHEMES)}"
+        )
+    try:
+        import obstore  # noqa: F401
+    except ImportError:
+        raise ConfigError("tiered storage needs the package obstore: pip install 'barnabas[tiered]'") from None
+    return ObjectStore(url, settings or {})
+
+
+class ObjectStore:
+    """Any store that obstore knows."""
+
+    def __init__(self, url: str, settings: Mapping[str, str]) -> None:
+        import obstore.store
+
+        self.url = url
+        parts = urlsplit(url)
+        options: dict[str, Any] = dict(settings)
+        self._timeout_s = float(options.pop("timeout", TIMEOUT_S))
+        self._root: Path | None = None
+        try:
+            if parts.scheme == "file":
+                if options:
+                    raise ConfigError(f"a directory takes no settings: {', '.join(sorted(options))}")
+                self._root = Path(parts.path)
+                self._store: Any = obstore.store.LocalStore(prefix=parts.path, mkdir=True)
+            else:
+                client: Any = {"timeout": timedelta(seconds=self._timeout_s), "allow_http": True}
+                retry: Any = {"max_retries": RETRIES, "retry_timeout": timedelta(seconds=RETRY_S)}
+                self._store = obstore.store.from_url(
+                    url, config=cast(Any, options), client_options=client, retry_config=retry
+                )
+        except (obstore.exceptions.BaseError, OSError, ValueError) as error:
+            raise ConfigError(f"the object store {url} cannot be opened: {error}") from error
+
+    async def put(self, key: str, data: bytes | FilePart) -> None:
+        import obstore
+
+        size = len(data) if isinstance(data, bytes) else data.size_bytes
+        source: Any = data if isinstance(data, bytes) else Path(data.path)
+
+        async def put() -> None:
+            # obstore brings a file through its own memory, which takes several times the CPU.
+            if (
+                self._root is not None
+                and isinstance(data, FilePart)
+                and await asyncio.to_thread(_copy_in_kernel, data, self._root / key)
+            ):
+                return
+            await obstore.put_async(
+                self._store,
+                key,
+                source,
+                use_multipart=size > PART_BYTES,
+                chunk_size=PART_BYTES,
+                max_concurrency=PARTS_AT_ONCE,
+            )
+
+        # A large segment takes as long as it takes: each of its requests has its time, not the whole.
+        await self._ask(f"put {key}", put, parts=1 + size // PART_BYTES)
+        found = await self._ask(f"head {key}", lambda: obstore.head_async(self._store, key))
+        if found["size"] != size:
+            raise StoreFault(f"{self.url}: {key} has {found['size']} bytes after {size} were put")
+        if self._root is not None:
+            await asyncio.to_thread(_sync, self._root / key, self._root)
+
+    async def get_range(self, key: str, start: int, end: int) -> memoryview:
+        import obstore
+
+        if end <= start:
+            return memoryview(b"")
+        found = await self._ask(f"get {key}", lambda: obstore.get_range_async(self._store, key, start=start, end=end))
+        data = memoryview(found)  # a copy of megabytes would hold up the loop
+        if len(data) != end - start:
+            raise StoreFault(
+                f"{self.url}: {len(data)} bytes of {key} from {start} on, where {end - start} were asked for"
+            )
+        return data
+
+    async def get(self, key: str) -> bytes:
+        import obstore
+
+        async def whole() -> tuple[bytes, int]:
+            found = await obstore.get_async(self._store, key)
+            return bytes(await found.bytes_async()), found.meta["size"]
+
+        data, size = await self._ask(f"get {key}", whole)
+        if len(data) != size:
+            raise StoreFault(f"{self.url}: {len(data)} bytes of {key}, which has {size}")
+        return data
+
+    async def delete(self, keys: Iterable[str]) -> None:
+        import obstore
+
+        for key in keys:
+            try:
+                await self._ask(f"delete {key}", partial(obstore.delete_async, self._store, key))
+            except ObjectMissing:
+                continue
+
+    async def list(self, prefix: str) -> list[tuple[str, int]]:
+        import obstore
+
+        async def collect() -> list[tuple[str, int]]:
+            found: list[tuple[str, int]] = []
+            async for chunk in obstore.list(self._store, prefix, chunk_size=1000):
+                found += [(each["path"], each["size"]) for each in chunk]
+            return found
+
+        return await self._ask(f"list {prefix}", collect)
+
+    async def _ask(self, what: str, request: Callable[[], Awaitable[T]], *, parts: int = 1) -> T:
+        from obstore.exceptions import BaseError, NotFoundError
+
+        try:
+            # The client has its own limit for a request; this one is for whatever it does not bound.
+            async with asyncio.timeout((self._timeout_s + RETRY_S) * parts):
+                return await request()
+        except (NotFoundError, FileNotFoundError) as error:
+            raise ObjectMissing(f"{self.url}: {what}: {_short(error)}") from error
+        except TimeoutError as error:
+            raise StoreFault(f"{self.url}: {what}: no answer in time") from error
+        except (BaseError, OSError) as error:
+            raise StoreFault(f"{self.url}: {what}: {_short(error)}") from error
+
+
+def _short(error: BaseException) -> str:
+    """The first line: obstore shows the whole chain of causes, over many lines."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0][:300]
+
+
+def _copy_in_kernel(part: FilePart, target: Path) -> bool:
+    """Copy a file where this system can; False where it cannot, with nothing done. Readers see the whole file or none."""
+    if not hasattr(os, "copy_file_range"):
+        return False
+    target.parent.mkdir(parents=True, exist_ok=True)
+    # Names like this one are nobody's key: obstore writes under them, too, and does not list them.
+    staged = target.with_name(f"{target.name}#{uuid.uuid4().int}")
+    with Path(part.path).open("rb") as source, staged.open("xb") as copy:
+        try:
+            left = part.size_bytes
+            while left and (copied := os.copy_file_range(source.fileno(), copy.fileno(), left)):
+                left -= copied
+            if left:
+                raise OSError(f"{part.path} ends {left} bytes before what is to be copied")
+            staged.rename(target)
+        except OSError as error:
+            staged.unlink()
+            if error.errno in _NO_KERNEL_COPY:
+                return False
+            raise
+    return True
+
+
+def _sync(path: Path, root: Path) -> None:
+    """The file and the directories that lead to it. obstore does not; the local copy may go as soon as this one is there."""
+    for each in (path, *path.parents):
+        descriptor = os.open(each, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        if each == root:
+            break

@@ -1,0 +1,131 @@
+"""Replays the records of consumer groups. The only place where their hard state changes. Pure.
+
+A tombstone for what is not there is ignored: compaction may have removed what it refers to.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Final
+
+from barnabas.base.errors import BrokenInvariant
+from barnabas.broker.groups.consumer_group import (
+    LEAVING_EPOCH,
+    ConsumerGroup,
+    ConsumerMember,
+    ResolvedRegex,
+    TopicMetadata,
+)
+from barnabas.broker.groups.group import Group
+from barnabas.wire.messages import consumer_group_records as modern
+from barnabas.wire.messages.base import Record
+
+
+class ConsumerReplay:
+    def __init__(self, groups: dict[str, Group]) -> None:
+        self._groups = groups
+
+    def replay(self, key: Record, value: Record | None) -> None:
+        apply = _REPLAYS.get(type(key))
+        if apply is None:
+            raise BrokenInvariant(f"no replay for {type(key).__name__}")
+        group_id: str = getattr(key, "group_id")  # noqa: B009 - every key of a consumer group has one
+        group = self._groups.get(group_id)
+        if not isinstance(group, ConsumerGroup):
+            if value is None:
+                return
+            # What was there is a simple group that offsets brought to life, or one that became a consumer group.
+            group = self._groups[group_id] = ConsumerGroup(group_id)
+        apply(group, key, value)
+        if value is None and isinstance(key, modern.ConsumerGroupMetadataKey):
+            del self._groups[group_id]
+
+
+def _metadata(
+    group: ConsumerGroup, key: modern.ConsumerGroupMetadataKey, value: modern.ConsumerGroupMetadataValue | None
+) -> None:
+    if value is not None:
+        group.group_epoch = value.epoch
+
+
+def _partition_metadata(
+    group: ConsumerGroup,
+    key: modern.ConsumerGroupPartitionMetadataKey,
+    value: modern.ConsumerGroupPartitionMetadataValue | None,
+) -> None:
+    group.topics = {}
+    if value is not None:
+        for topic in value.topics:
+            group.topics[topic.topic_name] = TopicMetadata(topic.topic_id, topic.topic_name, topic.num_partitions)
+
+
+def _member_metadata(
+    group: ConsumerGroup,
+    key: modern.ConsumerGroupMemberMetadataKey,
+    value: modern.ConsumerGroupMemberMetadataValue | None,
+) -> None:
+    if value is None:
+        group.remove(key.member_id)
+        return
+    group.put((group.members.get(key.member_id) or ConsumerMember(member_id=key.member_id)).with_metadata(value))
+
+
+def _target_epoch(
+    group: ConsumerGroup,
+    key: modern.ConsumerGroupTargetAssignmentMetadataKey,
+    value: modern.ConsumerGroupTargetAssignmentMetadataValue | None,
+) -> None:
+    group.target_epoch = -1 if value is None else value.assignment_epoch
+
+
+def _target_assignment(
+    group: ConsumerGroup,
+    key: modern.ConsumerGroupTargetAssignmentMemberKey,
+    value: modern.ConsumerGroupTargetAssignmentMemberValue | None,
+) -> None:
+    if value is None:
+        group.target.pop(key.member_id, None)
+    else:
+        group.target[key.member_id] = {
+            each.topic_id: frozenset(each.partitions) for each in value.topic_partitions if each.partitions
+        }
+
+
+def _current_assignment(
+    group: ConsumerGroup,
+    key: modern.ConsumerGroupCurrentMemberAssignmentKey,
+    value: modern.ConsumerGroupCurrentMemberAssignmentValue | None,
+) -> None:
+    member = group.members.get(key.member_id)
+    if value is not None:
+        group.put((member or ConsumerMember(member_id=key.member_id)).with_assignment(value))
+    elif member is not None:
+        gone = replace(
+            member,
+            member_epoch=LEAVING_EPOCH,
+            previous_member_epoch=LEAVING_EPOCH,
+            assigned={},
+            pending_revocation={},
+        )
+        group.put(gone)
+
+
+def _regular_expression(
+    group: ConsumerGroup,
+    key: modern.ConsumerGroupRegularExpressionKey,
+    value: modern.ConsumerGroupRegularExpressionValue | None,
+) -> None:
+    if value is None:
+        group.regexes.pop(key.regular_expression, None)
+    else:
+        group.regexes[key.regular_expression] = ResolvedRegex(frozenset(value.topics), value.version, value.timestamp)
+
+
+_REPLAYS: Final[dict[type[Record], Callable[[ConsumerGroup, Any, Any], None]]] = {
+    modern.ConsumerGroupMetadataKey: _metadata,
+    modern.ConsumerGroupPartitionMetadataKey: _partition_metadata,
+    modern.ConsumerGroupMemberMetadataKey: _member_metadata,
+    modern.ConsumerGroupTargetAssignmentMetadataKey: _target_epoch,
+    modern.ConsumerGroupTargetAssignmentMemberKey: _target_assignment,
+    modern.ConsumerGroupCurrentMemberAssignmentKey: _current_assignment,
+    modern.ConsumerGroupRegularExpressionKey: _regular_expression,
+}

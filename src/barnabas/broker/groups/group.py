@@ -1,0 +1,137 @@
+"""What classic groups and consumer groups have in common, as the rest of the machine sees it."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+from barnabas.broker.groups.settings import GroupSettings
+from barnabas.broker.runtime.machine import CancelTimer, KeyValue, Result, SetTimer
+
+R = TypeVar("R")
+
+
+class GroupType(Enum):
+    """The value is Kafka's name, as ListGroups tells it."""
+
+    CLASSIC = "classic"
+    CONSUMER = "consumer"
+
+
+@dataclass(frozen=True, slots=True)
+class Expiry:
+    """Offsets expire when the retention has passed since `since_ms`; None: since each offset's own commit."""
+
+    since_ms: int | None
+
+
+class Requester(NamedTuple):
+    """Who asks, and in which version of the API."""
+
+    client_id: str
+    #: As Kafka shows it: `/127.0.0.1`.
+    client_host: str
+    api_version: int
+
+
+class Outcome(Result[Any]):
+    """A result that grows while an operation runs."""
+
+    __slots__ = ()
+
+    def set_timer(self, key: tuple[object, ...], delay_ms: int) -> None:
+        self.effects.append(SetTimer(key, delay_ms))
+
+    def cancel_timer(self, key: tuple[object, ...]) -> None:
+        self.effects.append(CancelTimer(key))
+
+    def result(self, response: R | None = None) -> Result[R]:
+        """None: the answer comes later."""
+        self.response = response
+        return self
+
+
+class Topics(Protocol):
+    """The cluster's topics, as the machine sees them."""
+
+    def topic_id(self, name: str) -> bytes | None: ...
+
+    def topic_name(self, topic_id: bytes) -> str | None: ...
+
+    def partition_count(self, name: str) -> int:
+        """0 for a topic that does not exist."""
+        ...
+
+    def racks(self, name: str, partition: int) -> frozenset[str]:
+        """Of the brokers that have a replica."""
+        ...
+
+    def names(self) -> Iterable[str]: ...
+
+    @property
+    def version(self) -> int:
+        """Grows with every change of any topic."""
+        ...
+
+
+def _not_counted(amount: int = 1) -> None:
+    """For machines without metrics."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupCounts:
+    """What machines count: each is called with how many there were."""
+
+    offset_commit: Callable[[int], None] = _not_counted
+    offset_expiration: Callable[[int], None] = _not_counted
+    offset_deletion: Callable[[int], None] = _not_counted
+    completed_rebalance: Callable[[int], None] = _not_counted
+    consumer_group_rebalance: Callable[[int], None] = _not_counted
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupEnvironment:
+    """What a machine is given from outside: settings, topics, chance."""
+
+    settings: Callable[[], GroupSettings]
+    topics: Topics
+    #: A random part for member ids, different at each call.
+    unique: Callable[[], str]
+    #: Whether the consumer protocol (KIP-848) is served: not while some broker of the cluster does not know it.
+    consumer_protocol_enabled: Callable[[], bool]
+    counts: GroupCounts = GroupCounts()
+
+
+class Group(Protocol):
+    group_id: str
+
+    @property
+    def type(self) -> GroupType: ...
+
+    @property
+    def is_empty(self) -> bool: ...
+
+    @property
+    def is_disposable(self) -> bool: ...
+
+    def state_name(self) -> str: ...
+
+    def is_subscribed_to(self, topic: str) -> bool: ...
+
+    def check_offset_commit(
+        self, member_id: str, instance_id: str | None, generation: int, *, api_version: int, is_transactional: bool
+    ) -> None:
+        """:raises Refused: with what keeps this member from committing."""
+        ...
+
+    def check_offset_fetch(self, member_id: str | None, member_epoch: int) -> None: ...
+
+    def check_offset_delete(self) -> None: ...
+
+    def check_delete(self) -> None: ...
+
+    def expiry(self) -> Expiry | None: ...
+
+    def tombstones(self) -> list[KeyValue]:
+        """The records that remove the group, without its offsets."""
+        ...

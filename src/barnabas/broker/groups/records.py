@@ -1,0 +1,242 @@
+"""Keys and values of `__consumer_offsets`, byte for byte Kafka's.
+
+A key begins with its version, and the version is the type of the record: 0 and 1 a committed offset, 2 a classic group, 3 to
+8 a consumer group (KIP-848), 16 what a regular expression matched. 9 to 15 are share groups, which are not kept here.
+"""
+
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from struct import Struct
+from typing import Final, NamedTuple
+
+from barnabas.base.errors import Malformed
+from barnabas.broker.groups.offset_store import OffsetCommit
+from barnabas.broker.runtime.machine import KeyValue
+from barnabas.wire import codec
+from barnabas.wire.messages import consumer_group_records as modern
+from barnabas.wire.messages.base import Record
+from barnabas.wire.messages.offsets_topic import (
+    GroupMetadataKey,
+    GroupMetadataValue,
+    OffsetCommitKey,
+    OffsetCommitValue,
+)
+
+OFFSET_KEY_VERSION: Final = 1
+#: Kafka 3.9 writes the highest version that is not flexible; version 1 for the sake of `expire_timestamp`.
+OFFSET_VALUE_VERSION: Final = 3
+OFFSET_VALUE_WITH_EXPIRY_VERSION: Final = 1
+GROUP_KEY_VERSION: Final = 2
+GROUP_VALUE_VERSION: Final = 3
+
+#: Partitions of topics, by topic id.
+Partitions = Mapping[bytes, frozenset[int]]
+
+_TYPES: Final[dict[int, tuple[type[Record], type[Record]]]] = {
+    0: (OffsetCommitKey, OffsetCommitValue),
+    1: (OffsetCommitKey, OffsetCommitValue),
+    2: (GroupMetadataKey, GroupMetadataValue),
+    3: (modern.ConsumerGroupMetadataKey, modern.ConsumerGroupMetadataValue),
+    4: (modern.ConsumerGroupPartitionMetadataKey, modern.ConsumerGroupPartitionMetadataValue),
+    5: (modern.ConsumerGroupMemberMetadataKey, modern.ConsumerGroupMemberMetadataValue),
+    6: (modern.ConsumerGroupTargetAssignmentMetadataKey, modern.ConsumerGroupTargetAssignmentMetadataValue),
+    7: (modern.ConsumerGroupTargetAssignmentMemberKey, modern.ConsumerGroupTargetAssignmentMemberValue),
+    8: (modern.ConsumerGroupCurrentMemberAssignmentKey, modern.ConsumerGroupCurrentMemberAssignmentValue),
+    16: (modern.ConsumerGroupRegularExpressionKey, modern.ConsumerGroupRegularExpressionValue),
+}
+
+_INT16: Final = Struct(">h")
+_INT32: Final = Struct(">i")
+_INT64: Final = Struct(">q")
+#: Version, offset, leader epoch, length of the metadata.
+_OFFSET_VALUE_HEAD: Final = Struct(">hqih")
+#: Characters whose UTF-8 is surely shorter than an int16 can say.
+_METADATA_FAST_MAX: Final = 8000
+
+
+class Entry(NamedTuple):
+    """A record, decoded. A value of None is a tombstone."""
+
+    key: Record
+    value: Record | None
+
+
+class OffsetRecord(KeyValue):
+    """A committed offset that keeps its decoded form: the coordinator that wrote it need not decode it to replay it."""
+
+    commit: OffsetCommit
+
+
+def decode(record: KeyValue) -> Entry | None:
+    """None for a type of record that is not ours to read: Kafka skips those as well.
+
+    :raises Malformed: for bytes that are not a record.
+    """
+    if len(record.key) < 2:
+        raise Malformed(f"a key of __consumer_offsets with {len(record.key)} bytes")
+    types = _TYPES.get(_INT16.unpack_from(record.key)[0])
+    if types is None:
+        return None
+    key, _ = codec.decode_versioned(types[0], record.key)
+    if record.value is None:
+        return Entry(key, None)
+    value, _ = codec.decode_versioned(types[1], record.value)
+    return Entry(key, value)
+
+
+def commit_of(key: OffsetCommitKey, value: OffsetCommitValue) -> OffsetCommit:
+    return OffsetCommit(
+        key.group,
+        key.topic,
+        key.partition,
+        value.offset,
+        value.leader_epoch,
+        value.metadata,
+        value.commit_timestamp,
+        value.expire_timestamp,
+    )
+
+
+def _tombstone(key: Record, version: int) -> KeyValue:
+    return KeyValue(codec.encode_versioned(key, version), None)
+
+
+def _pair(key: Record, version: int, value: Record, value_version: int = 0) -> KeyValue:
+    return KeyValue(codec.encode_versioned(key, version), codec.encode_versioned(value, value_version))
+
+
+# -- offsets and classic groups ----------------------------------------------------------------------------------------
+
+
+def offset_commit(commit: OffsetCommit) -> OffsetRecord:
+    group_id, topic, partition, offset, leader_epoch, metadata, commit_timestamp_ms, expire_timestamp_ms = commit
+    if expire_timestamp_ms == -1 and len(metadata) < _METADATA_FAST_MAX:
+        # Nearly all commits are like this, and there are many: by hand, in little more than half the time.
+        text = metadata.encode()
+        head = _OFFSET_VALUE_HEAD.pack(OFFSET_VALUE_VERSION, offset, leader_epoch, len(text))
+        value_bytes = head + text + _INT64.pack(commit_timestamp_ms)
+    else:
+        version = OFFSET_VALUE_VERSION if expire_timestamp_ms == -1 else OFFSET_VALUE_WITH_EXPIRY_VERSION
+        value = OffsetCommitValue(
+            offset=offset,
+            leader_epoch=leader_epoch,
+            metadata=metadata,
+            commit_timestamp=commit_timestamp_ms,
+            expire_timestamp=expire_timestamp_ms,
+        )
+        value_bytes = codec.encode_versioned(value, version)
+    record = OffsetRecord(_offset_key_head(group_id, topic) + _INT32.pack(partition), value_bytes)
+    record.commit = commit
+    return record
+
+
+@lru_cache(maxsize=4096)
+def _offset_key_head(group_id: str, topic: str) -> bytes:
+    """The key of a group's offset for a topic, without the partition, which comes last."""
+    return codec.encode_versioned(OffsetCommitKey(group=group_id, topic=topic), OFFSET_KEY_VERSION)[: -_INT32.size]
+
+
+def offset_tombstone(group_id: str, topic: str, partition: int) -> KeyValue:
+    return _tombstone(OffsetCommitKey(group=group_id, topic=topic, partition=partition), OFFSET_KEY_VERSION)
+
+
+def group_metadata(group_id: str, value: GroupMetadataValue) -> KeyValue:
+    return _pair(GroupMetadataKey(group=group_id), GROUP_KEY_VERSION, value, GROUP_VALUE_VERSION)
+
+
+def group_tombstone(group_id: str) -> KeyValue:
+    return _tombstone(GroupMetadataKey(group=group_id), GROUP_KEY_VERSION)
+
+
+# -- consumer groups ---------------------------------------------------------------------------------------------------
+
+
+def group_epoch(group_id: str, epoch: int) -> KeyValue:
+    return _pair(modern.ConsumerGroupMetadataKey(group_id=group_id), 3, modern.ConsumerGroupMetadataValue(epoch=epoch))
+
+
+def group_epoch_tombstone(group_id: str) -> KeyValue:
+    return _tombstone(modern.ConsumerGroupMetadataKey(group_id=group_id), 3)
+
+
+def partition_metadata(group_id: str, topics: Iterable[modern.TopicMetadata]) -> KeyValue:
+    value = modern.ConsumerGroupPartitionMetadataValue(topics=list(topics))
+    return _pair(modern.ConsumerGroupPartitionMetadataKey(group_id=group_id), 4, value)
+
+
+def partition_metadata_tombstone(group_id: str) -> KeyValue:
+    return _tombstone(modern.ConsumerGroupPartitionMetadataKey(group_id=group_id), 4)
+
+
+def member_metadata(group_id: str, member_id: str, value: modern.ConsumerGroupMemberMetadataValue) -> KeyValue:
+    return _pair(modern.ConsumerGroupMemberMetadataKey(group_id=group_id, member_id=member_id), 5, value)
+
+
+def member_metadata_tombstone(group_id: str, member_id: str) -> KeyValue:
+    return _tombstone(modern.ConsumerGroupMemberMetadataKey(group_id=group_id, member_id=member_id), 5)
+
+
+def target_epoch(group_id: str, epoch: int) -> KeyValue:
+    value = modern.ConsumerGroupTargetAssignmentMetadataValue(assignment_epoch=epoch)
+    return _pair(modern.ConsumerGroupTargetAssignmentMetadataKey(group_id=group_id), 6, value)
+
+
+def target_epoch_tombstone(group_id: str) -> KeyValue:
+    return _tombstone(modern.ConsumerGroupTargetAssignmentMetadataKey(group_id=group_id), 6)
+
+
+def target_assignment(group_id: str, member_id: str, partitions: Partitions) -> KeyValue:
+    value = modern.ConsumerGroupTargetAssignmentMemberValue(
+        topic_partitions=[
+            modern.TopicPartition(topic_id=topic_id, partitions=sorted(numbers))
+            for topic_id, numbers in partitions.items()
+        ]
+    )
+    return _pair(modern.ConsumerGroupTargetAssignmentMemberKey(group_id=group_id, member_id=member_id), 7, value)
+
+
+def target_assignment_tombstone(group_id: str, member_id: str) -> KeyValue:
+    return _tombstone(modern.ConsumerGroupTargetAssignmentMemberKey(group_id=group_id, member_id=member_id), 7)
+
+
+def current_assignment(
+    group_id: str,
+    member_id: str,
+    *,
+    member_epoch: int,
+    previous_member_epoch: int,
+    state: int,
+    assigned: Partitions,
+    pending_revocation: Partitions,
+) -> KeyValue:
+    value = modern.ConsumerGroupCurrentMemberAssignmentValue(
+        member_epoch=member_epoch,
+        previous_member_epoch=previous_member_epoch,
+        state=state,
+        assigned_partitions=_topic_partitions(assigned),
+        partitions_pending_revocation=_topic_partitions(pending_revocation),
+    )
+    return _pair(modern.ConsumerGroupCurrentMemberAssignmentKey(group_id=group_id, member_id=member_id), 8, value)
+
+
+def current_assignment_tombstone(group_id: str, member_id: str) -> KeyValue:
+    return _tombstone(modern.ConsumerGroupCurrentMemberAssignmentKey(group_id=group_id, member_id=member_id), 8)
+
+
+def regular_expression(
+    group_id: str, expression: str, *, topics: Iterable[str], version: int, timestamp_ms: int
+) -> KeyValue:
+    key = modern.ConsumerGroupRegularExpressionKey(group_id=group_id, regular_expression=expression)
+    value = modern.ConsumerGroupRegularExpressionValue(topics=sorted(topics), version=version, timestamp=timestamp_ms)
+    return _pair(key, 16, value)
+
+
+def regular_expression_tombstone(group_id: str, expression: str) -> KeyValue:
+    return _tombstone(modern.ConsumerGroupRegularExpressionKey(group_id=group_id, regular_expression=expression), 16)
+
+
+def _topic_partitions(partitions: Partitions) -> list[modern.TopicPartitions]:
+    return [
+        modern.TopicPartitions(topic_id=topic_id, partitions=sorted(numbers))
+        for topic_id, numbers in partitions.items()
+    ]

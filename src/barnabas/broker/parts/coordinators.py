@@ -1,0 +1,75 @@
+"""Groups and transactions, put together: each needs the other, so each gets what it needs by a function."""
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+from barnabas.base.topics import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
+from barnabas.base.words import TRANSACTION_VERSION
+from barnabas.broker.parts import groups, transactions
+from barnabas.broker.parts.groups import GroupParts
+from barnabas.broker.parts.membership import MembershipParts
+from barnabas.broker.parts.transactions import TransactionParts
+from barnabas.broker.runtime.tasks import Spawn
+from barnabas.broker.runtime.threads import ThreadPool
+from barnabas.broker.server.context import BrokerContext
+from barnabas.broker.server.coordinator_log import InternalTopicLog
+from barnabas.broker.server.settings import allows_consumer_protocol
+from barnabas.broker.zookeeper_client.coordinator_context import CoordinatorContext
+from barnabas.broker.zookeeper_client.features import GROUP_VERSION
+from barnabas.broker.zookeeper_client.session import ZooKeeperSession
+from barnabas.broker.zookeeper_client.topic_lookup import count_partitions, partition_exists
+from barnabas.wire.compression import Codec
+
+
+class Coordinators(NamedTuple):
+    groups: GroupParts
+    transactions: TransactionParts
+
+
+def assemble(
+    context: BrokerContext,
+    membership: MembershipParts,
+    session: ZooKeeperSession,
+    loop: asyncio.AbstractEventLoop,
+    pool: ThreadPool,
+    *,
+    spawn: Spawn,
+    on_bug: Callable[[BaseException], None],
+) -> Coordinators:
+    features = membership.features
+
+    def coordinator_context(topic: str, codec: Callable[[], int] = lambda: Codec.NONE) -> CoordinatorContext:
+        return CoordinatorContext(
+            log=InternalTopicLog(topic, context.replicas, pool, codec=codec),
+            metadata=context.metadata,
+            config=lambda: context.config,
+            now_ms=context.clock.now_ms,
+            timers=loop,
+            spawn=spawn,
+            create_topic=membership.controller_client.create_topic,
+            count_partitions=partial(count_partitions, session),
+            registry=context.registry,
+        )
+
+    group_parts = groups.assemble(
+        context,
+        coordinator_context(GROUP_METADATA_TOPIC, lambda: context.config.offsets_topic_compression_codec),
+        consumer_protocol_enabled=lambda: (
+            features.level(GROUP_VERSION) >= 1 and allows_consumer_protocol(context.config)
+        ),
+        verify_transaction=transactions.offsets_verifier(context, lambda: transaction_parts.verifier),
+    )
+    transaction_parts = transactions.assemble(
+        context,
+        coordinator_context(TRANSACTION_STATE_TOPIC),
+        membership.connections,
+        ask_controller=membership.controller_client.allocate_producer_ids,
+        offsets_partition_for=group_parts.coordinator.partition_for,
+        offsets_marked=group_parts.coordinator.txn_completed,
+        exists=partial(partition_exists, session),
+        transaction_version=lambda: features.level(TRANSACTION_VERSION),
+        on_bug=on_bug,
+    )
+    return Coordinators(group_parts, transaction_parts)

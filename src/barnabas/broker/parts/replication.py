@@ -1,0 +1,162 @@
+"""The replicas of a broker, put together: who holds them, who fetches for them, and who tells them what to do.
+
+Owner: the event loop.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from typing import Any
+
+from barnabas.base.clock import Clock
+from barnabas.base.config.broker import BrokerConfig
+from barnabas.base.config.dynamic import DynamicConfig
+from barnabas.base.ids import BrokerEpoch, BrokerId, TopicPartition
+from barnabas.base.metrics.registry import Registry
+from barnabas.broker.parts.readiness import Readiness
+from barnabas.broker.replication.control_requests import ControlRequests
+from barnabas.broker.replication.failed_dirs import FailedDirs
+from barnabas.broker.replication.fetchers import FetcherManager
+from barnabas.broker.replication.isr_changes import IsrChanges
+from barnabas.broker.replication.leader_endpoint import FetcherSettings, LeaderEndpoint, RemoteLeader
+from barnabas.broker.replication.log_dir_moves import LogDirMoves
+from barnabas.broker.replication.machine import PartitionMachine
+from barnabas.broker.replication.manager import ReplicaManager
+from barnabas.broker.replication.read_replica import ReadReplicaSelector
+from barnabas.broker.replication.throttle import ReplicationThrottles
+from barnabas.broker.runtime.tasks import Spawn
+from barnabas.broker.server.broker_connections import BrokerConnections
+from barnabas.broker.server.controller_client import ControllerClient
+from barnabas.broker.server.settings import fetcher_settings
+from barnabas.broker.server.traced_leader import TracedLeader
+from barnabas.broker.server.tracing import Tracing
+from barnabas.broker.storage.manager import LogManager
+from barnabas.broker.zookeeper_client.metadata_cache import MetadataCache, MetadataChange
+
+
+class ReplicationParts:
+    def __init__(
+        self,
+        broker_id: BrokerId,
+        dynamic: DynamicConfig,
+        logs: LogManager,
+        metadata: MetadataCache,
+        connections: BrokerConnections,
+        controller: ControllerClient,
+        readiness: Readiness,
+        *,
+        broker_epoch: Callable[[], BrokerEpoch],
+        load_settings: Callable[[Iterable[str]], Awaitable[None]],
+        report_failed_dir: Callable[[str], None],
+        fail: Callable[[BaseException], None],
+        clock: Clock,
+        registry: Registry,
+        loop: asyncio.AbstractEventLoop,
+        tasks: asyncio.TaskGroup,
+        on_thread: Callable[[Callable[[], bytes]], Coroutine[Any, Any, bytes]],
+        spawn: Spawn,
+        tracing: Tracing | None = None,
+    ) -> None:
+        config = dynamic.broker
+        self._broker_id = broker_id
+        self._dynamic = dynamic
+        self._metadata = metadata
+        self._spawn = spawn
+        self.throttles = ReplicationThrottles.of(
+            broker_id,
+            config,
+            now_ms=lambda: int(clock.monotonic_s() * 1000),
+            config_of=dynamic.log_config,
+            registry=registry,
+        )
+        self.isr_changes = IsrChanges(
+            broker_id,
+            broker_epoch=broker_epoch,
+            send=controller.alter_partition,
+            on_settled=lambda partition, settled: self.replicas.isr_settled(partition, settled),
+            clock=clock,
+            registry=registry,
+        )
+        selector = ReadReplicaSelector(lambda: dynamic.broker, rack_of=metadata.rack_of, now_ms=clock.now_ms)
+        self.replicas = ReplicaManager(
+            broker_id,
+            clock=clock,
+            timers=loop,
+            registry=registry,
+            is_known=readiness.is_known,
+            submit_isr_change=self.isr_changes.submit,
+            prefers_replica=selector.select,
+            fetch_bytes_max=config.fetch_max_bytes,
+            is_throttled=self.throttles.leader.is_throttled,
+        )
+        self.fetchers = _make_fetchers(
+            fetcher_settings(broker_id, config), connections, broker_epoch, tasks, clock, self.throttles, tracing
+        )
+        self.control = ControlRequests(
+            broker_id,
+            self.replicas,
+            self.fetchers,
+            logs,
+            clock,
+            broker_epoch=broker_epoch,
+            make_machine=self._make_machine,
+            is_alive=metadata.is_alive,
+            load_settings=load_settings,
+        )
+        self.moves = LogDirMoves(
+            self.replicas, logs, clock, on_thread=on_thread, spawn=spawn, throttle=self.throttles.moves
+        )
+        self.failed_dirs = FailedDirs(
+            logs,
+            self.replicas,
+            self.fetchers,
+            self.control,
+            call_soon=loop.call_soon,
+            report=report_failed_dir,
+            fail=fail,
+        )
+        logs.on_log_start = self.replicas.log_start_moved
+        metadata.subscribe(self._metadata_changed)
+
+    def start(self) -> None:
+        self._spawn(self.isr_changes.run(), "isr changes")
+        self._spawn(self._shrink_isrs(), "isr expiration")
+
+    async def _shrink_isrs(self) -> None:
+        """Twice in `replica.lag.time.max.ms`, as Kafka does: a lagging follower leaves within 1.5 times that."""
+        while True:
+            await asyncio.sleep(self._dynamic.broker.replica_lag_time_max_ms / 2000)
+            self.replicas.tick()
+
+    def settings_changed(self, before: BrokerConfig, after: BrokerConfig) -> None:
+        self.throttles.change_limits(after)
+        if after.num_replica_fetchers != before.num_replica_fetchers:
+            self.fetchers.resize(after.num_replica_fetchers)
+
+    def _metadata_changed(self, change: MetadataChange) -> None:
+        for topic in {partition.topic for partition in change.deleted}:
+            if self._metadata.topic(topic) is None:
+                self.replicas.forget_topic(topic)
+
+    def _make_machine(self, tp: TopicPartition) -> PartitionMachine:
+        return PartitionMachine(
+            local_broker=self._broker_id,
+            replica_lag_time_max_ms=self._dynamic.broker.replica_lag_time_max_ms,
+            min_insync_replicas=self._dynamic.log_config(tp.topic).min_insync_replicas,
+            is_eligible=lambda broker, epoch: self._metadata.is_alive(broker),
+        )
+
+
+def _make_fetchers(
+    settings: FetcherSettings,
+    connections: BrokerConnections,
+    broker_epoch: Callable[[], BrokerEpoch],
+    tasks: asyncio.TaskGroup,
+    clock: Clock,
+    throttles: ReplicationThrottles,
+    tracing: Tracing | None,
+) -> FetcherManager:
+    def endpoint(leader: BrokerId) -> LeaderEndpoint:
+        plain = RemoteLeader(leader, lambda broker: connections.open(broker, purpose="fetcher"), settings, broker_epoch)
+        return plain if tracing is None else TracedLeader(plain, leader, tracing)
+
+    return FetcherManager(settings, tasks, clock, endpoint, throttle=throttles.follower)

@@ -1,0 +1,102 @@
+"""Who may come in, put together: listeners with their security, what their mechanisms check against, connections to brokers.
+
+Owner: the event loop.
+"""
+
+from collections.abc import Callable, Mapping
+
+from barnabas.base.clock import Clock
+from barnabas.base.config.dynamic import DynamicConfig
+from barnabas.broker.api import acls, delegation_tokens, sasl
+from barnabas.broker.parts.listeners import InterBrokerSecurity, secured
+from barnabas.broker.runtime.tasks import Spawn
+from barnabas.broker.security.acl import AclAuthorizer
+from barnabas.broker.security.acl_store import AclStore
+from barnabas.broker.security.credentials import ScramCredentials
+from barnabas.broker.security.dynamic_secrets import DynamicSecrets
+from barnabas.broker.security.sasl_mechanisms import SaslParts
+from barnabas.broker.security.setup import make_authorizer, make_tokens
+from barnabas.broker.security.tls import Certificates
+from barnabas.broker.security.token_store import TokenStore
+from barnabas.broker.server.context import BrokerContext
+from barnabas.broker.server.listener import SocketServer
+from barnabas.broker.server.pipeline import ApiHandler
+from barnabas.broker.zookeeper_client.session import ZooKeeperSession
+from barnabas.client.key_sets import KeySets
+
+
+class SecurityParts:
+    def __init__(
+        self,
+        dynamic: DynamicConfig,
+        clock: Clock,
+        *,
+        now_s: Callable[[], float],
+        spawn: Spawn,
+    ) -> None:
+        """:raises ConfigError: for settings that cannot work."""
+        config = dynamic.broker
+        self._dynamic = dynamic
+        self._clock = clock
+        self._spawn = spawn
+        self._sasl = sasl.SaslApi(clock, failure_delay_ms=config.connection_failed_authentication_delay_ms)
+        self._parts = SaslParts(
+            scram=ScramCredentials(), tokens=make_tokens(config), key_sets=KeySets(now_s), now_ms=clock.now_ms
+        )
+        self._inter_broker = InterBrokerSecurity(config)
+        self.authorizer = make_authorizer(config)
+        self.acl_store: AclStore | None = None
+        self._token_store: TokenStore | None = None
+        self._certificates: Certificates | None = None
+        #: Passwords among the broker's dynamic settings.
+        self.secrets = DynamicSecrets(config)
+
+    def bind(self, server: SocketServer) -> dict[str, int]:
+        """Takes the ports of all listeners; the ports by listener."""
+        config = self._dynamic.broker
+        ports = {
+            listener.name: server.bind(secured(config, listener, self._sasl, self._parts))
+            for listener in config.listeners
+        }
+        for source in self._parts.key_sets:
+            self._spawn(source.run(), "oauth key set")
+        self._certificates = Certificates(config, on_change=server.replace_tls)
+        self._dynamic.add_check(self._certificates.check)
+        return ports
+
+    async def start(self, session: ZooKeeperSession) -> None:
+        """Read ACLs and delegation tokens from ZooKeeper, if this broker uses them."""
+        if isinstance(self.authorizer, AclAuthorizer):
+            self.acl_store = AclStore(session, self.authorizer, self._clock)
+            await session.outlive(self.acl_store.start)
+            self._spawn(self.acl_store.run(), "acl changes")
+        if self._parts.tokens.is_enabled:
+            self._token_store = TokenStore(session, self._parts.tokens, self._clock)
+            await session.outlive(self._token_store.start)
+            self._spawn(self._token_store.run(), "delegation token changes")
+
+    def serve(self, is_controller: Callable[[], bool]) -> None:
+        if self._token_store is not None:
+            interval_ms = self._dynamic.broker.delegation_token_expiry_check_interval_ms
+            self._spawn(self._token_store.remove_expired(interval_ms, is_controller), "expired tokens")
+
+    def families(self, context: BrokerContext) -> list[list[ApiHandler]]:
+        return [
+            acls.handlers(context, self.acl_store),
+            sasl.handlers(self._sasl),
+            delegation_tokens.handlers(context, self._parts.tokens, self._token_store),
+        ]
+
+    @property
+    def inter_broker(self) -> InterBrokerSecurity:
+        return self._inter_broker
+
+    def user_changed(self, user: str, settings: Mapping[str, str]) -> None:
+        self._parts.scram.user_changed(user, settings)
+
+    def broker_changed(self) -> None:
+        """This broker's dynamic settings were written. Perhaps with nothing new in them: a file may have changed, and this is
+        how its owner tells."""
+        if self._certificates is not None:
+            self._certificates.reload(self._dynamic.broker)
+        self._inter_broker.reload(self._dynamic.broker)

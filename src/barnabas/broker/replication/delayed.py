@@ -1,0 +1,177 @@
+"""Requests that wait for replication: acks=all, long polls, DeleteRecords.
+
+Each waits in a purgatory under the partitions that can satisfy it. A partition is watched under itself by those who
+wait for its high watermark, and under `partition.log_end_key` by followers, who wait for its log end.
+"""
+
+from collections.abc import Callable, Container, Hashable, Sequence
+from itertools import islice
+from typing import Any, Final, cast
+
+from barnabas.base.errors import ErrorCode
+from barnabas.base.ids import TopicPartition
+from barnabas.broker.replication.fetch_session_cache import FetchSession
+from barnabas.broker.replication.partition import Partition
+from barnabas.broker.runtime.purgatory import DelayedOperation
+
+#: Partitions of one operation that are shown to who looks inside.
+NAMED_MAX: Final = 20
+_LogEndKey = tuple[str, TopicPartition]
+
+
+def _named(partition: Partition) -> dict[str, Any]:
+    return {"topic": partition.tp.topic, "partition": partition.tp.partition}
+
+
+class DelayedProduce(DelayedOperation):
+    """acks=all: done when every partition's records are committed, or can no longer be.
+
+    `waiting` maps the index of a partition in the request to the partition, the offset that must be committed, and the
+    leadership in which it was written.
+    """
+
+    __slots__ = ("_on_done", "_waiting", "errors")
+
+    def __init__(
+        self, waiting: dict[int, tuple[Partition, int, int]], on_done: Callable[[dict[int, ErrorCode]], None]
+    ) -> None:
+        super().__init__()
+        self._waiting = waiting
+        self._on_done = on_done
+        self.errors: dict[int, ErrorCode] = {}
+
+    def waits_for(self) -> dict[str, Any]:
+        partitions = [
+            {**_named(partition), "offset": offset, "high_watermark": partition.high_watermark}
+            for partition, offset, _ in islice(self._waiting.values(), NAMED_MAX)
+        ]
+        return {"condition": "high watermark", "count": len(self._waiting), "partitions": partitions}
+
+    def is_satisfied(self) -> bool:
+        for index, (partition, required_offset, leadership) in list(self._waiting.items()):
+            verdict = partition.machine.check_replicated(required_offset, leadership)
+            if verdict is not None:
+                del self._waiting[index]
+                if verdict is not ErrorCode.NONE:
+                    self.errors[index] = verdict
+        return not self._waiting
+
+    def on_complete(self, *, expired: bool) -> None:
+        if expired:
+            self.is_satisfied()
+            for index in self._waiting:
+                self.errors[index] = ErrorCode.REQUEST_TIMED_OUT
+        self._on_done(self.errors)
+
+
+class DelayedFetch(DelayedOperation):
+    """A long poll: done when `min.bytes` have come, when a partition has news of another kind, or when time is up.
+
+    Only what was touched while the request waited is looked at again. A follower's session is a key too: it is checked when
+    partitions that rested in it have woken.
+    """
+
+    __slots__ = ("_bytes_ready", "_join_woken", "_missing_bytes", "_on_done", "_places", "_ready", "_session")
+
+    def __init__(
+        self,
+        places: dict[Hashable, int],
+        *,
+        ready: dict[int, int],
+        min_bytes: int,
+        bytes_ready: Callable[[int], int | None],
+        session: FetchSession | None,
+        join_woken: Callable[["DelayedFetch"], Sequence[int]],
+        on_done: Callable[[Container[int]], None],
+    ) -> None:
+        """`places`: for each key, which partition of the request it is. `ready`: those that have some bytes already.
+
+        `bytes_ready` says how much could be read of a partition, or None when the fetch must be answered at once, whatever
+        it gets. `session`: a follower's, in which partitions may rest; `join_woken` adds those that have woken to the
+        request, and returns which ones they are there. `on_done` gets the partitions that may have changed.
+        """
+        super().__init__()
+        self._places = places
+        self._ready = ready
+        self._missing_bytes = min_bytes - sum(ready.values())
+        self._bytes_ready = bytes_ready
+        self._session = session
+        self._join_woken = join_woken
+        self._on_done = on_done
+
+    def waits_for(self) -> dict[str, Any]:
+        keys = list(islice(self._places, NAMED_MAX))
+        # A follower watches log ends, each under ("log end", partition); what rests in its session it watches by that.
+        is_follower = self._session is not None or any(not isinstance(key, Partition) for key in keys)
+        if self._session is not None:
+            count = len(self._session.partitions)
+            named = [want.tp for want in islice(self._session.partitions.values(), NAMED_MAX) if want.tp is not None]
+        else:
+            count = len(self._places)
+            named = [key.tp if isinstance(key, Partition) else cast(_LogEndKey, key)[1] for key in keys]
+        return {
+            "condition": "log end" if is_follower else "bytes",
+            "missing_bytes": self._missing_bytes,
+            "count": count,
+            "partitions": [{"topic": tp.topic, "partition": tp.partition} for tp in named],
+        }
+
+    def is_satisfied(self) -> bool:
+        return self._is_satisfied_by_woken() or any(map(self._is_satisfied_by, self._places.values()))
+
+    def is_satisfied_by(self, key: Hashable) -> bool:
+        place = self._places.get(key)
+        return self._is_satisfied_by_woken() if place is None else self._is_satisfied_by(place)
+
+    def _is_satisfied_by_woken(self) -> bool:
+        # All of them, also after one that is enough: they are part of the request now.
+        satisfied = [self._is_satisfied_by(place) for place in self._join_woken(self)]
+        return any(satisfied)
+
+    def _is_satisfied_by(self, place: int) -> bool:
+        found = self._bytes_ready(place)
+        before = self._ready.get(place, 0)
+        self._ready[place] = found or 0
+        if found is None:
+            return True
+        self._missing_bytes -= found - before
+        return self._missing_bytes <= 0
+
+    def on_complete(self, *, expired: bool) -> None:
+        self._on_done(self._ready)
+
+
+class DelayedDeleteRecords(DelayedOperation):
+    """DeleteRecords: done when every live replica has moved its log start."""
+
+    __slots__ = ("_on_done", "_waiting")
+
+    def __init__(
+        self, waiting: dict[int, tuple[Partition, int]], on_done: Callable[[dict[int, ErrorCode]], None]
+    ) -> None:
+        super().__init__()
+        self._waiting = waiting
+        self._on_done = on_done
+
+    def waits_for(self) -> dict[str, Any]:
+        partitions = [
+            {**_named(partition), "offset": offset, "low_watermark": partition.low_watermark()}
+            for partition, offset in islice(self._waiting.values(), NAMED_MAX)
+            if partition.log is not None
+        ]
+        return {"condition": "log start", "count": len(self._waiting), "partitions": partitions}
+
+    def is_satisfied(self) -> bool:
+        return all(
+            not partition.is_leader or partition.low_watermark() >= required
+            for partition, required in self._waiting.values()
+        )
+
+    def on_complete(self, *, expired: bool) -> None:
+        errors: dict[int, ErrorCode] = {}
+        for index, (partition, required) in self._waiting.items():
+            if not partition.is_leader:
+                errors[index] = ErrorCode.NOT_LEADER_OR_FOLLOWER
+            elif partition.low_watermark() < required:
+                errors[index] = ErrorCode.REQUEST_TIMED_OUT
+        self._on_done(errors)

@@ -1,0 +1,100 @@
+"""The partitions on this broker, and the requests that wait on them. Owner: the event loop."""
+
+from collections.abc import Callable, Iterator
+
+from barnabas.base.errors import ErrorCode, Refused
+from barnabas.base.ids import BrokerId, TopicPartition
+from barnabas.base.metrics.registry import Registry
+from barnabas.broker.replication.partition import Partition
+from barnabas.broker.replication.topic_counters import TopicCounters
+from barnabas.broker.runtime.purgatory import Purgatory
+from barnabas.broker.runtime.timers import Timers
+
+
+class HostedPartitions:
+    """Code that moves a log end, a high watermark or a log start calls `log_end_moved`, `high_watermark_moved` or
+    `log_start_moved`, to wake who waits."""
+
+    def __init__(
+        self, broker_id: BrokerId, *, timers: Timers, registry: Registry, is_known: Callable[[TopicPartition], bool]
+    ) -> None:
+        """`is_known`: whether the cluster has such a partition."""
+        self.broker_id = broker_id
+        self.timers = timers
+        self.partitions: dict[TopicPartition, Partition] = {}
+        #: Counts moves of log ends and high watermarks, of any partition.
+        self.movements = 0
+        self._registry = registry
+        self._is_known = is_known
+        self._counters: dict[str, TopicCounters] = {}
+        self.produce_purgatory = Purgatory("Produce", timers)
+        self.fetch_purgatory = Purgatory("Fetch", timers)
+        self.delete_records_purgatory = Purgatory("DeleteRecords", timers)
+        for purgatory in (self.produce_purgatory, self.fetch_purgatory, self.delete_records_purgatory):
+            registry.gauge(
+                "kafka_server_purgatory_size", "Waiting requests.", purgatory.__len__, delayed_operation=purgatory.name
+            )
+
+    def __iter__(self) -> Iterator[Partition]:
+        return iter(self.partitions.values())
+
+    def get(self, tp: TopicPartition) -> Partition | None:
+        return self.partitions.get(tp)
+
+    def add(self, partition: Partition) -> None:
+        self.partitions[partition.tp] = partition
+
+    def remove(self, tp: TopicPartition) -> Partition | None:
+        partition = self.partitions.pop(tp, None)
+        if partition is not None:
+            self.wake_all(partition)
+        return partition
+
+    def require(self, tp: TopicPartition) -> Partition:
+        """The partition, or the error that sends a client to look for it elsewhere."""
+        partition = self.partitions.get(tp)
+        if partition is not None:
+            return partition
+        if self._is_known(tp):
+            raise Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{tp} is not on broker {self.broker_id}")
+        raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {tp}")
+
+    def counters(self, topic: str) -> TopicCounters:
+        counters = self._counters.get(topic)
+        if counters is None:
+            counters = self._counters[topic] = TopicCounters.of(self._registry, topic)
+        return counters
+
+    def forget_topic(self, topic: str) -> None:
+        """It was deleted: its counters go, or a broker that sees many topics grows for ever."""
+        if self._counters.pop(topic, None) is not None:
+            TopicCounters.remove(self._registry, topic)
+
+    def log_end_moved(self, partition: Partition) -> None:
+        self.movements += 1
+        self.fetch_purgatory.check(partition.log_end_key)
+        if partition.resting:
+            self.stir(partition)
+
+    def high_watermark_moved(self, partition: Partition) -> None:
+        self.movements += 1
+        self.produce_purgatory.check(partition)
+        self.fetch_purgatory.check(partition)
+        if partition.resting:
+            self.stir(partition)
+
+    def log_start_moved(self, tp: TopicPartition) -> None:
+        partition = self.partitions.get(tp)
+        if partition is not None and partition.resting:
+            self.stir(partition)
+
+    def stir(self, partition: Partition) -> None:
+        """Followers' sessions that pass the partition over look at it again."""
+        for session in partition.stir():
+            self.fetch_purgatory.check(session)
+
+    def wake_all(self, partition: Partition) -> None:
+        """The partition changed its role or is gone: waiting requests must look again."""
+        self.high_watermark_moved(partition)
+        self.log_end_moved(partition)
+        self.delete_records_purgatory.check(partition)

@@ -1,0 +1,60 @@
+"""Reading and cutting a log from a coroutine, which waits where the log must."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Final, Protocol, TypeVar
+
+from barnabas.base.errors import LogDirFault
+from barnabas.base.host import descriptors
+from barnabas.broker.storage.log import Log
+from barnabas.broker.storage.log_types import ReadResult
+from barnabas.broker.storage.segment import IndexUnderRepair
+
+Where = TypeVar("Where", contravariant=True)
+
+#: How often a read waits for an index that is being rebuilt: once is enough, unless the new one is damaged too.
+REPAIRS_AWAITED: Final = 3
+
+
+async def read_log(log: Log, offset: int, *, max_bytes: int, max_offset: int) -> ReadResult:
+    """As `Log.read` with at least one batch; waits for the repair of an index if one is under way, and for a descriptor where
+    none is free: its disk is well, and nobody else would begin again what this read is for."""
+    repairs = 0
+    while True:
+        try:
+            return log.read(offset, max_bytes=max_bytes, max_offset=max_offset)
+        except IndexUnderRepair as under_repair:
+            if repairs == REPAIRS_AWAITED:
+                raise
+            repairs += 1
+            over = asyncio.Event()
+            under_repair.when_over(over.set)
+            await over.wait()
+        except LogDirFault as fault:
+            if not descriptors.are_exhausted(fault.cause):
+                raise
+            await asyncio.sleep(descriptors.WAIT_S)
+
+
+class Cut(Protocol[Where]):
+    """`Log.truncate_then`, `Log.restart_then` or `Log.start_from_tier_then`."""
+
+    def __call__(
+        self, where: Where, /, *, is_wanted: Callable[[], bool], then: Callable[[Exception | None], None]
+    ) -> None: ...
+
+
+async def cut(how: Cut[Where], where: Where, *, is_wanted: Callable[[], bool] = lambda: True) -> None:
+    """Cut a log, and wait for it. `is_wanted` is asked right before: nothing is cut if it says no by then."""
+    done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def then(error: Exception | None) -> None:
+        if done.done():
+            return  # who waited was cancelled
+        if error is None:
+            done.set_result(None)
+        else:
+            done.set_exception(error)
+
+    how(where, is_wanted=lambda: not done.done() and is_wanted(), then=then)
+    await done

@@ -1,0 +1,166 @@
+"""All replicas of this broker: where requests find their partition, and where those who wait are woken.
+
+Owner: the event loop. `appends` and `fetches` do the work of Produce and Fetch, on the partitions that `hosted` keeps.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from barnabas.base.clock import Clock
+from barnabas.base.errors import ErrorCode, LogDirFault, Refused
+from barnabas.base.ids import BrokerId, TopicPartition
+from barnabas.base.metrics.registry import Registry
+from barnabas.broker.replication.appends import Appends
+from barnabas.broker.replication.delayed import DelayedDeleteRecords
+from barnabas.broker.replication.fetcher_machine import never_throttled
+from barnabas.broker.replication.fetches import Fetches
+from barnabas.broker.replication.hosted import HostedPartitions
+from barnabas.broker.replication.partition import Partition
+from barnabas.broker.replication.reads import FetchParams
+from barnabas.broker.replication.state import IsrSettled, ProposeIsr
+from barnabas.broker.runtime.timers import Timers
+
+log = logging.getLogger(__name__)
+
+
+class ReplicaManager:
+    def __init__(
+        self,
+        broker_id: BrokerId,
+        *,
+        clock: Clock,
+        timers: Timers,
+        registry: Registry,
+        is_known: Callable[[TopicPartition], bool],
+        submit_isr_change: Callable[[Partition, ProposeIsr], None],
+        prefers_replica: Callable[[Partition, FetchParams, int], int | None],
+        fetch_bytes_max: int,
+        is_throttled: Callable[[TopicPartition], bool] = never_throttled,
+    ) -> None:
+        """`is_known` tells whether the cluster has such a partition; `prefers_replica` whom a consumer should ask;
+        `is_throttled` whether a partition's records are held back from followers that are not in sync."""
+        self.broker_id = broker_id
+        self.fetch_bytes_max = fetch_bytes_max
+        self._clock = clock
+        self._submit_isr_change = submit_isr_change
+        self.hosted = hosted = HostedPartitions(broker_id, timers=timers, registry=registry, is_known=is_known)
+        self.appends = appends = Appends(hosted, clock)
+        self.fetches = fetches = Fetches(
+            hosted,
+            clock,
+            bytes_max=fetch_bytes_max,
+            submit_isr_change=submit_isr_change,
+            prefers_replica=prefers_replica,
+            is_throttled=is_throttled,
+        )
+        # Callers reach the parts straight: a call less on the hot path.
+        self.append = appends.append
+        self.append_own = appends.append_own
+        self.when_replicated = appends.when_replicated
+        self.refused = appends.refused
+        self.refuse = appends.refuse
+        self.elected = appends.elected
+        self.fetch = fetches.fetch
+        self.get = hosted.get
+        self.require = hosted.require
+        self.add = hosted.add
+        self.remove = hosted.remove
+        self.counters = hosted.counters
+        self.forget_topic = hosted.forget_topic
+        self.log_end_moved = hosted.log_end_moved
+        self.log_start_moved = hosted.log_start_moved
+        self.high_watermark_moved = hosted.high_watermark_moved
+        self.wake_all = hosted.wake_all
+        self._add_gauges(registry)
+
+    def _add_gauges(self, registry: Registry) -> None:
+        def count(name: str, what: str, condition: Callable[[Partition], bool]) -> None:
+            registry.gauge(
+                f"kafka_server_replica_manager_{name}",
+                what,
+                lambda: sum(map(condition, self.hosted.partitions.values())),
+            )
+
+        count("partition_count", "Replicas on this broker.", lambda p: True)
+        count("leader_count", "Partitions that this broker leads.", lambda p: p.is_leader)
+        count(
+            "under_replicated_partitions",
+            "Led here, with replicas out of sync.",
+            lambda p: p.machine.is_under_replicated,
+        )
+        count(
+            "under_min_isr_partition_count",
+            "Led here, below min.insync.replicas.",
+            lambda p: p.machine.is_under_min_isr,
+        )
+        count("at_min_isr_partition_count", "Led here, at min.insync.replicas.", lambda p: p.machine.is_at_min_isr)
+        count(
+            "reassigning_partitions", "Led here, being reassigned.", lambda p: p.is_leader and p.machine.is_reassigning
+        )
+
+    def __iter__(self) -> Iterator[Partition]:
+        return iter(self.hosted)
+
+    # -- delete records -----------------------------------------------------------------------------------------------
+
+    def delete_records(
+        self,
+        entries: Sequence[tuple[TopicPartition, int]],
+        *,
+        timeout_ms: int,
+        on_done: Callable[[list[tuple[ErrorCode, int]]], None],
+    ) -> DelayedDeleteRecords | None:
+        """Move log starts on all replicas; answers (error, low watermark) for each entry. Returns what waits for them."""
+        answers: list[tuple[ErrorCode, int]] = []
+        waiting: dict[int, tuple[Partition, int]] = {}
+        for index, (tp, offset) in enumerate(entries):
+            try:
+                partition = self.hosted.require(tp)
+                waiting[index] = (partition, partition.delete_records(offset))
+                answers.append((ErrorCode.NONE, -1))
+            except Refused as refusal:
+                answers.append((refusal.code, -1))
+            except LogDirFault:
+                answers.append((ErrorCode.KAFKA_STORAGE_ERROR, -1))
+
+        def done(errors: dict[int, ErrorCode]) -> None:
+            for index, (partition, _) in waiting.items():
+                error = errors.get(index, ErrorCode.NONE)
+                answers[index] = (error, -1 if error else partition.low_watermark())
+            on_done(answers)
+
+        operation = DelayedDeleteRecords(waiting, done)
+        keys = [partition for partition, _ in waiting.values()]
+        purgatory = self.hosted.delete_records_purgatory
+        return None if purgatory.try_complete_else_watch(operation, keys, timeout_ms=timeout_ms) else operation
+
+    # -- what time and settings change ------------------------------------------------------------------------------------
+
+    def topic_settings_changed(self, topic: str) -> None:
+        """The logs have the new settings. `topic` is empty if every topic's may have changed."""
+        now_ms = self._clock.now_ms()
+        for partition in self.hosted.partitions.values():
+            if partition.log is not None and topic in ("", partition.tp.topic):
+                moved = partition.machine.set_min_insync_replicas(
+                    partition.log.config.min_insync_replicas, log_end=partition.log.log_end_offset, now_ms=now_ms
+                )
+                if moved:
+                    self.hosted.high_watermark_moved(partition)
+
+    def isr_settled(self, partition: Partition, settled: IsrSettled) -> None:
+        # Who left the ISR must be looked at when it fetches.
+        self.hosted.stir(partition)
+        if settled.hw_moved:
+            self.hosted.high_watermark_moved(partition)
+
+    def tick(self, partitions: Iterable[Partition] | None = None) -> None:
+        """Now and then: followers that lag leave the ISR."""
+        self.appends.early.forget_old()
+        now_ms = self._clock.now_ms()
+        for partition in list(self.hosted.partitions.values() if partitions is None else partitions):
+            hw_moved, proposal = partition.tick(now_ms)
+            if proposal is not None:
+                log.info("proposing to shrink the ISR of %s to %s", partition.tp, sorted(proposal.broker_ids))
+                self._submit_isr_change(partition, proposal)
+            if hw_moved:
+                self.hosted.high_watermark_moved(partition)

@@ -1,0 +1,465 @@
+"""One replica on this broker: the machine that decides, the log that keeps, and the glue between them.
+
+Owner: the event loop. Every method that moves the high watermark or the log end says so in its result; waking those who
+wait is the manager's work.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import NamedTuple
+
+from barnabas.base.clock import Clock
+from barnabas.base.errors import BrokenInvariant, ErrorCode, LogDirFault, Refused
+from barnabas.base.host import descriptors
+from barnabas.base.ids import NO_EPOCH, BrokerId, LeaderEpoch, Offset, TopicId, TopicPartition
+from barnabas.base.words import (
+    EARLIEST,
+    EARLIEST_LOCAL,
+    EARLIEST_PENDING_UPLOAD,
+    LATEST,
+    LATEST_TIERED,
+    MAX_TIMESTAMP,
+    READ_COMMITTED,
+)
+from barnabas.broker.replication.fetch_session_cache import CachedPartition, FetchSession
+from barnabas.broker.replication.log_waits import cut
+from barnabas.broker.replication.machine import PartitionMachine
+from barnabas.broker.replication.reads import DivergingEpoch, FetchParams, PartitionRead, TieredRead
+from barnabas.broker.replication.state import FetchRecorded, PartitionLeadership, ProposeIsr, Role
+from barnabas.broker.storage.epoch_cache import EpochEnd
+from barnabas.broker.storage.log import Log
+from barnabas.broker.storage.log_tier import TierStart
+from barnabas.broker.storage.log_types import AppendInfo, Origin, TimestampedOffset
+
+
+class Appended(NamedTuple):
+    info: AppendInfo
+    hw_moved: bool
+
+
+class Partition:
+    __slots__ = (
+        "_clock",
+        "_on_high_watermark",
+        "future_log",
+        "log",
+        "log_end_key",
+        "machine",
+        "resting",
+        "topic_id",
+        "tp",
+    )
+
+    def __init__(
+        self,
+        tp: TopicPartition,
+        machine: PartitionMachine,
+        clock: Clock,
+        *,
+        on_high_watermark: Callable[["Partition"], None],
+    ) -> None:
+        """`on_high_watermark` is called when a follower's append or a flush moves it. Other methods of a leader return whether
+        it moved."""
+        self.tp = tp
+        self.topic_id: TopicId | None = None
+        self.machine = machine
+        self._clock = clock
+        self._on_high_watermark = on_high_watermark
+        #: None until the controller made this broker a replica, and after its directory failed.
+        self.log: Log | None = None
+        #: A copy that is being moved to another log directory (AlterReplicaLogDirs).
+        self.future_log: Log | None = None
+        #: Followers' long polls watch this, consumers' watch the partition itself.
+        self.log_end_key = ("log end", tp)
+        #: Followers' sessions that pass this partition over until it is stirred.
+        self.resting: list[CachedPartition] = []
+
+    def __repr__(self) -> str:
+        return f"Partition({self.tp}, {self.machine.role.value}, epoch {self.machine.leader_epoch})"
+
+    def attach(self, log: Log) -> None:
+        """The log that keeps this replica's records, and its high watermark."""
+        self.log = self.machine.log = log
+
+    @property
+    def is_leader(self) -> bool:
+        return self.machine.role is Role.LEADER
+
+    @property
+    def local_log(self) -> Log:
+        if self.log is None:
+            code = (
+                ErrorCode.KAFKA_STORAGE_ERROR if self.machine.role is Role.OFFLINE else ErrorCode.NOT_LEADER_OR_FOLLOWER
+            )
+            raise Refused(code, f"no log of {self.tp} here")
+        return self.log
+
+    def leader_log(self, current_leader_epoch: int = NO_EPOCH) -> Log:
+        """The log, if this broker leads and the caller's epoch, where it has one, is the right one."""
+        error = self.machine.check_leader_epoch(current_leader_epoch, require_leader=True)
+        if error is not ErrorCode.NONE:
+            raise Refused(error, f"{self.tp}: {error.name.lower()}, epoch here {self.machine.leader_epoch}")
+        return self.local_log
+
+    # -- roles --------------------------------------------------------------------------------------------------------
+
+    def become_leader(self, state: PartitionLeadership, *, now_ms: int) -> bool:
+        """True when this broker did not lead this epoch before."""
+        log = self.local_log
+        started = self.machine.become_leader(state, log_end=log.log_end_offset, now_ms=now_ms)
+        if started.is_new_epoch:
+            log.assign_epoch_start(self.machine.leader_epoch, started.epoch_start)
+        return started.applied and started.is_new_epoch
+
+    def become_follower(self, state: PartitionLeadership) -> bool:
+        """True if the fetcher must start over."""
+        return self.machine.become_follower(state).is_new_epoch
+
+    # -- what a fetcher reads of its replica ---------------------------------------------------------------------------
+
+    @property
+    def log_start(self) -> Offset:
+        return self.local_log.log_start_offset
+
+    @property
+    def tier_end(self) -> Offset:
+        log = self.local_log
+        return log.local_log_start_offset if log.is_tiered else log.log_start_offset
+
+    @property
+    def log_end(self) -> Offset:
+        return self.local_log.log_end_offset
+
+    @property
+    def high_watermark(self) -> Offset:
+        return self.machine.high_watermark
+
+    @property
+    def latest_epoch(self) -> LeaderEpoch | None:
+        return self.local_log.latest_epoch
+
+    def end_offset_for_epoch(self, epoch: int) -> EpochEnd:
+        return self.local_log.end_offset_for_epoch(epoch)
+
+    # -- writing ------------------------------------------------------------------------------------------------------
+
+    def append_as_leader(
+        self,
+        records: memoryview | bytearray,
+        *,
+        required_acks: int,
+        origin: Origin,
+        now_ms: int,
+        verification_guard: object | None = None,
+    ) -> Appended:
+        error = self.machine.check_append(required_acks=required_acks)
+        if error is not ErrorCode.NONE:
+            raise Refused(error, self._why_not_appended(error))
+        log = self.local_log
+        try:
+            info = log.append_as_leader(
+                records,
+                leader_epoch=self.machine.leader_epoch,
+                origin=origin,
+                now_ms=now_ms,
+                verification_guard=verification_guard,
+            )
+        except Refused as refused:
+            raise self._judged(refused, now_ms) from refused
+        try:
+            hw_moved = self.machine.record_append(log.log_end_offset, now_ms)
+        except Exception as bug:
+            raise BrokenInvariant(f"{self.tp}: what was appended cannot be counted: {bug!r}") from bug
+        return Appended(info, hw_moved)
+
+    def _judged(self, refused: Refused, now_ms: int) -> Refused:
+        """What to say of a sequence that leaves something out.
+
+        A leader that was deposed and has not heard of it lacks what its successor has written. librdkafka may come to it again
+        with a batch that the successor has lost the connection of, and takes OUT_OF_ORDER_SEQUENCE_NUMBER for the end.
+        """
+        if refused.code is not ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER or not (silent := self.machine.silent(now_ms)):
+            return refused
+        return Refused(
+            ErrorCode.NOT_LEADER_OR_FOLLOWER,
+            f"another broker may lead {self.tp}: {sorted(silent)} are in sync and do not fetch from here. {refused.message}",
+        )
+
+    def _why_not_appended(self, error: ErrorCode) -> str:
+        if error is ErrorCode.NOT_ENOUGH_REPLICAS:
+            return (
+                f"{self.tp} has {len(self.machine.isr)} in-sync replicas, "
+                f"min.insync.replicas={self.machine.effective_min_isr} are needed for acks=all"
+            )
+        return f"broker {self.machine.local_broker} does not lead {self.tp}"
+
+    def append_follower(self, records: memoryview, leader_high_watermark: int, leader_log_start: int) -> bool:
+        """Copy what the leader sent, then take over its high watermark and log start. True: `flush.messages` is reached."""
+        log = self.local_log
+        flush_due = False
+        if len(records):
+            info = log.append_as_follower(records, now_ms=self._clock.now_ms(), leader_epoch=self.machine.leader_epoch)
+            flush_due = info is not None and info.flush_due
+        moved = self.machine.record_follower_append(
+            log_start=log.log_start_offset,
+            log_end=log.log_end_offset,
+            leader_high_watermark=leader_high_watermark,
+        )
+        if log.log_start_offset < leader_log_start <= log.high_watermark:
+            log.maybe_increment_log_start_offset(leader_log_start, "the leader's log starts there")
+        if moved:
+            self._on_high_watermark(self)
+        return flush_due
+
+    def flush_then(self, then: Callable[[Exception | None], None]) -> None:
+        """Have what the log holds now on disk, commit what waited for that if this broker leads, and call `then`, with the
+        error where it failed."""
+        flushed_log = self.local_log
+
+        def flushed(error: Exception | None) -> None:
+            log = self.log
+            if log is not None and self.machine.record_append(log.log_end_offset, self._clock.now_ms()):
+                self._on_high_watermark(self)
+            then(error)
+
+        flushed_log.flusher.flush_then(flushed_log.log_end_offset, flushed)
+
+    def flush_what_is_due(self) -> None:
+        """As above, if `flush.messages` was reached and nobody waits for it. A disk that fails has been reported."""
+        flusher = self.local_log.flusher
+        if flusher.recovery_point < flusher.due_up_to:
+            self.flush_then(lambda error: None)
+
+    async def flush(self) -> None:
+        """Wait until what the log holds now is on disk, or never will be: then its directory has failed, or it was deleted.
+        Where no descriptor is free it is tried again: whoever waits says next that it has the records."""
+        while self.log is not None:
+            outcome: asyncio.Queue[Exception | None] = asyncio.Queue()
+            self.flush_then(outcome.put_nowait)
+            error = await outcome.get()
+            if not isinstance(error, LogDirFault) or not descriptors.are_exhausted(error.cause):
+                return
+            await asyncio.sleep(descriptors.WAIT_S)
+
+    async def truncate_to(self, offset: int, *, is_wanted: Callable[[], bool]) -> None:
+        """Drop what the leader has not got; nothing if `is_wanted` says no by then, or the log has been moved meanwhile."""
+        log = self.local_log
+        await cut(log.truncate_then, offset, is_wanted=lambda: self.log is log and is_wanted())
+
+    async def start_from_tier(self, start: TierStart, *, is_wanted: Callable[[], bool]) -> None:
+        """Drop everything, and begin where the tier ends: the leader has what comes before in the tier only."""
+        log = self.local_log
+        await cut(log.start_from_tier_then, start, is_wanted=lambda: self.log is log and is_wanted())
+
+    async def truncate_fully_and_start_at(self, offset: int, *, is_wanted: Callable[[], bool]) -> None:
+        """Drop everything: what the leader has does not reach this log, or begins after it."""
+        log = self.local_log
+        await cut(log.restart_then, offset, is_wanted=lambda: self.log is log and is_wanted())
+
+    def delete_records(self, offset: int) -> int:
+        """Move the log start, as DeleteRecords asks; -1 means the high watermark. Returns the offset to wait for."""
+        log = self.leader_log()
+        target = log.high_watermark if offset == -1 else offset
+        if target < 0 or target > log.high_watermark:
+            raise Refused(
+                ErrorCode.OFFSET_OUT_OF_RANGE, f"{self.tp}: {target} is beyond the high watermark {log.high_watermark}"
+            )
+        log.maybe_increment_log_start_offset(target, "DeleteRecords")
+        return target
+
+    def low_watermark(self) -> int:
+        """The smallest log start offset of the live replicas."""
+        return self.machine.low_watermark(self.local_log.log_start_offset)
+
+    # -- reading ------------------------------------------------------------------------------------------------------
+
+    def read(
+        self,
+        params: FetchParams,
+        *,
+        fetch_offset: int,
+        current_leader_epoch: int,
+        last_fetched_epoch: int,
+        max_bytes: int,
+        min_one_batch: bool,
+    ) -> PartitionRead:
+        from_follower = params.replica_id >= 0
+        machine = self.machine
+        error = machine.check_leader_epoch(
+            current_leader_epoch, require_leader=from_follower or not params.may_read_from_follower
+        )
+        if error is ErrorCode.NONE and from_follower:
+            error = machine.check_follower(BrokerId(params.replica_id), current_leader_epoch)
+        if error is not ErrorCode.NONE:
+            return PartitionRead(error)
+        log = self.local_log
+        result = PartitionRead()
+        result.high_watermark = log.high_watermark
+        result.last_stable_offset = log.last_stable_offset
+        result.log_start_offset = log.log_start_offset
+        if last_fetched_epoch >= 0:
+            diverging = self._diverging(log, fetch_offset=fetch_offset, last_fetched_epoch=last_fetched_epoch)
+            if diverging is not None:
+                result.diverging_epoch = diverging
+                return result
+        bound = self.read_bound(params)
+        try:
+            found = log.read(Offset(fetch_offset), max_bytes=max_bytes, max_offset=bound, min_one_batch=min_one_batch)
+        except Refused as refusal:
+            # A follower begins where the tier ends; only consumers read it.
+            if refusal.code is not ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE or from_follower:
+                raise
+            result = TieredRead(max_bytes, min_one_batch)
+            self.refresh(result)
+            return result
+        result.ranges = found.ranges
+        result.size_bytes = result.readable_bytes = found.size_bytes
+        if found.is_cut:
+            result.readable_bytes = max(found.size_bytes, max_bytes)
+        else:
+            result.has_more_segments = found.size_bytes > 0 and found.upper_offset < bound
+        if params.isolation_level == READ_COMMITTED and not from_follower:
+            try:
+                result.aborted_transactions = log.aborted_transactions(Offset(fetch_offset), found.upper_offset)
+            except BaseException:
+                found.release()
+                raise
+        return result
+
+    def read_nothing(self, want: CachedPartition) -> PartitionRead | None:
+        """The answer for a follower that has everything; None if there may be more to send.
+
+        Most partitions of a follower's session, most of the time: the plain way to the same answer is much longer.
+        """
+        log, machine = self.log, self.machine
+        if (
+            log is None
+            or machine.role is not Role.LEADER
+            or want.current_leader_epoch != machine.leader_epoch
+            or want.fetch_offset != log.log_end_offset
+            or log.is_closed
+        ):
+            return None
+        last = want.last_fetched_epoch
+        # Its records end where ours do, in the epoch in which ours do.
+        if last >= 0 and log.epochs.end_offset_for(last, want.fetch_offset) != (last, want.fetch_offset):
+            return None
+        result = PartitionRead()
+        self.refresh(result)
+        return result
+
+    def rest(self, want: CachedPartition, replica_id: int) -> None:
+        """Let a follower's session pass this partition over, if there is nothing to tell the follower until something happens
+        here. Outside the ISR it is looked at each time: each of its fetches may bring it back."""
+        log, machine = self.log, self.machine
+        position = machine.follower(BrokerId(replica_id))
+        if (
+            want.session is not None
+            and log is not None
+            and not log.is_closed
+            and position is not None
+            and machine.role is Role.LEADER
+            and replica_id in machine.isr
+            and want.current_leader_epoch == machine.leader_epoch
+            and want.fetch_offset == position.log_end == log.log_end_offset
+            and want.follower_log_start == position.log_start
+            and want.told_high_watermark == log.high_watermark
+            and want.told_log_start == log.log_start_offset
+        ):
+            want.session.rest(want, position, self.resting)
+
+    def stir(self) -> list[FetchSession]:
+        """Something has happened here. Returns the sessions that must look at it again."""
+        stirred: list[FetchSession] = []
+        for want in list(self.resting):
+            if want.session is not None:
+                want.session.wake(want)
+                stirred.append(want.session)
+        return stirred
+
+    def refresh(self, read: PartitionRead) -> None:
+        """Of a read that found no records: how far the log goes now."""
+        log = self.local_log
+        read.high_watermark = log.high_watermark
+        read.last_stable_offset = log.last_stable_offset
+        read.log_start_offset = log.log_start_offset
+
+    def read_bound(self, params: FetchParams) -> Offset:
+        """Followers read to the log end, consumers what is committed, read_committed what is decided."""
+        log = self.local_log
+        if params.replica_id >= 0:
+            return log.log_end_offset
+        return log.last_stable_offset if params.isolation_level == READ_COMMITTED else log.high_watermark
+
+    def _diverging(self, log: Log, *, fetch_offset: int, last_fetched_epoch: int) -> DivergingEpoch | None:
+        """KIP-595: where the reader's log and ours part, if they do."""
+        end = log.end_offset_for_epoch(last_fetched_epoch)
+        if end.epoch < 0 or end.end_offset < 0:
+            raise Refused(ErrorCode.OFFSET_OUT_OF_RANGE, f"{self.tp}: no epoch at or below {last_fetched_epoch} here")
+        if fetch_offset < log.log_start_offset:
+            raise Refused(ErrorCode.OFFSET_OUT_OF_RANGE, f"{self.tp}: {fetch_offset} is before the log start")
+        if end.epoch < last_fetched_epoch or end.end_offset < fetch_offset:
+            return DivergingEpoch(end.epoch, end.end_offset)
+        return None
+
+    def record_follower_fetch(
+        self, params: FetchParams, *, fetch_offset: int, follower_log_start: int, log_end: int, now_ms: int
+    ) -> FetchRecorded:
+        return self.machine.record_follower_fetch(
+            BrokerId(params.replica_id),
+            fetch_offset=fetch_offset,
+            follower_log_start=follower_log_start,
+            broker_epoch=params.replica_epoch,
+            log_end=log_end,
+            now_ms=now_ms,
+        )
+
+    def end_for_consumer(self, current_leader_epoch: int) -> Offset | None:
+        """The high watermark, if this broker leads and is sure of it; else None, and `leader_log` and `offset_for` say why.
+
+        The short way: consoles ask for the ends of thousands of partitions, again and again.
+        """
+        machine, log = self.machine, self.log
+        if log is None or machine.role is not Role.LEADER:
+            return None
+        if current_leader_epoch >= 0 and current_leader_epoch != machine.leader_epoch:
+            return None
+        end = log.high_watermark
+        return end if machine.leader_epoch_start <= end else None
+
+    def offset_for(self, timestamp: int, *, isolation_level: int, is_from_client: bool) -> TimestampedOffset | None:
+        """ListOffsets of this partition, already checked for leadership; None where there is no such offset."""
+        log = self.local_log
+        limit = log.log_end_offset
+        if is_from_client:
+            limit = log.last_stable_offset if isolation_level == READ_COMMITTED else log.high_watermark
+        if timestamp == LATEST:
+            found: TimestampedOffset | None = TimestampedOffset(-1, limit, self.machine.leader_epoch)
+            is_below = not self.machine.high_watermark_lags
+        elif timestamp == EARLIEST:
+            return log.earliest_offset()
+        elif timestamp == EARLIEST_LOCAL:
+            return log.earliest_local_offset()
+        elif timestamp == LATEST_TIERED:
+            return log.latest_tiered_offset()
+        elif timestamp == EARLIEST_PENDING_UPLOAD:
+            return log.earliest_pending_upload_offset()
+        else:
+            is_max = timestamp == MAX_TIMESTAMP
+            found = log.offset_of_max_timestamp() if is_max else log.offset_for_timestamp(timestamp)
+            is_below = found is not None and found.offset < limit
+        if is_from_client and not is_below:
+            if self.machine.high_watermark_lags:
+                raise Refused(
+                    ErrorCode.OFFSET_NOT_AVAILABLE, f"{self.tp}: the new leader does not know the end offset yet"
+                )
+            return None
+        return found
+
+    # -- the ISR ------------------------------------------------------------------------------------------------------
+
+    def tick(self, now_ms: int) -> tuple[bool, ProposeIsr | None]:
+        if self.log is None:
+            return False, None
+        ticked = self.machine.tick(now_ms, self.log.log_end_offset)
+        return ticked.hw_moved, ticked.propose

@@ -1,0 +1,93 @@
+"""What a Fetch asks of a partition, and what was found there."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from barnabas.base.errors import ErrorCode
+from barnabas.base.ids import TopicPartition
+from barnabas.broker.replication.fetch_session_cache import CachedPartition
+from barnabas.broker.storage.file_handle import FileRange
+from barnabas.broker.storage.txn_index import AbortedTxn
+
+#: What is wanted of each partition, and the partition, or why it cannot be read.
+Wanted = Sequence[tuple[CachedPartition, TopicPartition | ErrorCode]]
+
+
+class FetchParams(NamedTuple):
+    """What one Fetch request says about all its partitions."""
+
+    replica_id: int  #: -1: a consumer
+    replica_epoch: int
+    max_wait_ms: int
+    min_bytes: int
+    max_bytes: int
+    isolation_level: int
+    client_rack: str
+    #: Consumers that tell their rack (v11 and later) may read from followers.
+    may_read_from_follower: bool
+
+    @property
+    def is_from_follower(self) -> bool:
+        return self.replica_id >= 0
+
+
+class DivergingEpoch(NamedTuple):
+    epoch: int
+    end_offset: int
+
+
+class PartitionRead:
+    """What a fetch of one partition found. Ranges are pinned: send or release them."""
+
+    __slots__ = (
+        "aborted_transactions",
+        "diverging_epoch",
+        "error",
+        "has_more_segments",
+        "high_watermark",
+        "last_stable_offset",
+        "log_start_offset",
+        "preferred_read_replica",
+        "ranges",
+        "readable_bytes",
+        "size_bytes",
+    )
+
+    def __init__(self, error: ErrorCode = ErrorCode.NONE) -> None:
+        self.error = error
+        self.high_watermark = -1
+        self.last_stable_offset = -1
+        self.log_start_offset = -1
+        self.ranges: list[FileRange] = []
+        self.size_bytes = 0
+        #: What counts for `min.bytes`: a limit counts whole, though only whole batches below it leave.
+        self.readable_bytes = 0
+        #: The read ended with its segment, and the next has more: waiting would bring nothing.
+        self.has_more_segments = False
+        self.aborted_transactions: list[AbortedTxn] | None = None
+        self.diverging_epoch: DivergingEpoch | None = None
+        self.preferred_read_replica = -1
+
+    def release(self) -> None:
+        for file_range in self.ranges:
+            file_range.release()
+        self.ranges = []
+        self.size_bytes = 0
+
+    def withhold(self) -> None:
+        """Leave the records out of the answer, as if there were none. The offsets of the log stay in it."""
+        self.release()
+        self.readable_bytes = 0
+        self.has_more_segments = False
+
+
+class TieredRead(PartitionRead):
+    """The offset is below the local start: `TierReads` fills in what the tier has."""
+
+    __slots__ = ("max_bytes", "min_one_batch")
+
+    def __init__(self, max_bytes: int, min_one_batch: bool) -> None:
+        super().__init__()
+        self.max_bytes = max_bytes
+        self.min_one_batch = min_one_batch
+        self.has_more_segments = True

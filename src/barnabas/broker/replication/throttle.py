@@ -1,0 +1,145 @@
+"""Replication throttles (KIP-73): how fast replicas that are being moved may be copied, so that clients keep their share.
+
+Owner: the event loop. A broker has one for its leaders, one for its followers, one for moves between its directories. Only
+replicas on the throttled list are counted and held back, and of those only the ones that are not in sync: one that is would
+fall out of the ISR, come back, and fall out again.
+
+    leader:    answers a follower that is not in sync without the records of a throttled partition while the rate is used up
+    follower:  does not ask for a throttled partition while the rate is used up
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from barnabas.base.config.broker import BrokerConfig
+from barnabas.base.config.log_config import LogConfig
+from barnabas.base.ids import BrokerId, TopicPartition
+from barnabas.base.metrics.registry import Registry
+from barnabas.broker.security.rates import SimpleRate
+
+#: No limit: Kafka's default.
+UNLIMITED: Final = 2**63 - 1
+ALL_REPLICAS: Final = "*"
+
+#: Lists whose meaning is remembered.
+PARSED_MAX: Final = 1_000
+
+#: What `…replication.throttled.replicas` says of a topic: `partition:broker` pairs, or `*`.
+ThrottledReplicas = tuple[str, ...]
+
+
+class ReplicationThrottle:
+    def __init__(
+        self,
+        broker_id: BrokerId,
+        *,
+        windows: int,
+        window_ms: int,
+        now_ms: Callable[[], int],
+        replicas_of: Callable[[str], ThrottledReplicas],
+        limit: int = UNLIMITED,
+    ) -> None:
+        """`replicas_of(topic)` is the throttled list as it is now; `now_ms` a clock that does not go back."""
+        self._broker_id = broker_id
+        self._now_ms = now_ms
+        self._replicas_of = replicas_of
+        self._rate = SimpleRate(windows=windows, window_ms=window_ms)
+        #: Bytes a second; changes while the broker runs.
+        self.limit = limit
+        #: Partitions of this broker on a list, by list; None for all. Bounded by the lists that topics have now.
+        self._parsed: dict[ThrottledReplicas, frozenset[int] | None] = {}
+
+    def is_listed(self, partition: TopicPartition) -> bool:
+        replicas = self._replicas_of(partition.topic)
+        if not replicas:
+            return False
+        if replicas not in self._parsed:
+            if len(self._parsed) >= PARSED_MAX:
+                self._parsed.clear()
+            self._parsed[replicas] = self._parse(replicas)
+        partitions = self._parsed[replicas]
+        return partitions is None or partition.partition in partitions
+
+    def _parse(self, replicas: ThrottledReplicas) -> frozenset[int] | None:
+        if ALL_REPLICAS in replicas:
+            return None
+        pairs = (each.split(":") for each in replicas)
+        return frozenset(int(partition) for partition, broker in pairs if int(broker) == self._broker_id)
+
+    @property
+    def is_used_up(self) -> bool:
+        return self.limit < UNLIMITED and self._rate.per_second(self._now_ms()) > self.limit
+
+    def is_throttled(self, partition: TopicPartition) -> bool:
+        """On the list, while the rate is used up."""
+        return self.is_used_up and self.is_listed(partition)
+
+    def record(self, partition: TopicPartition, size: int) -> None:
+        """Counts what was sent to, or fetched for, a replica, if it is on the list."""
+        if self.is_listed(partition):
+            self._rate.record(size, self._now_ms())
+
+    def record_any(self, size: int) -> None:
+        self._rate.record(size, self._now_ms())
+
+    def wait_ms(self) -> int:
+        """How long nothing may be copied until the rate is back at its limit."""
+        return self._rate.throttle_ms(self.limit, self._now_ms()) if self.limit < UNLIMITED else 0
+
+    def bytes_per_second(self) -> float:
+        """For the metrics."""
+        return self._rate.per_second(self._now_ms())
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicationThrottles:
+    """All of a broker."""
+
+    leader: ReplicationThrottle
+    follower: ReplicationThrottle
+    #: Every move between directories counts.
+    moves: ReplicationThrottle
+
+    @staticmethod
+    def of(
+        broker_id: BrokerId,
+        config: BrokerConfig,
+        *,
+        now_ms: Callable[[], int],
+        config_of: Callable[[str], LogConfig],
+        registry: Registry,
+    ) -> "ReplicationThrottles":
+        def made(replicas_of: Callable[[str], ThrottledReplicas], windows: int, seconds: int) -> ReplicationThrottle:
+            return ReplicationThrottle(
+                broker_id, windows=windows, window_ms=seconds * 1000, now_ms=now_ms, replicas_of=replicas_of
+            )
+
+        windows, seconds = config.replication_quota_window_num, config.replication_quota_window_size_seconds
+        throttles = ReplicationThrottles(
+            made(lambda topic: config_of(topic).leader_replication_throttled_replicas, windows, seconds),
+            made(lambda topic: config_of(topic).follower_replication_throttled_replicas, windows, seconds),
+            made(
+                lambda topic: (ALL_REPLICAS,),
+                config.alter_log_dirs_replication_quota_window_num,
+                config.alter_log_dirs_replication_quota_window_size_seconds,
+            ),
+        )
+        throttles.change_limits(config)
+        for kind, throttle in (
+            ("LeaderReplication", throttles.leader),
+            ("FollowerReplication", throttles.follower),
+            ("AlterLogDirsReplication", throttles.moves),
+        ):
+            registry.gauge(
+                "kafka_server_replication_byte_rate",
+                "Bytes a second of throttled replicas.",
+                throttle.bytes_per_second,
+                quota=kind,
+            )
+        return throttles
+
+    def change_limits(self, config: BrokerConfig) -> None:
+        self.leader.limit = config.leader_replication_throttled_rate
+        self.follower.limit = config.follower_replication_throttled_rate
+        self.moves.limit = config.replica_alter_log_dirs_io_max_bytes_per_second

@@ -1,0 +1,263 @@
+"""ACLs in ZooKeeper, where Kafka's `AclAuthorizer` keeps them, and the notifications of changes.
+
+Owner: the event loop. The store feeds one `AclAuthorizer`: with everything when it starts, then with each resource that
+changed. Who writes checks the znode's version, so that two brokers that change one resource lose nothing.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, NamedTuple
+
+from barnabas.base.clock import Clock
+from barnabas.base.errors import BarnabasError, Malformed
+from barnabas.base.words import (
+    ACL_OPERATIONS,
+    ACL_PATTERNS,
+    ACL_PERMISSIONS,
+    ACL_RESOURCES,
+    AclResourceType,
+    PatternType,
+    Permission,
+)
+from barnabas.broker.security.acl import ALL, AclAuthorizer, Entry, Filter, ResourcePattern
+from barnabas.broker.zookeeper_client import paths
+from barnabas.broker.zookeeper_client.notifications import ChangeNotifications, ReloadOnReturn
+from barnabas.broker.zookeeper_client.operations import Get, GetChildren
+from barnabas.broker.zookeeper_client.operations import Operation as ZkOperation
+from barnabas.broker.zookeeper_client.session import ZooKeeperSession
+from barnabas.broker.zookeeper_client.zk_errors import BadVersion, NodeExists, NoNode
+from barnabas.broker.zookeeper_client.znodes_security import AclChange, AclEntry, decode_acls, encode_acls
+
+log = logging.getLogger(__name__)
+
+#: As often as Kafka tries when others change the same resource at the same time.
+UPDATE_ATTEMPTS_MAX: Final = 10
+
+#: Kafka's words for resource types, in paths and in notifications.
+_TYPE_NAMES: Final = {each: each.name.title().replace("_", "") for each in ACL_RESOURCES}
+_OPERATION_NAMES: Final = {
+    **{int(each): each.name.title().replace("_", "") for each in ACL_OPERATIONS},
+    ALL: "All",
+}
+_OPERATIONS: Final = {name: number for number, name in _OPERATION_NAMES.items()}
+
+
+#: What holds for a resource whose list cannot be read.
+NOBODY: Final = Entry("User:*", "*", ALL, Permission.DENY)
+
+
+class AclUpdateFailed(BarnabasError):
+    """Others changed the resource again and again."""
+
+
+class AclUnreadable(AclUpdateFailed):
+    """What is stored for the resource cannot be read, so it is not written over either."""
+
+
+class Removed(NamedTuple):
+    """What came of one filter."""
+
+    entries: list[tuple[ResourcePattern, Entry]]
+    #: Resources that the filter covers and that could not be changed: entries of theirs may still be in force.
+    failures: list[AclUpdateFailed]
+
+
+def to_stored(entry: Entry) -> AclEntry:
+    return AclEntry(
+        principal=entry.principal,
+        permission_type=entry.permission.name.title(),
+        host=entry.host,
+        operation=_OPERATION_NAMES[entry.operation],
+    )
+
+
+def from_stored(path: str, stored: AclEntry) -> Entry:
+    operation = _OPERATIONS.get(stored.operation)
+    permission = Permission.__members__.get(stored.permission_type.upper())
+    if operation is None or permission not in ACL_PERMISSIONS:
+        raise Malformed(f"{path}: {stored.permission_type} {stored.operation} is not a valid ACL entry")
+    return Entry(stored.principal, stored.host, operation, permission)
+
+
+def path_of(pattern: ResourcePattern) -> str:
+    return paths.acl_resource(
+        _TYPE_NAMES[pattern.resource_type], pattern.name, prefixed=pattern.pattern_type is PatternType.PREFIXED
+    )
+
+
+class AclStore:
+    def __init__(self, session: ZooKeeperSession, authorizer: AclAuthorizer, clock: Clock) -> None:
+        self._session = session
+        self._authorizer = authorizer
+        #: Reads and writes of one resource must not overtake each other, or an old answer would win.
+        self._lock = asyncio.Lock()
+        self._reload = ReloadOnReturn(session, self.load, "ACLs")
+        self._notifications = [
+            ChangeNotifications(session, root, paths.ACL_CHANGE_PREFIX, handle, clock)
+            for root, handle in (
+                (paths.ACL_LITERAL_CHANGES, self._on_literal_change),
+                (paths.ACL_EXTENDED_CHANGES, self._on_prefixed_change),
+            )
+        ]
+
+    # -- reading ------------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Everything that is stored; `run` follows what changes after it."""
+        await self._session.ensure_paths(paths.ACL_PERSISTENT)
+        for each in self._notifications:
+            await each.start()
+        await self.load()
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            for each in self._notifications:
+                tasks.create_task(each.run(), name="acl changes")
+            tasks.create_task(self._reload.run(), name="acl reload")
+
+    async def load(self) -> None:
+        """Everything that is stored, as it is now. Writes nothing."""
+        async with self._lock:
+            roots = [(kind, pattern_type) for pattern_type in ACL_PATTERNS for kind in ACL_RESOURCES]
+            listings: list[ZkOperation] = [
+                GetChildren(paths.acl_resource_type(_TYPE_NAMES[kind], prefixed=pattern_type is PatternType.PREFIXED))
+                for kind, pattern_type in roots
+            ]
+            answers = (await self._session.batch(listings)).results
+            patterns = [
+                ResourcePattern(kind, name, pattern_type)
+                for (kind, pattern_type), answer in zip(roots, answers, strict=True)
+                for name in answer.children
+            ]
+            reads: list[ZkOperation] = [Get(path_of(pattern)) for pattern in patterns]
+            results = (await self._session.batch(reads)).results if reads else ()
+            for pattern in set(self._authorizer.patterns()) - set(patterns):
+                self._authorizer.set_entries(pattern, ())
+            known = set(self._authorizer.patterns())
+            for pattern, result in zip(patterns, results, strict=True):
+                try:
+                    self._authorizer.set_entries(pattern, _decode(pattern, result.data) if result.ok else ())
+                except Malformed as error:
+                    log.error("an access control list cannot be read: %s", error)
+                    if pattern not in known:
+                        # Kafka treats it as empty, which may allow everything.
+                        self._authorizer.set_entries(pattern, (NOBODY,))
+
+    async def _on_literal_change(self, data: bytes) -> None:
+        await self._on_change(data, prefixed=False)
+
+    async def _on_prefixed_change(self, data: bytes) -> None:
+        await self._on_change(data, prefixed=True)
+
+    async def _on_change(self, data: bytes, *, prefixed: bool) -> None:
+        try:
+            await self._changed(AclChange.decode(data, prefixed=prefixed))
+        except Malformed as error:
+            # It cannot be read: the known entries of the resource stay in force.
+            log.error("a change of ACLs cannot be read: %s", error)
+
+    async def _changed(self, change: AclChange) -> None:
+        kind = AclResourceType.__members__.get(change.resource_type)
+        if kind not in ACL_RESOURCES:
+            log.warning("a change of ACLs names the unknown resource type %s", change.resource_type)
+            return
+        pattern = ResourcePattern(kind, change.name, PatternType.PREFIXED if change.prefixed else PatternType.LITERAL)
+        async with self._lock:
+            entries, _ = await self._read(pattern)
+            self._authorizer.set_entries(pattern, entries)
+        log.info("ACLs of %s %s changed: %d entries", change.resource_type, change.name, len(entries))
+
+    async def _read(self, pattern: ResourcePattern) -> tuple[frozenset[Entry], int | None]:
+        """Entries and the znode's version; None if there is no znode."""
+        try:
+            data, stat = await self._session.get(path_of(pattern))
+        except NoNode:
+            return frozenset(), None
+        return _decode(pattern, data), stat.version
+
+    # -- writing ------------------------------------------------------------------------------------------------------
+
+    async def add(self, pattern: ResourcePattern, entries: Iterable[Entry]) -> None:
+        added = frozenset(entries)
+        await self._update(pattern, lambda held: held | added)
+
+    async def remove(self, filters: Sequence[Filter]) -> list[Removed]:
+        """What each filter removed. An entry that matches two filters is in both. One resource that cannot be changed keeps no
+        other from it."""
+        removed = [Removed([], []) for _ in filters]
+        concerned = dict.fromkeys(p for p in self._authorizer.patterns() if any(each.covers(p) for each in filters))
+        # Another broker may have been told of it a moment ago: what is named exactly is looked for where it is stored.
+        concerned |= dict.fromkeys(pattern for each in filters if (pattern := each.exact()) is not None)
+        for pattern in concerned:
+            try:
+                before, after = await self._update(
+                    pattern,
+                    lambda held, pattern=pattern: frozenset(  # type: ignore[misc]
+                        entry for entry in held if not any(f.covers(pattern) and f.covers_entry(entry) for f in filters)
+                    ),
+                )
+            except AclUpdateFailed as error:
+                log.error("entries of %s are not removed: %s", pattern.name, error)
+                for each, result in zip(filters, removed, strict=True):
+                    if each.covers(pattern):
+                        result.failures.append(error)
+                continue
+            for each, result in zip(filters, removed, strict=True):
+                if each.covers(pattern):
+                    result.entries.extend((pattern, entry) for entry in before - after if each.covers_entry(entry))
+        return removed
+
+    async def _update(
+        self, pattern: ResourcePattern, change: Callable[[frozenset[Entry]], frozenset[Entry]]
+    ) -> tuple[frozenset[Entry], frozenset[Entry]]:
+        """Entries before and after. Here it holds at once, on other brokers when they have read the notification."""
+        async with self._lock:
+            before, after = await self._write(pattern, change)
+            self._authorizer.set_entries(pattern, after)
+        if before != after:
+            prefixed = pattern.pattern_type is PatternType.PREFIXED
+            notice = AclChange(pattern.resource_type.name, pattern.name, prefixed=prefixed)
+            await self._session.create(paths.acl_change(prefixed=prefixed), notice.encode(), sequence=True)
+        return before, after
+
+    async def _write(
+        self, pattern: ResourcePattern, change: Callable[[frozenset[Entry]], frozenset[Entry]]
+    ) -> tuple[frozenset[Entry], frozenset[Entry]]:
+        path = path_of(pattern)
+        # Where nothing is to change, nothing is written that a server of ZooKeeper which is behind others could refuse.
+        await self._session.catch_up("/")
+        tried: tuple[frozenset[Entry], frozenset[Entry]] | None = None
+        for _ in range(UPDATE_ATTEMPTS_MAX):
+            try:
+                before, version = await self._read(pattern)
+            except Malformed as error:
+                raise AclUnreadable(f"{error}; delete that znode first") from error
+            if tried is not None and before == tried[1]:
+                return tried  # our own write, most likely: a lost connection takes the answer along
+            after = change(before)
+            if after == before:
+                return before, after
+            tried = (before, after)
+            try:
+                if version is None:
+                    await self._session.create(path, _encode(after), make_path=True)
+                elif after:
+                    await self._session.set(path, _encode(after), version)
+                else:
+                    await self._session.delete(path, version)
+            except (BadVersion, NodeExists, NoNode):
+                continue  # another broker changed it: read it again
+            return before, after
+        raise AclUpdateFailed(f"ACLs of {pattern.name} were changed by others {UPDATE_ATTEMPTS_MAX} times in a row")
+
+
+def _encode(entries: frozenset[Entry]) -> bytes:
+    ordered = sorted(entries, key=lambda e: (e.principal, e.host, e.operation, e.permission))
+    return encode_acls(to_stored(entry) for entry in ordered)
+
+
+def _decode(pattern: ResourcePattern, data: bytes | None) -> frozenset[Entry]:
+    path = path_of(pattern)
+    return frozenset(from_stored(path, stored) for stored in decode_acls(path, data))

@@ -1,0 +1,451 @@
+"""Listeners: accept connections within the limits, close idle ones, stop in order.
+
+Owner: the event loop. At `max.connections` the broker stops accepting until a connection closes, as Kafka does; over
+`max.connections.per.ip` it closes the newcomer. Where they are not set, connections may take the descriptors that are not
+kept for files and other brokers, and one address half of those. Peers that have not said who they are have a limit of their
+own (`server.strangers`). Rates (KIP-612) are `security.connection_rates`: over the
+broker's or the listener's, the connection just taken waits, and nothing more is accepted there meanwhile; over its address's,
+it is held and then closed.
+"""
+
+import asyncio
+import contextlib
+import logging
+import socket
+import ssl
+import time
+from collections import Counter as Tally
+from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import Executor
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Protocol
+
+from barnabas.base.errors import ConfigError
+from barnabas.base.host import descriptors
+from barnabas.base.metrics.registry import Histogram, Registry
+from barnabas.base.tls.contexts import alert_of
+from barnabas.base.tls.distinguished_name import Subject
+from barnabas.broker.runtime.tasks import Spawn
+from barnabas.broker.security.connection_rates import ConnectionRates
+from barnabas.broker.security.principal import Principal
+from barnabas.broker.server.call import Gate
+from barnabas.broker.server.connection import Connection, Executes, SharedBuffer
+from barnabas.broker.server.request_memory import RequestMemory
+from barnabas.broker.server.strangers import Stranger, Strangers
+
+log = logging.getLogger(__name__)
+
+#: Connections taken from one listener before others get their turn on the loop.
+ACCEPT_BURST = 64
+#: Connections of addresses that are too fast, held before they are closed; more are closed at once.
+HELD_MAX = 1_000
+#: Kafka's default of `max.connections` and `max.connections.per.ip`.
+NO_LIMIT = 2**31 - 1
+#: Not more often than this is it said that there is no descriptor left.
+DESCRIPTOR_WARNING_S = 10.0
+#: The wait before accepting again when there is no descriptor left; a connection that closes ends it.
+NO_DESCRIPTOR_WAIT_S = 1.0
+#: How long a peer may take to say who it is, in TLS and in SASL.
+AUTHENTICATION_TIMEOUT_S = 30.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Endpoint:
+    """Where to listen, and how. The port is 0 until the OS has chosen one."""
+
+    name: str
+    host: str
+    port: int
+    tls: ssl.SSLContext | None = None
+    #: Makes the gate of a connection that must authenticate by SASL.
+    gate: Callable[[], Gate] | None = None
+    #: Makes the principal of the subject of a client's certificate. Raises `ValueError` for one that it refuses.
+    principal_of: Callable[[Subject], Principal] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectionLimits:
+    max_connections: int = NO_LIMIT
+    max_connections_per_ip: int = NO_LIMIT
+    per_ip_overrides: Mapping[str, int] | None = None
+    idle_ms_max: int = 600_000
+    #: The listener of the brokers, where it is not the clients' as well: it may use more descriptors.
+    broker_listener: str | None = None
+
+    def for_ip(self, host: str) -> int:
+        """No limit is set: one address may still not take all connections."""
+        limit = (self.per_ip_overrides or {}).get(host, self.max_connections_per_ip)
+        if limit != NO_LIMIT or self.max_connections != NO_LIMIT:
+            return limit
+        return descriptors.for_connections() // descriptors.PER_CONNECTION // 2
+
+    def descriptors_for(self, listener_name: str) -> int:
+        return descriptors.for_brokers() if listener_name == self.broker_listener else descriptors.for_connections()
+
+
+class Listen(Protocol):
+    def __call__(self, host: str, port: int, *, backlog: int, receive_buffer_bytes: int) -> socket.socket:
+        """A socket that listens and does not block. Raises `OSError`."""
+        ...
+
+
+def listen(host: str, port: int, *, backlog: int, receive_buffer_bytes: int) -> socket.socket:
+    sock = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if receive_buffer_bytes > 0:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer_bytes)
+        sock.bind((host or "0.0.0.0", port))
+        sock.listen(backlog)
+        sock.setblocking(False)
+    except OSError:
+        sock.close()
+        raise
+    return sock
+
+
+class SocketServer:
+    """All listeners and connections of a broker."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        pipeline: Executes,
+        pool: Executor,
+        registry: Registry,
+        *,
+        limits: ConnectionLimits,
+        spawn: Spawn,
+        rates: ConnectionRates | None = None,
+        backlog: int = 50,
+        send_buffer_bytes: int = -1,
+        receive_buffer_bytes: int = -1,
+        queued_bytes_max: int = -1,
+        listen: Listen = listen,
+        monotonic_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._loop = loop
+        self._listen = listen
+        self._monotonic_s = monotonic_s
+        self._pipeline = pipeline
+        self._pool = pool
+        self.limits = limits
+        self._spawn = spawn
+        self._rates = rates or ConnectionRates(windows=11, window_ms=1_000)
+        #: Sockets that are not accepted from until their listener's rate allows, and connections held until they are closed.
+        self._paused: set[socket.socket] = set()
+        self._held: dict[socket.socket, asyncio.TimerHandle] = {}
+        self._backlog = backlog
+        self._send_buffer_bytes = send_buffer_bytes
+        self._receive_buffer_bytes = receive_buffer_bytes
+        self.memory = RequestMemory(loop, queued_bytes_max)
+        self._shared = SharedBuffer(self.memory)
+        self._listening: dict[socket.socket, Endpoint] = {}
+        #: In the order in which they came.
+        self._connections: dict[Connection, None] = {}
+        self._per_ip: Tally[str] = Tally()
+        self._strangers = Strangers()
+        self._opening = 0  #: accepted, but not connections yet: the TLS handshake is under way
+        self._accepting = False
+        self._idle_timer: asyncio.TimerHandle | None = None
+        self._told_of_descriptors_s = float("-inf")
+        self._rejected = registry.counter(
+            "kafka_server_connections_rejected", "Connections that were refused because of a limit."
+        )
+        registry.gauge("kafka_server_connection_count", "Open connections.", lambda: len(self._connections))
+        registry.gauge(
+            "kafka_network_memory_pool_used_bytes",
+            "Buffers of requests that have not arrived whole, or that wait.",
+            lambda: self.memory.used_bytes,
+        )
+        registry.gauge(
+            "kafka_network_memory_pool_available_bytes",
+            "What such buffers may still take: of queued.max.request.bytes, or of a quarter of the machine's memory.",
+            lambda: max(0, self.memory.limit_bytes - self.memory.used_bytes),
+        )
+        registry.gauge(
+            "kafka_server_throttled_channels",
+            "Connections that are not read from because their client is over a quota.",
+            lambda: sum(connection.is_muted for connection in self._connections),
+        )
+
+        def throttle(kind: str) -> Histogram:
+            return registry.histogram(
+                "kafka_server_connection_accept_throttle_time_ms",
+                "Time that a connection waited for its listener's rate (listener), or was held for its address's (ip).",
+                kind=kind,
+            )
+
+        self._listener_throttle, self._ip_throttle = throttle("listener"), throttle("ip")
+
+    def bind(self, endpoint: Endpoint) -> int:
+        """Take the port, without accepting yet: the broker registers first. Returns the port."""
+        try:
+            sock = self._listen(
+                endpoint.host,
+                endpoint.port,
+                backlog=self._backlog,
+                receive_buffer_bytes=self._receive_buffer_bytes,
+            )
+        except OSError as error:
+            raise ConfigError(
+                f"cannot listen on {endpoint.host or '0.0.0.0'}:{endpoint.port} ({endpoint.name}): {error.strerror}; "
+                f"stop what uses the port or change `listeners`"
+            ) from error
+        self._listening[sock] = endpoint
+        port: int = sock.getsockname()[1]
+        return port
+
+    def replace_tls(self, listener_name: str, context: ssl.SSLContext) -> None:
+        """Connections that come from now on are offered another certificate; those that are open stay as they are."""
+        for sock, endpoint in self._listening.items():
+            if endpoint.name == listener_name:
+                self._listening[sock] = replace(endpoint, tls=context)
+
+    def start_accepting(self) -> None:
+        self._accepting = True
+        for sock in self._listening:
+            self._loop.add_reader(sock.fileno(), self._accept, sock)
+        self._schedule_idle_check()
+
+    def _accept(self, sock: socket.socket) -> None:
+        endpoint = self._listening[sock]
+        for _ in range(ACCEPT_BURST):
+            if len(self._connections) + self._opening >= self.limits.max_connections:
+                self._pause_accepting()
+                return
+            if wait_s := self._strangers.wait_s(endpoint.name, self._loop.time()):
+                self._pause(sock)
+                self._loop.call_later(wait_s, self._unpause, sock)
+                return
+            try:
+                peer, address = sock.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                self._out_of_descriptors(f"cannot accept on {endpoint.name}: {error}")
+                return
+            if peer.fileno() >= (most := self.limits.descriptors_for(endpoint.name)):
+                peer.close()
+                self._rejected.add()
+                self._out_of_descriptors(
+                    f"closing a connection on {endpoint.name}: {most} descriptors are taken, the rest of {descriptors.limit()} "
+                    f"is kept for files and brokers; raise the limit of open files, or set max.connections"
+                )
+                return
+            now_ms = int(self._loop.time() * 1000)
+            wait_ms = self._rates.accepted(endpoint.name, now_ms)
+            if wait_ms:
+                # It has come before the listener was known to be too fast: it is served when the time is up.
+                self._listener_throttle.observe_ms(wait_ms)
+                self._pause(sock)
+                self._hold(peer, wait_ms, partial(self._go_on, sock, peer, address[0], endpoint))
+                return
+            self._admit(peer, address[0], endpoint)
+
+    def _out_of_descriptors(self, why: str) -> None:
+        """The backlog waits, and so do we, until a connection closes."""
+        now_s = self._loop.time()
+        if now_s - self._told_of_descriptors_s > DESCRIPTOR_WARNING_S:
+            self._told_of_descriptors_s = now_s
+            log.error("%s", why)
+        self._pause_accepting()
+        self._loop.call_later(NO_DESCRIPTOR_WAIT_S, self._resume_accepting)
+
+    def _go_on(self, sock: socket.socket, peer: socket.socket, host: str, endpoint: Endpoint) -> None:
+        """A listener's time is up: the connection that waited comes first, then the backlog."""
+        self._admit(peer, host, endpoint)
+        self._unpause(sock)
+
+    def _unpause(self, sock: socket.socket) -> None:
+        self._paused.discard(sock)
+        if self._accepting and sock in self._listening:
+            self._loop.add_reader(sock.fileno(), self._accept, sock)
+
+    def _admit(self, peer: socket.socket, host: str, endpoint: Endpoint) -> None:
+        held_ms = self._rates.came_from(host, endpoint.name, int(self._loop.time() * 1000))
+        if held_ms:
+            self._ip_throttle.observe_ms(held_ms)
+            self._rejected.add()
+            if len(self._held) < HELD_MAX:
+                self._hold(peer, held_ms, peer.close)
+            else:
+                peer.close()
+            return
+        if self._per_ip[host] >= self.limits.for_ip(host):
+            # Here and not after the TLS handshake: a client that never ends one must not take all places.
+            log.info("closing connection from %s: max.connections.per.ip=%s reached", host, self.limits.for_ip(host))
+            self._rejected.add()
+            peer.close()
+            return
+        self._take(peer, host, endpoint)
+
+    def _hold(self, peer: socket.socket, delay_ms: int, then: Callable[[], None]) -> None:
+        def time_is_up() -> None:
+            del self._held[peer]
+            then()
+
+        self._held[peer] = self._loop.call_later(delay_ms / 1000, time_is_up)
+
+    def _pause(self, sock: socket.socket) -> None:
+        self._paused.add(sock)
+        self._loop.remove_reader(sock.fileno())
+
+    def _take(self, peer: socket.socket, host: str, endpoint: Endpoint) -> None:
+        peer.setblocking(False)
+        peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        peer.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        if self._send_buffer_bytes > 0:
+            peer.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self._send_buffer_bytes)
+        self._opening += 1
+        self._per_ip[host] += 1
+        self._spawn(self._open(peer, host, endpoint), f"accept {endpoint.name}")
+
+    async def _open(self, peer: socket.socket, host: str, endpoint: Endpoint) -> None:
+        taken = [host]
+        stranger = Stranger(self._loop.time(), peer.close)
+
+        def leave() -> None:
+            """Its place is free again. A handshake that fails late is reported twice."""
+            if taken:
+                self._forget(taken.pop())
+            self._strangers.left(endpoint.name, stranger)
+
+        line: socket.socket | None = None
+        try:
+            if endpoint.tls is not None:
+                # The loop closes its socket before we hear why; with another one on the connection the peer can be told.
+                line = peer.dup()
+                stranger.leave = partial(self._send_away, partial(_hang_up, line))
+            if endpoint.tls is not None or endpoint.gate is not None:
+                self._strangers.came(endpoint.name, stranger)
+            await self._loop.connect_accepted_socket(
+                lambda: Connection(
+                    self._loop,
+                    self._pipeline,
+                    self._shared,
+                    self._pool,
+                    listener_name=endpoint.name,
+                    gate=endpoint.gate() if endpoint.gate is not None else None,
+                    on_open=partial(self._opened, endpoint, stranger),
+                    on_close=partial(self._closed, leave),
+                    monotonic_s=self._monotonic_s,
+                ),
+                peer,
+                ssl=endpoint.tls,
+                ssl_handshake_timeout=AUTHENTICATION_TIMEOUT_S if endpoint.tls is not None else None,
+            )
+        except OSError as error:  # includes ssl.SSLError: a handshake that failed
+            log.info("connection on %s failed before its first request: %s", endpoint.name, error)
+            if line is not None and (alert := alert_of(error)):
+                with contextlib.suppress(OSError):
+                    line.send(alert)
+            peer.close()
+            leave()
+        except Exception:
+            log.exception("connection on %s met a bug", endpoint.name)
+            peer.close()
+            leave()
+        finally:
+            if line is not None:
+                line.close()
+            self._opening -= 1
+            if not self._accepting:
+                self._resume_accepting()
+
+    def _opened(self, endpoint: Endpoint, stranger: Stranger, connection: Connection) -> str | None:
+        """None, or why the connection may not stay."""
+        if endpoint.principal_of is not None and (subject := connection.peer_subject) is not None:
+            try:
+                connection.principal = endpoint.principal_of(subject)
+            except ValueError as error:
+                return str(error)
+        self._connections[connection] = None
+        if connection.gate is None:
+            self._strangers.left(endpoint.name, stranger)
+        else:
+            gate = connection.gate
+            stranger.is_known = lambda: gate.is_open
+            stranger.leave = partial(self._send_away, connection.close)
+            connection.timers.append(
+                self._loop.call_later(AUTHENTICATION_TIMEOUT_S, self._close_unauthenticated, connection)
+            )
+        return None
+
+    def _send_away(self, end: Callable[[], None]) -> None:
+        """A stranger who took too long while others wait."""
+        self._rejected.add()
+        end()
+
+    def _close_unauthenticated(self, connection: Connection) -> None:
+        if connection in self._connections and connection.gate is not None and not connection.gate.is_open:
+            connection.fail(f"not authenticated within {AUTHENTICATION_TIMEOUT_S:.0f} s")
+
+    def _closed(self, leave: Callable[[], None], connection: Connection) -> None:
+        """Each connection that was made: also one that was refused by `_opened`."""
+        leave()
+        if connection in self._connections:
+            del self._connections[connection]
+            if not self._accepting:
+                self._resume_accepting()
+
+    def _forget(self, host: str) -> None:
+        self._per_ip[host] -= 1
+        if not self._per_ip[host]:
+            del self._per_ip[host]
+
+    def _pause_accepting(self) -> None:
+        self._accepting = False
+        for sock in self._listening:
+            self._loop.remove_reader(sock.fileno())
+
+    def _resume_accepting(self) -> None:
+        taken = len(self._connections) + self._opening
+        if self._listening and not self._accepting and taken < self.limits.max_connections:
+            self._accepting = True
+            for sock in self._listening:
+                if sock not in self._paused:
+                    self._loop.add_reader(sock.fileno(), self._accept, sock)
+
+    def _schedule_idle_check(self) -> None:
+        self._idle_timer = self._loop.call_later(max(0.1, self.limits.idle_ms_max / 1000 / 4), self._close_idle)
+
+    def _close_idle(self) -> None:
+        now_s = self._loop.time()
+        oldest_s = now_s - self.limits.idle_ms_max / 1000
+        for connection in list(self._connections):
+            unread_bytes = connection.unread_bytes
+            if unread_bytes != connection.unread_bytes_seen:
+                connection.unread_bytes_seen = unread_bytes
+                connection.active_s = now_s  # it reads, if slowly
+            elif connection.active_s < oldest_s and (unread_bytes or not connection.busy):
+                log.debug("closing idle connection from %s", connection.peer_host)
+                connection.close()
+        self._schedule_idle_check()
+
+    @property
+    def connections(self) -> Collection[Connection]:
+        return self._connections.keys()
+
+    def stop_accepting(self) -> None:
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
+        self._pause_accepting()
+        for sock in self._listening:
+            sock.close()
+        self._listening.clear()
+        for peer, timer in self._held.items():
+            timer.cancel()
+            peer.close()
+        self._held.clear()
+
+    def close_all(self) -> None:
+        for connection in list(self._connections):
+            connection.close()
+
+
+def _hang_up(line: socket.socket) -> None:
+    """The loop notices that the connection ended, as if the peer had ended it."""
+    with contextlib.suppress(OSError):
+        line.shutdown(socket.SHUT_RDWR)

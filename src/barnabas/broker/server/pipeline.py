@@ -1,0 +1,413 @@
+"""From a frame to a handler and from its answer to a frame: header, version check, decoding, timing, encoding.
+
+Kafka's stages keep their names in the metrics, though there is one thread: a request is in the "request queue" while its
+connection may not start it, "local" while its handler runs, "remote" while it waits for others, and in the "response queue"
+until the answers before it have gone out.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import partial
+from typing import Any, TypeVar, cast
+
+from barnabas.base.bugs import BugLog
+from barnabas.base.errors import BrokenInvariant, ErrorCode, Malformed, Refused
+from barnabas.base.metrics.registry import Counter, Histogram, Registry
+from barnabas.broker.runtime.tasks import Spawn
+from barnabas.broker.runtime.threads import OnThread
+from barnabas.broker.runtime.turns import SLICE_ELEMENTS
+from barnabas.broker.server import large
+from barnabas.broker.server.audit import CHANGES, AuditLog
+from barnabas.broker.server.call import Call
+from barnabas.broker.server.connection import Connection
+from barnabas.broker.server.large import LARGE_FRAME_BYTES
+from barnabas.broker.server.ranges import Part
+from barnabas.broker.server.request_quota import RequestQuota
+from barnabas.broker.server.zookeeper_gate import MAY_NEED_ZOOKEEPER, NEEDS_ZOOKEEPER, ZooKeeperGate
+from barnabas.broker.zookeeper_client.zk_errors import ConnectionLost, SessionExpired
+from barnabas.wire import codec
+from barnabas.wire.codec import RecordsRef
+from barnabas.wire.frame import encode_response, encode_response_parts, parse_request_header
+from barnabas.wire.messages.base import ApiMessage
+from barnabas.wire.messages.sasl_authenticate import SaslAuthenticateRequest
+from barnabas.wire.versions import API_VERSIONS, Api
+
+log = logging.getLogger(__name__)
+
+#: The message that a client gets for a bug. The log has the rest, for the operator.
+BUG_MESSAGE = "The server experienced an unexpected error when processing the request."
+ASKS_ZOOKEEPER = NEEDS_ZOOKEEPER | MAY_NEED_ZOOKEEPER
+#: A response at once, an awaitable of one, or None: the handler has kept the call and answers it by itself.
+HandlerResult = ApiMessage | Awaitable[ApiMessage | None] | None
+
+
+class ApiHandler:
+    """One API as this broker serves it."""
+
+    def __init__(
+        self,
+        api: Api,
+        execute: Callable[[Call, Any], HandlerResult],
+        refuse: Callable[[Any, ErrorCode, str | None], ApiMessage],
+        *,
+        min_version: int | None = None,
+        sends_files: bool = False,
+    ) -> None:
+        self.api = api
+        self.api_key = api.key
+        self.name = api.name
+        #: Higher than what is advertised only for Produce: older librdkafka needs to see v0, and never sends it.
+        self.min_version = api.min_version if min_version is None else min_version
+        self.max_version = api.max_version
+        self.execute = execute
+        #: The API's own way to say no: a response with the error in the places that the request asked about.
+        self.refuse = refuse
+        #: Its responses carry file ranges in a records field.
+        self.sends_files = sends_files
+
+    def encode(self, call: Call, response: ApiMessage) -> Sequence[Part]:
+        """The whole frame. File ranges in a records field become parts of their own."""
+        version = call.api_version
+        if self.api_key == API_VERSIONS and not self.min_version <= version <= self.max_version:
+            version = 0  # KIP-511: a client newer than we are learns in v0 what we have
+        if not self.sends_files:
+            return (encode_response(response, version, call.correlation_id),)
+        parts: list[Part] = []
+        for piece in encode_response_parts(response, version, call.correlation_id):
+            if isinstance(piece, RecordsRef):
+                parts.extend(cast(Sequence[Part], piece.payload))
+            else:
+                parts.append(piece)
+        return parts
+
+
+class RequestMetrics:
+    """Kafka's per-API request metrics."""
+
+    __slots__ = ("at_once", "errors", "local", "queue", "remote", "requests", "response_queue", "total")
+
+    def __init__(self, registry: Registry, api: str) -> None:
+        def histogram(stage: str, what: str) -> Histogram:
+            made = registry.histogram(f"kafka_network_request_{stage}_time_ms", what, request=api)
+            made.zeros = self.at_once
+            return made
+
+        #: Answered within one turn of the loop, whose clock stands still meanwhile: 0 ms in every stage.
+        self.at_once = Counter()
+        self.requests: Counter = registry.counter("kafka_network_requests", "Requests, by API.", request=api)
+        self.errors: Counter = registry.counter("kafka_network_request_errors", "Failed requests, by API.", request=api)
+        self.queue = histogram("queue", "Time from the arrival of a request to its start.")
+        self.local = histogram("local", "Time that the handler took.")
+        self.remote = histogram("remote", "Time spent waiting for other brokers, data or members.")
+        self.response_queue = histogram("response_queue", "Time from the answer to its turn on the connection.")
+        self.total = histogram("total", "Time from the arrival of a request to the sending of its answer.")
+
+
+T = TypeVar("T")
+
+
+async def _at_once(work: Callable[[], T]) -> T:
+    """Where there is no thread: tests of what is small."""
+    return work()
+
+
+async def _known(response: ApiMessage) -> ApiMessage:
+    return response
+
+
+class Pipeline:
+    """Owner: the event loop."""
+
+    def __init__(
+        self,
+        handlers: dict[int, ApiHandler],
+        registry: Registry,
+        *,
+        now_s: Callable[[], float],
+        spawn: Spawn,
+        on_bug: Callable[[BaseException], None],
+        request_bytes_max: int,
+        queued_requests_max: int,
+        held_apis: Iterable[int] = (),
+        request_quota: RequestQuota | None = None,
+        elements_max: int = 10_000,
+        on_thread: OnThread = _at_once,
+    ) -> None:
+        """Requests for `held_apis` wait until `release`: before that, their answers would be wrong."""
+        self.handlers = handlers
+        self._request_quota = request_quota
+        #: Records changes; None: no audit log.
+        self.audit: AuditLog | None = None
+        #: Are told of each answer that is on its way: while somebody looks inside, or where traces are kept.
+        self.traces: tuple[Callable[[Call, float], None], ...] = ()
+        #: `barnabas.request.max.elements`
+        self.elements_max = elements_max
+        self._on_thread = on_thread
+        self._decoding = asyncio.Lock()
+        self._held_apis = frozenset(held_apis)
+        #: Set once there is a session; the APIs that it has closed, as ZooKeeper is away.
+        self.zookeeper: ZooKeeperGate | None = None
+        self._closed_apis: frozenset[int] = frozenset()
+        #: Held or closed: what a request is compared with.
+        self._stopped_apis = self._held_apis
+        #: One a connection at most.
+        self._held: list[tuple[Call, ApiMessage | None]] = []
+        self.request_bytes_max = request_bytes_max
+        self._queued_requests_max = queued_requests_max
+        self._registry = registry
+        #: Of stages; exact where traces are kept.
+        self.now_s = now_s
+        self._spawn = spawn
+        self._on_bug = on_bug
+        self.bugs = BugLog(log, registry)
+        self._metrics: dict[int, RequestMetrics] = {}
+        self._running = 0  #: asynchronous handlers at work; those that merely wait in a purgatory do not count
+        self._waiting_for_room: deque[Connection] = deque()
+
+    def has_room(self, connection: Connection) -> bool:
+        """`queued.max.requests`: past it, connections stop reading until a handler has finished."""
+        if self._running < self._queued_requests_max:
+            return True
+        self._waiting_for_room.append(connection)
+        return False
+
+    def start(self, connection: Connection, frame: memoryview) -> Call:
+        now_s = self.now_s()
+        gate = connection.gate
+        if gate is not None and (raw := gate.raw) is not None:
+            return self._start_raw(connection, frame, raw)
+        header = parse_request_header(frame)
+        if gate is not None:
+            gate.admit(header.api_key)
+        api = self.handlers.get(header.api_key)
+        if api is None:
+            raise Malformed(f"request for unknown API key {header.api_key}")
+        call = Call(
+            connection,
+            api,
+            api_version=header.api_version,
+            correlation_id=header.correlation_id,
+            client_id=header.client_id,
+            received_s=connection.active_s,
+        )
+        call.started_s = now_s
+        call.request_bytes = len(frame)
+        quota = self._request_quota
+        if quota is not None and quota.quotas.limits_requests:
+            quota.admit(call, now_s)
+        request: ApiMessage | None = None
+        elements = 0
+        if api.min_version <= header.api_version <= api.max_version:
+            # Kafka looks at no byte after the message, and librdkafka's request for all topics has some.
+            if len(frame) <= LARGE_FRAME_BYTES:
+                read = codec.reader(api.api.request_class, header.api_version)
+                request, _ = read(frame, header.body_offset, len(frame))
+            else:
+                most = min(self.elements_max, large.LOOP_ELEMENTS_MAX)
+                read = large.loop_reader(api.api.request_class, header.api_version, most)
+                try:
+                    request, _ = read(frame, header.body_offset, len(frame))
+                except codec.TooManyElements:
+                    return self._start_large(call, bytearray(frame), header.body_offset)
+                elements = large.elements_read(most)
+        elif header.api_key != API_VERSIONS:
+            raise Malformed(
+                f"{api.name} v{header.api_version} is not supported, v{api.min_version} to v{api.max_version} are"
+            )
+        self._execute(call, request, elements)
+        call.local_done_s = self.now_s()
+        if call.meter is not None:
+            call.meter.rest(call)
+        return call
+
+    def _start_large(self, call: Call, data: bytearray, at: int) -> Call:
+        """More than the loop decodes: by a thread, one request after the other."""
+        self._running += 1
+        call.is_running = True
+        self._spawn(self._decode_then_execute(call, data, at), f"large {call.api.name}")
+        return call
+
+    async def _decode_then_execute(self, call: Call, data: bytearray, at: int) -> None:
+        api_key, most = call.api.api_key, large.thread_limit(call.api.api_key, self.elements_max)
+        request_class, version = call.api.api.request_class, call.api_version
+        try:
+            async with self._decoding:
+                request, elements = await self._on_thread(
+                    lambda: large.decode_on_thread(request_class, version, data, at, most)
+                )
+            if elements <= self.elements_max or api_key in large.SLICED or api_key in large.WHOLE:
+                self._execute(call, request, elements)
+            else:
+                why = f"{elements} elements in one request; barnabas.request.max.elements is {self.elements_max}"
+                self.refuse(call, request, Refused(ErrorCode.INVALID_REQUEST, why))
+        except codec.TooManyElements as error:
+            # Not even the names that were asked about are known, so there is no answer that could say it.
+            call.channel.fail(f"{call.api.name}: {error}; barnabas.request.max.elements is {self.elements_max}")
+        except Malformed as error:
+            call.channel.fail(f"{call.api.name}: {error}")
+        except Exception as error:
+            self._answer_bug(call, None, error)
+        finally:
+            self._leave()
+
+    async def _in_slices(self, call: Call, request: ApiMessage, shape: large.Shape) -> ApiMessage:
+        """Ask the handler about some elements at a time. Other requests get their turn in between."""
+        whole: ApiMessage | None = None
+        for part in large.slices(request, shape):
+            result = call.api.execute(call, part)
+            assert result is not None, f"{call.api.name} keeps its calls, and cannot be sliced"
+            response = result if isinstance(result, ApiMessage) else await result
+            if whole is None:
+                whole = response
+            else:
+                large.merge(whole, response, shape)
+            await asyncio.sleep(0)
+        assert whole is not None
+        return whole
+
+    def _start_raw(self, connection: Connection, frame: memoryview, api: ApiHandler) -> Call:
+        """A SASL token without a header."""
+        call = Call(connection, api, api_version=0, correlation_id=0, client_id=None, received_s=connection.active_s)
+        self._execute(call, SaslAuthenticateRequest(auth_bytes=bytes(frame)))
+        call.local_done_s = self.now_s()
+        return call
+
+    def release(self) -> None:
+        """What was held back is carried out, and nothing is held back any more."""
+        self._held_apis = frozenset()
+        self._stopped_apis = self._closed_apis
+        held, self._held = self._held, []
+        for call, request in held:
+            self._execute(call, request)
+
+    def close(self, apis: frozenset[int]) -> None:
+        """Requests for these are refused, because ZooKeeper is away, until others (or none) are named."""
+        self._closed_apis = apis
+        self._stopped_apis = self._held_apis | apis
+
+    def _hold_or_refuse(self, call: Call, request: ApiMessage | None) -> None:
+        if call.api.api_key in self._held_apis:
+            self._held.append((call, request))
+        else:
+            assert self.zookeeper is not None
+            self.refuse(call, request, self.zookeeper.why_closed())
+
+    def _execute(self, call: Call, request: ApiMessage | None, elements: int = 0) -> None:
+        if self.audit is not None and call.api.api_key in CHANGES:
+            # Not where the handler returns: who waits for replicas keeps the call, and answers it by itself.
+            call.on_answer = partial(self.audit.changed, call, request)
+        if call.api.api_key in self._stopped_apis:
+            self._hold_or_refuse(call, request)
+            return
+        shape = large.SLICED.get(call.api.api_key) if elements > SLICE_ELEMENTS else None
+        try:
+            if shape is None or request is None:
+                result = call.api.execute(call, request)
+            else:
+                result = self._in_slices(call, request, shape)
+        except Exception as error:
+            self.refuse(call, request, error)
+            return
+        if result is None:
+            return
+        if isinstance(result, ApiMessage):
+            if not large.is_long(result):
+                call.reply(result)
+                return
+            result = _known(result)
+        self._running += 1
+        call.is_running = True
+        if call.meter is not None:
+            result = call.meter.measured(call, result)
+        if self.zookeeper is not None and call.api.api_key in ASKS_ZOOKEEPER:
+            self.zookeeper.begin(call, request)
+        self._spawn(self._finish(call, request, result), f"request {call.api.name}")
+
+    async def _finish(self, call: Call, request: ApiMessage | None, result: Awaitable[ApiMessage | None]) -> None:
+        try:
+            response = await result
+        except Exception as error:
+            self.refuse(call, request, error)
+        else:
+            if response is None:
+                return
+            if call.parts is not None:
+                log.info("%s of %s was carried out after its refusal", call.api.name, call.client_id)
+                if self.audit is not None and call.api.api_key in CHANGES:
+                    self.audit.changed(call, request, response)
+            elif large.is_long(response):
+                await call.reply_by_thread(response, self._on_thread)
+                await large.let_go(response)
+            else:
+                call.reply(response)
+        finally:
+            if self.zookeeper is not None:
+                self.zookeeper.end(call)
+            self._leave()
+
+    def _leave(self) -> None:
+        self._running -= 1
+        # Who is woken may have gone, or may start what takes no room: then it is the next one's turn.
+        while self._waiting_for_room and self._running < self._queued_requests_max:
+            self._waiting_for_room.popleft().resume()
+
+    def refuse(self, call: Call, request: ApiMessage | None, error: Exception) -> None:
+        """Answer with the error, unless there was an answer."""
+        if call.parts is not None and isinstance(error, Refused | SessionExpired | ConnectionLost):
+            log.info("%s of %s failed after its refusal: %s", call.api.name, call.client_id, error)
+            return
+        self.metrics_of(call.api).errors.add()
+        if isinstance(error, Refused):
+            log.debug("%s of %s refused: %s", call.api.name, call.client_id, error)
+            call.reply(call.api.refuse(request, error.code, error.message))
+        elif isinstance(error, Malformed):
+            call.channel.fail(f"{call.api.name}: {error}")
+        elif isinstance(error, SessionExpired | ConnectionLost):
+            # Not a bug: the client may ask again, here or at another broker.
+            log.warning("%s of %s needs ZooKeeper, which cannot be reached: %s", call.api.name, call.client_id, error)
+            call.reply(call.api.refuse(request, ErrorCode.REQUEST_TIMED_OUT, f"ZooKeeper cannot be reached: {error}"))
+        else:
+            self._answer_bug(call, request, error)
+
+    def _answer_bug(self, call: Call, request: ApiMessage | None, error: Exception) -> None:
+        """Answer the client that met the bug. The broker stops only if what it has written may be wrong."""
+        self.bugs.note(f"{call.api.name} v{call.api_version}", error)
+        if isinstance(error, BrokenInvariant):
+            self._on_bug(error)
+        if call.parts is not None:
+            return  # its answer had gone out before
+        try:
+            response = call.api.refuse(request, ErrorCode.UNKNOWN_SERVER_ERROR, BUG_MESSAGE)
+        except Exception as second:
+            self.bugs.note(f"the refusal of {call.api.name} v{call.api_version}", second)
+            call.channel.fail(f"{call.api.name} v{call.api_version} failed, and so did its refusal")
+            return
+        call.reply(response)
+
+    def sent(self, call: Call) -> None:
+        """The answer is on its way: count it."""
+        now_s = self.now_s()
+        metrics = self._metrics.get(call.api.api_key) or self.metrics_of(call.api)
+        metrics.requests.value += 1
+        received_s = call.received_s
+        if now_s == received_s:
+            metrics.at_once.value += 1
+        else:
+            started_s, answered_s = call.started_s, call.answered_s
+            local_done_s = call.local_done_s or answered_s
+            metrics.queue.observe_ms((started_s - received_s) * 1000)
+            metrics.local.observe_ms((local_done_s - started_s) * 1000)
+            metrics.remote.observe_ms((answered_s - local_done_s) * 1000 if answered_s > local_done_s else 0.0)
+            metrics.response_queue.observe_ms((now_s - answered_s) * 1000)
+            metrics.total.observe_ms((now_s - received_s) * 1000)
+        if self.traces:
+            for trace in self.traces:
+                trace(call, now_s)
+
+    def metrics_of(self, api: ApiHandler) -> RequestMetrics:
+        metrics = self._metrics.get(api.api_key)
+        if metrics is None:
+            metrics = self._metrics[api.api_key] = RequestMetrics(self._registry, api.name)
+        return metrics

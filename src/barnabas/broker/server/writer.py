@@ -1,0 +1,341 @@
+"""Writes parts (bytes and file ranges) to a peer, in order, without blocking and without copying files.
+
+uvloop owns the connection's descriptor for reading. A `SocketWriter` sends on a duplicate of it, and is the only one that
+does: mixing with the transport's own write buffer would corrupt the stream. TLS needs the transport, hence
+`TransportWriter`: it reads ranges on the thread pool and writes them as bytes, which is what TLS costs in Kafka, too.
+"""
+
+import asyncio
+import socket
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
+from functools import partial
+from typing import Protocol
+
+from barnabas.broker.server.ranges import BYTES, FileRange, Part, read_small, release
+
+#: How much one call may send before others get their turn on the loop. A peer that reads at once would let it take all.
+SEND_STEP_BYTES = 1024 * 1024
+#: Answers with no more of a file are read and go out with one call: probing, sending a header, a range and what follows it
+#: costs more than the copy.
+SMALL_BYTES = 64 * 1024
+#: How much of a range is read at once for a TLS peer.
+READ_STEP_BYTES = 256 * 1024
+
+
+class Writer(Protocol):
+    @property
+    def idle(self) -> bool:
+        """Whether everything has gone to the kernel: the peer reads at least as fast as it asks."""
+        ...
+
+    def waiting_bytes(self) -> int:
+        """What the peer has not made room for."""
+        ...
+
+    def write(self, parts: Sequence[Part]) -> None: ...
+    def close(self) -> None:
+        """Release every range that will not be sent any more."""
+        ...
+
+
+class SocketWriter:
+    """Owner: the event loop. `on_drained` is called when a write that had to wait has gone out whole."""
+
+    __slots__ = (
+        "_closed",
+        "_fd",
+        "_loop",
+        "_on_drained",
+        "_on_error",
+        "_pool",
+        "_queue",
+        "_reading",
+        "_sock",
+        "_waiting",
+    )
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        sock: socket.socket,
+        pool: Executor,
+        *,
+        on_drained: Callable[[], None],
+        on_error: Callable[[OSError], None],
+    ) -> None:
+        self._loop = loop
+        self._sock = sock.dup()
+        self._sock.setblocking(False)
+        self._fd = self._sock.fileno()
+        self._pool = pool
+        self._queue: deque[Part | _Progress] = deque()
+        self._on_drained = on_drained
+        self._on_error = on_error
+        self._waiting = False  #: for the socket to become writable
+        self._reading = False  #: the pool is loading the range at the head of the queue
+        self._closed = False
+
+    @property
+    def idle(self) -> bool:
+        return not self._queue
+
+    def waiting_bytes(self) -> int:
+        return sum(_size(part) for part in self._queue)
+
+    def write(self, parts: Sequence[Part]) -> None:
+        if self._closed:
+            release(parts)
+            return
+        if not self._queue and not self._waiting and (whole := _in_one_piece(parts)) is not None:
+            # The usual case, a small response on an idle socket: one system call, no queue.
+            try:
+                sent = self._sock.send(whole if len(whole) <= SEND_STEP_BYTES else memoryview(whole)[:SEND_STEP_BYTES])
+            except (BlockingIOError, InterruptedError):
+                sent = 0
+            except OSError as error:
+                self._fail(error)
+                return
+            if sent < len(whole):
+                self._queue.append(memoryview(whole)[sent:])
+                self._wait_writable()
+            return
+        self._queue.extend(parts)
+        if not self._waiting and not self._reading:
+            self._send_some()
+
+    def _send_some(self) -> None:
+        queue = self._queue
+        try:
+            while queue:
+                head = queue[0]
+                if isinstance(head, BYTES):
+                    step = head if len(head) <= SEND_STEP_BYTES else memoryview(head)[:SEND_STEP_BYTES]
+                    more = socket.MSG_MORE if len(queue) > 1 else 0
+                    sent = self._sock.send(step, more)
+                    if sent < len(head):
+                        queue[0] = memoryview(head)[sent:]
+                        self._wait_writable()
+                        return
+                    queue.popleft()
+                elif not self._send_range(head):
+                    return
+        except (BlockingIOError, InterruptedError):
+            self._wait_writable()
+        except OSError as error:
+            self._fail(error)
+
+    def _send_range(self, head: "FileRange | _Progress") -> bool:
+        """True when the range has gone out whole."""
+        if not isinstance(head, _Progress):
+            if not head.is_resident(head.position, head.size_bytes):
+                self._load_then_send(head)
+                return False
+            self._queue[0] = head = _Progress(head)
+        sent = head.source.send_to(self._sock, head.position, min(head.size_bytes, SEND_STEP_BYTES))
+        if sent == 0:
+            raise OSError("file shorter than the range that was to be sent")
+        head.advance(sent)
+        if head.size_bytes:
+            # Give the loop a turn: one fast reader of a long range must not hold up everyone else.
+            self._wait_writable()
+            return False
+        self._queue.popleft()
+        head.release()
+        return True
+
+    def _load_then_send(self, head: FileRange) -> None:
+        self._reading = True
+        self._queue[0] = progress = _Progress(head)
+        future = self._loop.run_in_executor(self._pool, head.load, head.position, head.size_bytes)
+        future.add_done_callback(partial(self._loaded, progress))
+
+    def _loaded(self, progress: "_Progress", done: "asyncio.Future[None]") -> None:
+        self._reading = False
+        if self._closed:
+            progress.release()
+            return
+        error = done.exception() if not done.cancelled() else OSError("the broker is stopping")
+        if isinstance(error, OSError):
+            self._fail(error)
+        elif error is not None:
+            raise error
+        else:
+            self._resume()
+
+    def _wait_writable(self) -> None:
+        if not self._waiting:
+            self._waiting = True
+            self._loop.add_writer(self._fd, self._writable)
+
+    def _writable(self) -> None:
+        """Stays registered until the queue is empty, or waits for the disk: a large range takes several turns."""
+        self._send_some()
+        if self._closed:
+            return
+        if not self._queue or self._reading:
+            self._loop.remove_writer(self._fd)
+            self._waiting = False
+        if not self._queue:
+            self._on_drained()
+
+    def _resume(self) -> None:
+        self._send_some()
+        if not self._queue and not self._closed:
+            self._on_drained()
+
+    def _fail(self, error: OSError) -> None:
+        self.close()
+        self._on_error(error)
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        self._loop.remove_writer(self._fd)
+        # A range that the pool is reading right now is released when that read ends: its descriptor is in use.
+        release(list(self._queue)[1:] if self._reading else self._queue)
+        self._queue.clear()
+        self._sock.close()
+
+
+class TransportWriter:
+    """For TLS: bytes go through the transport; ranges are read on the thread pool, a step at a time."""
+
+    __slots__ = ("_closed", "_loop", "_on_drained", "_on_error", "_paused", "_pool", "_queue", "_reading", "_transport")
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        transport: asyncio.Transport,
+        pool: Executor,
+        *,
+        on_drained: Callable[[], None],
+        on_error: Callable[[OSError], None],
+    ) -> None:
+        self._loop = loop
+        self._transport = transport
+        self._pool = pool
+        self._queue: deque[Part | _Progress] = deque()
+        self._on_drained = on_drained
+        self._on_error = on_error
+        self._paused = False
+        self._reading = False
+        self._closed = False
+
+    @property
+    def idle(self) -> bool:
+        return not self._queue and not self._paused
+
+    def waiting_bytes(self) -> int:
+        return self._transport.get_write_buffer_size() + sum(_size(part) for part in self._queue)
+
+    def write(self, parts: Sequence[Part]) -> None:
+        if self._closed:
+            release(parts)
+            return
+        self._queue.extend(parts)
+        self._send_some()
+
+    def pause_writing(self) -> None:
+        self._paused = True
+
+    def resume_writing(self) -> None:
+        self._paused = False
+        self._resume()
+
+    def _resume(self) -> None:
+        self._send_some()
+        if self.idle and not self._closed:
+            self._on_drained()
+
+    def _send_some(self) -> None:
+        while self._queue and not self._paused and not self._reading and not self._closed:
+            head = self._queue[0]
+            if isinstance(head, BYTES):
+                if len(head) > SEND_STEP_BYTES:
+                    # To encrypt it takes long: a step now, the rest when others have had their turn.
+                    self._transport.write(memoryview(head)[:SEND_STEP_BYTES])
+                    self._queue[0] = memoryview(head)[SEND_STEP_BYTES:]
+                    self._loop.call_soon(self._resume)
+                    return
+                self._queue.popleft()
+                self._transport.write(head)
+                continue
+            progress = head if isinstance(head, _Progress) else _Progress(head)
+            self._queue[0] = progress
+            step = min(progress.size_bytes, READ_STEP_BYTES)
+            if progress.source.is_resident(progress.position, step):
+                self._sent_step(progress, progress.source.read_at(progress.position, step))
+            else:
+                self._reading = True
+                read_at = progress.source.read_at
+                future = self._loop.run_in_executor(self._pool, read_at, progress.position, step)
+                future.add_done_callback(partial(self._read, progress))
+
+    def _sent_step(self, progress: "_Progress", data: bytes) -> None:
+        if not data:
+            # The log was truncated behind the reader's back: what was promised cannot be sent any more.
+            self.close()
+            self._on_error(OSError("file shorter than the range that was to be sent"))
+            return
+        self._transport.write(data)
+        progress.advance(len(data))
+        if not progress.size_bytes:
+            self._queue.popleft()
+            progress.release()
+
+    def _read(self, progress: "_Progress", done: "asyncio.Future[bytes]") -> None:
+        self._reading = False
+        if self._closed:
+            progress.release()
+            return
+        error = done.exception() if not done.cancelled() else OSError("the broker is stopping")
+        if isinstance(error, OSError):
+            self.close()
+            self._on_error(error)
+        elif error is not None:
+            raise error
+        else:
+            self._sent_step(progress, done.result())
+            self._resume()
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        release(list(self._queue)[1:] if self._reading else self._queue)
+        self._queue.clear()
+
+
+class _Progress:
+    """A range that is being sent: what is left of it."""
+
+    __slots__ = ("position", "size_bytes", "source")
+
+    def __init__(self, source: FileRange) -> None:
+        self.source = source
+        self.position = source.position
+        self.size_bytes = source.size_bytes
+
+    def advance(self, sent_bytes: int) -> None:
+        self.position += sent_bytes
+        self.size_bytes -= sent_bytes
+
+    def release(self) -> None:
+        self.source.release()
+
+
+def _size(part: "Part | _Progress") -> int:
+    return len(part) if isinstance(part, BYTES) else part.size_bytes
+
+
+def _in_one_piece(parts: Sequence[Part]) -> bytes | bytearray | memoryview | None:
+    """What one call can send: bytes, or a long poll's few records, which have just been written and are read here."""
+    if len(parts) == 1 and isinstance(parts[0], BYTES):
+        return parts[0]
+    small = read_small(parts, SMALL_BYTES)
+    if small is not None:
+        release(parts)
+    return small

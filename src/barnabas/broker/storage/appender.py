@@ -1,0 +1,282 @@
+"""Appends to a log: by a leader for a client, and by a follower as its leader wrote it."""
+
+import logging
+import struct
+from typing import Final, NoReturn
+
+from barnabas.base.errors import BarnabasError, BrokenInvariant, ErrorCode, Refused
+from barnabas.base.ids import Offset
+from barnabas.broker.storage.log_append import check_leader_batch, follower_batches
+from barnabas.broker.storage.log_flush import LogFlusher
+from barnabas.broker.storage.log_segments import LogSegments
+from barnabas.broker.storage.log_state import LogState
+from barnabas.broker.storage.log_types import NO_LOG_APPEND_TIME, RELATIVE_OFFSET_MAX, AppendInfo, Origin
+from barnabas.broker.storage.producer_append import AppendPlan
+from barnabas.broker.storage.producer_state import EndTxnMarker
+from barnabas.broker.storage.record_check import check_framing, read_marker
+from barnabas.broker.storage.segment import Segment
+from barnabas.broker.storage.truncation import LogTruncator
+from barnabas.broker.storage.txn_index import AbortedTxn
+from barnabas.wire.record_batch import HEADER_SIZE, LEADER_EPOCH_AT, BatchHeader, read_header
+
+logger = logging.getLogger(__name__)
+
+_new_header = tuple.__new__
+_patch_offset = struct.Struct(">q").pack_into
+_patch_epoch = struct.Struct(">i").pack_into
+EPOCH_MAX: Final = (1 << 31) - 1
+
+
+class LogAppender:
+    """Gives batches their offsets and writes them. Owner: the log.
+
+    Promise: an append is done whole or not at all. Producers and epochs change with the segment.
+    """
+
+    __slots__ = ("_flusher", "_segments", "_state", "_truncator")
+
+    def __init__(self, state: LogState, *, segments: LogSegments, flusher: LogFlusher, truncator: LogTruncator) -> None:
+        self._state = state
+        self._segments = segments
+        self._flusher = flusher
+        self._truncator = truncator
+
+    def append_as_leader(
+        self,
+        records: bytearray | memoryview,
+        *,
+        leader_epoch: int,
+        now_ms: int,
+        origin: Origin = Origin.CLIENT,
+        verification_guard: object | None = None,
+    ) -> AppendInfo:
+        """Check one batch, give it the next offsets and the epoch, and write it. `records` is written to.
+
+        Raises `Refused` (`InvalidRecords` with one entry a bad record) before anything has changed.
+        """
+        state = self._state
+        if state.is_closed:
+            raise state.storage_error()
+        config = state.config
+        checked = check_leader_batch(records, config=config, origin=origin, now_ms=now_ms, partition=state.partition)
+        if state.env.check_framing and origin is Origin.CLIENT:
+            check_framing(checked.data, checked.header, partition=state.partition)
+        data = checked.data
+        header = checked.header
+        size = len(data)
+        if checked.recompressed and size > config.max_message_bytes:
+            raise Refused(
+                ErrorCode.MESSAGE_TOO_LARGE,
+                f"Message batch size is {size} bytes in append to partition {state.partition} which exceeds the maximum "
+                f"configured size of {config.max_message_bytes}.",
+            )
+        if size > config.segment_bytes:
+            raise Refused(
+                ErrorCode.RECORD_LIST_TOO_LARGE,
+                f"Message batch size is {size} bytes in append to partition {state.partition}, which exceeds the maximum "
+                f"configured segment size of {config.segment_bytes}.",
+            )
+        first: int = state.log_end_offset
+        last = first + header.last_offset_delta
+        plan: AppendPlan | None = None
+        if header.producer_id >= 0:
+            placed = _new_header(BatchHeader, (first, *header[1:]))
+            marker = read_marker(data, placed) if placed.is_control else None
+            plan = state.producers.analyze(((placed, marker),), origin, verification_guard)
+            if plan.duplicate is not None:
+                return self._duplicate(plan, header, size)
+        _patch_offset(data, 0, first)
+        _patch_epoch(data, LEADER_EPOCH_AT, leader_epoch)
+        self._start_epoch(leader_epoch, first)
+        self._write(data, plan, first, last, header.max_timestamp, last, now_ms)
+        return AppendInfo(
+            Offset(first),
+            Offset(last),
+            now_ms if config.stamps_append_time else NO_LOG_APPEND_TIME,
+            state.log_start_offset,
+            header.record_count,
+            size,
+            False,
+            self._flusher.is_due(),
+            checked.recompressed,
+        )
+
+    def _duplicate(self, plan: AppendPlan, header: BatchHeader, size: int) -> AppendInfo:
+        state, before = self._state, plan.duplicate
+        assert before is not None
+        return AppendInfo(
+            before.first_offset,
+            before.last_offset,
+            before.timestamp if state.config.stamps_append_time else NO_LOG_APPEND_TIME,
+            state.log_start_offset,
+            header.record_count,
+            size,
+            duplicate=True,
+            # The first one's flush may not have ended yet.
+            flush_due=before.last_offset >= self._flusher.recovery_point and self._flusher.is_due(),
+        )
+
+    def append_as_follower(
+        self, records: bytes | bytearray | memoryview, *, now_ms: int, leader_epoch: int = EPOCH_MAX
+    ) -> AppendInfo | None:
+        """Write what the leader sent, with its offsets and epochs; None if there was no whole batch.
+
+        What is of a later epoch than `leader_epoch`, the leader's, is left out, and all that follows: it was read from a file
+        that had been cut by then, and written over. Its offsets may fit, but what it follows on is not what is here.
+
+        Raises `Refused` before anything is written (`UnexpectedAppendOffset` if it does not follow on the log end). The
+        records go into one segment, even past `segment.bytes`: the leader may have accepted them when it was larger.
+        """
+        state = self._state
+        if state.is_closed:
+            raise state.storage_error()
+        end = self._begins_at(records)
+        batches: list[tuple[BatchHeader, EndTxnMarker | None]] = []
+        size, count = 0, 0
+        max_timestamp, offset_of_max = -1, -1
+        for after, header in follower_batches(records, log_end_offset=end, partition=state.partition):
+            if header.leader_epoch > leader_epoch:
+                logger.info(
+                    "%s: leaving out what is at %d, of epoch %d: the leader's is %d",
+                    state.partition,
+                    header.base_offset,
+                    header.leader_epoch,
+                    leader_epoch,
+                )
+                break
+            marker = read_marker(memoryview(records)[size:after], header) if header.is_control else None
+            batches.append((header, marker))
+            if header.max_timestamp > max_timestamp:
+                max_timestamp, offset_of_max = header.max_timestamp, header.base_offset + header.last_offset_delta
+            count += header.record_count
+            size = after
+        if not batches:
+            return None
+        if end < state.log_end_offset:
+            self._truncator.restart_at(end, log_start_offset=state.log_start_offset)
+        first, last = batches[0][0].base_offset, batches[-1][0].last_offset
+        plan = state.producers.analyze(batches, Origin.REPLICATION)
+        for append in plan.appends:
+            for warning in append.warnings:
+                logger.warning("%s", warning)
+        data = records if size == len(records) else memoryview(records)[:size]
+        self._write(data, plan, first, last, max_timestamp, offset_of_max, now_ms)
+        # Not before: what is refused for want of a descriptor comes again, and would begin its epochs where it begins itself.
+        for header, _ in batches:
+            self._start_epoch(header.leader_epoch, header.base_offset)
+        return AppendInfo(
+            Offset(first),
+            Offset(last),
+            NO_LOG_APPEND_TIME,
+            state.log_start_offset,
+            count,
+            size,
+            False,
+            self._flusher.is_due(),
+        )
+
+    def _append_failed(self, error: OSError, first: int) -> NoReturn:
+        """Without a free descriptor the next append may succeed. But if this one was written in part, the log must close."""
+        state = self._state
+        if state.log_end_offset > first:
+            state.fault_half_way(error)
+        state.fault(error)
+
+    def _half_written(self, error: Exception) -> NoReturn:
+        """A bug in the middle of an append: nobody knows what the log holds now."""
+        if isinstance(error, BarnabasError):
+            raise error
+        raise BrokenInvariant(f"{self._state.partition}: an append failed half-way: {error!r}") from error
+
+    def _begins_at(self, records: bytes | bytearray | memoryview) -> int:
+        """Where these records may begin: at the log end. But DeleteRecords may leave the log start inside a batch. The leader
+        sends that batch whole, so an empty replica starts with the batch too, and hides the deleted part."""
+        end, start = self._state.log_end_offset, self._state.log_start_offset
+        if end == start and len(records) >= HEADER_SIZE:
+            header = read_header(records)
+            if 0 <= header.base_offset < start <= header.base_offset + header.last_offset_delta:
+                return header.base_offset
+        return end
+
+    def _start_epoch(self, epoch: int, offset: int) -> None:
+        epochs = self._state.epochs
+        if epoch >= 0 and epoch != epochs.latest_epoch:
+            epochs.assign(epoch, offset)
+
+    def assign_epoch_start(self, epoch: int, offset: int | None = None) -> None:
+        """This replica leads from `epoch` on. The epoch starts at the log end, even if no record follows."""
+        state = self._state
+        self._start_epoch(epoch, state.log_end_offset if offset is None else offset)
+
+    def _write(
+        self,
+        data: bytes | bytearray | memoryview,
+        plan: AppendPlan | None,
+        first: int,
+        last: int,
+        max_timestamp: int,
+        offset_of_max: int,
+        now_ms: int,
+    ) -> None:
+        """Batches that passed every check, and what follows from them. By position: keywords cost time here."""
+        state = self._state
+        config = state.config
+        try:
+            segment = state.segments.active
+            if segment.should_roll(
+                size_bytes=len(data),
+                max_timestamp=max_timestamp,
+                last_offset=last,
+                now_ms=now_ms,
+                segment_bytes=config.segment_bytes,
+                segment_ms=config.segment_ms,
+            ):
+                # A segment begins where the log ends, also where compaction has left out what a follower would get next:
+                # recovery takes a hole between two segments for a tail that was lost.
+                end = state.log_end_offset
+                segment = self._segments.roll(end if last - end <= RELATIVE_OFFSET_MAX else first, now_ms)
+            if plan is not None and plan.completed:
+                self._write_ends(segment, data, plan, last, max_timestamp, offset_of_max)
+            else:
+                segment.append(data, last_offset=last, max_timestamp=max_timestamp, offset_of_max=offset_of_max)
+                state.log_end_offset = Offset(last + 1)
+                if plan is not None:
+                    self._apply(plan)
+        except OSError as error:
+            self._append_failed(error, first)
+        except Exception as error:
+            self._half_written(error)
+        state.producers.map_end_offset = state.log_end_offset
+
+    def _write_ends(
+        self,
+        segment: Segment,
+        data: bytes | bytearray | memoryview,
+        plan: AppendPlan,
+        last: int,
+        max_timestamp: int,
+        offset_of_max: int,
+    ) -> None:
+        """Batches that end transactions. The index of aborted ones is opened first: without a descriptor nothing is written."""
+        index = segment.txn_index
+        if any(completed.is_aborted for completed in plan.completed):
+            index.hold()
+        try:
+            segment.append(data, last_offset=last, max_timestamp=max_timestamp, offset_of_max=offset_of_max)
+            self._state.log_end_offset = Offset(last + 1)
+            self._apply(plan)
+        finally:
+            index.let_go()
+
+    def _apply(self, plan: AppendPlan) -> None:
+        """The batches are in the log: update the producers and end transactions."""
+        producers = self._state.producers
+        for append in plan.appends:
+            producers.update(append)
+        for completed in plan.completed:
+            if completed.is_aborted:
+                stable = producers.last_stable_offset(completed)
+                self._state.segments.active.txn_index.append(
+                    AbortedTxn(completed.producer_id, completed.first_offset, completed.last_offset, stable)
+                )
+            producers.complete_txn(completed)

@@ -1,0 +1,52 @@
+"""The cleaner's settings, and the numbers it shows."""
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from barnabas.base.config.broker import BrokerConfig
+
+#: `log.cleaner.io.max.bytes.per.second` by default: as good as no limit.
+_UNLIMITED: Final = 1e300
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CleanerSettings:
+    """`log.cleaner.*`. Buffers and rate are those of all workers together."""
+
+    enable: bool = True
+    threads: int = 1
+    dedupe_buffer_size: int = 128 * 1024 * 1024
+    io_buffer_size: int = 512 * 1024
+    io_buffer_load_factor: float = 0.9
+    io_max_bytes_per_second: float | None = None
+    backoff_ms: int = 15_000
+
+    @classmethod
+    def of(cls, config: BrokerConfig) -> "CleanerSettings":
+        rate = config.log_cleaner_io_max_bytes_per_second
+        return cls(
+            enable=config.log_cleaner_enable,
+            threads=max(config.log_cleaner_threads, 1),
+            dedupe_buffer_size=config.log_cleaner_dedupe_buffer_size,
+            io_buffer_size=config.log_cleaner_io_buffer_size,
+            io_buffer_load_factor=config.log_cleaner_io_buffer_load_factor,
+            io_max_bytes_per_second=None if rate > _UNLIMITED else rate,
+            backoff_ms=config.log_cleaner_backoff_ms,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CleanerMetrics:
+    """Kafka's gauges of the same names, as they are now."""
+
+    cleaner_recopy_percent: int = 0
+    max_clean_time_secs: float = 0.0
+    max_buffer_utilization_percent: int = 0
+    max_dirty_percent: int = 0
+    max_compaction_delay_secs: float = 0.0
+    time_since_last_run_ms: int = 0
+    #: Kafka's DeadThreadCount: workers that died since the last job that went well.
+    dead_worker_count: int = 0
+    #: By log directory.
+    uncleanable_partitions_count: dict[str, int] = field(default_factory=dict)
+    uncleanable_bytes: dict[str, int] = field(default_factory=dict)

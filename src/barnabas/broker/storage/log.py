@@ -1,0 +1,413 @@
+"""A partition's log: segments, indexes, producer state, leader epochs, and the offsets that say what may be read.
+
+Owner: the event loop. `FlushJob.run`, `Truncation.run` and the deletion of files run on threads and touch only what cannot
+change. An `OSError` becomes a `LogDirFault`: the environment gets it first, then the caller.
+
+`Log` is what callers know. Its parts do the work: `appender`, `log_read`, `log_segments`, `truncation`, `retention` and
+`log_flush`. They share one `LogState`.
+"""
+
+from collections.abc import Callable, Iterator
+
+from barnabas.base.config.log_config import LogConfig
+from barnabas.base.errors import ErrorCode, Refused
+from barnabas.base.ids import LeaderEpoch, Offset, TopicId, TopicPartition, format_uuid
+from barnabas.broker.storage import names
+from barnabas.broker.storage.appender import LogAppender
+from barnabas.broker.storage.checkpoints import write_partition_metadata
+from barnabas.broker.storage.epoch_cache import EpochEnd, LeaderEpochCache
+from barnabas.broker.storage.epoch_file import EpochFile
+from barnabas.broker.storage.log_flush import FlushJob, LogFlusher
+from barnabas.broker.storage.log_read import LogReader
+from barnabas.broker.storage.log_segments import LogSegments
+from barnabas.broker.storage.log_state import LogState
+from barnabas.broker.storage.log_tier import CopyCandidate, TierStart, copy_candidates
+from barnabas.broker.storage.log_types import TimestampedOffset
+from barnabas.broker.storage.producer_state import ProducerStateManager
+from barnabas.broker.storage.retention import LogRetention
+from barnabas.broker.storage.segment import Segment
+from barnabas.broker.storage.segments import SegmentList
+from barnabas.broker.storage.snapshots import Snapshot
+from barnabas.broker.storage.truncation import LogTruncator
+from barnabas.broker.storage.txn_index import AbortedTxn
+
+
+class Log:
+    """A partition's log. `recovery.open_log` makes one."""
+
+    __slots__ = (
+        "_appender",
+        "_epoch_file",
+        "_reader",
+        "_retention",
+        "_segments",
+        "_state",
+        "_truncator",
+        "append_as_follower",
+        "append_as_leader",
+        "flusher",
+        "read",
+        "topic_id",
+    )
+
+    def __init__(
+        self, state: LogState, *, recovery_point: int, epoch_file: EpochFile, topic_id: TopicId | None = None
+    ) -> None:
+        self._state = state
+        self._epoch_file = epoch_file
+        self.topic_id = topic_id
+        self.flusher = flusher = LogFlusher(
+            state,
+            recovery_point=max(min(recovery_point, state.log_end_offset), state.log_start_offset),
+            unsynced=epoch_file.unsynced,
+        )
+        self._reader = reader = LogReader(state)
+        self._segments = segments = LogSegments(state, flusher=flusher, reader=reader)
+        self._retention = LogRetention(state, segments=segments)
+        self._truncator = truncator = LogTruncator(state, segments=segments, flusher=flusher, reader=reader)
+        self._appender = appender = LogAppender(state, segments=segments, flusher=flusher, truncator=truncator)
+        # The hot path calls the parts straight.
+        self.append_as_leader = appender.append_as_leader
+        self.append_as_follower = appender.append_as_follower
+        self.read = reader.read
+
+    def __repr__(self) -> str:
+        state = self._state
+        return (
+            f"Log({state.partition}, start={state.log_start_offset}, high_watermark={state.high_watermark}, "
+            f"end={state.log_end_offset}, segments={len(state.segments)})"
+        )
+
+    # -- what it is, and how far it goes
+
+    @property
+    def partition(self) -> TopicPartition:
+        return self._state.partition
+
+    @property
+    def directory(self) -> str:
+        return self._state.directory
+
+    @property
+    def log_dir(self) -> str:
+        """The log directory that holds this partition's."""
+        return self._state.log_dir
+
+    @property
+    def name(self) -> str:
+        return self._state.directory.rpartition("/")[2]
+
+    @property
+    def is_future(self) -> bool:
+        return self._state.directory.endswith(names.FUTURE_DIR_SUFFIX)
+
+    @property
+    def is_closed(self) -> bool:
+        return self._state.is_closed
+
+    @property
+    def config(self) -> LogConfig:
+        return self._state.config
+
+    @property
+    def segments(self) -> SegmentList:
+        return self._state.segments
+
+    @property
+    def active_segment(self) -> Segment:
+        return self._state.segments.active
+
+    @property
+    def size_bytes(self) -> int:
+        return self._state.segments.size_bytes
+
+    @property
+    def producers(self) -> ProducerStateManager:
+        return self._state.producers
+
+    def snapshot_at(self, offset: int) -> Snapshot | None:
+        """The producers as of `offset`, on disk; None where there is no such file."""
+        newest = self._state.snapshots.newest(at_most=offset)
+        return newest if newest is not None and newest.offset == offset else None
+
+    @property
+    def epochs(self) -> LeaderEpochCache:
+        return self._state.epochs
+
+    @property
+    def latest_epoch(self) -> LeaderEpoch | None:
+        return self._state.epochs.latest_epoch
+
+    @property
+    def log_start_offset(self) -> Offset:
+        return self._state.log_start_offset
+
+    @property
+    def local_log_start_offset(self) -> Offset:
+        """The first offset that may be read here. What is below it, from the log start on, is in the tier."""
+        return self._state.local_start_offset
+
+    @property
+    def is_tiered(self) -> bool:
+        """`remote.storage.enable`: the log may begin in the tier."""
+        return self._state.is_tiered
+
+    @property
+    def highest_copied_offset(self) -> int:
+        """Everything up to it is in the tier; -1 where nothing is known to be. Local retention goes no further."""
+        return self._state.highest_copied_offset
+
+    @highest_copied_offset.setter
+    def highest_copied_offset(self, offset: int) -> None:
+        self._state.highest_copied_offset = offset
+
+    @property
+    def log_end_offset(self) -> Offset:
+        """Offset of the next record."""
+        return self._state.log_end_offset
+
+    def take_cut(self) -> int | None:
+        """Whoever copies it must drop what is at or above: the lowest end that a cut gave it since this was asked last."""
+        lowest, self._state.lowest_cut = self._state.lowest_cut, None
+        return lowest
+
+    def put_back_cut(self, offset: int) -> None:
+        """What `take_cut` said could not be obeyed."""
+        lowest = self._state.lowest_cut
+        self._state.lowest_cut = offset if lowest is None else min(lowest, offset)
+
+    @property
+    def high_watermark(self) -> Offset:
+        return self._state.high_watermark
+
+    @property
+    def last_stable_offset(self) -> Offset:
+        """Below it every transaction is decided, and its decision replicated. Never above the high watermark."""
+        return self._state.last_stable_offset
+
+    def maybe_increment_high_watermark(self, offset: int) -> bool:
+        """For a leader: never back, never past the log end. True if it moved."""
+        return self._state.maybe_increment_high_watermark(offset)
+
+    def commit_up_to(self, offset: int) -> bool:
+        """For a leader: the other in-sync replicas have everything below `offset`. What `flush.messages` wants on disk is not
+        committed before it is there. True if the high watermark moved."""
+        flusher = self.flusher
+        if flusher.recovery_point < flusher.due_up_to and offset > flusher.recovery_point:
+            offset = flusher.recovery_point
+        return self._state.maybe_increment_high_watermark(offset)
+
+    def update_high_watermark(self, offset: int) -> bool:
+        """For a follower, or from the checkpoint: kept within the log. True if it changed."""
+        return self._state.update_high_watermark(offset)
+
+    @property
+    def recovery_point(self) -> Offset:
+        """Everything below is on disk."""
+        return Offset(self.flusher.recovery_point)
+
+    @property
+    def unflushed_messages(self) -> int:
+        return self._state.log_end_offset - self.flusher.recovery_point
+
+    @property
+    def last_flush_ms(self) -> int:
+        return self.flusher.last_flush_ms
+
+    # -- settings and names
+
+    def update_config(self, config: LogConfig) -> None:
+        """Takes effect with the next append, roll, read or retention pass. A log that has left the tier begins where its first
+        segment does. It leaves by that word alone: settings that got lost must not cost its history."""
+        state = self._state
+        state.config = config
+        leaves_tier = config.remote_log_delete_on_disable and not state.is_tiered
+        if state.log_start_offset < state.local_start_offset and leaves_tier:
+            self.maybe_increment_log_start_offset(state.local_start_offset, "remote.storage.enable=false")
+        for segment in self._state.segments:
+            segment.index_interval_bytes = config.index_interval_bytes
+            segment.max_index_bytes = config.segment_index_bytes
+
+    def assign_topic_id(self, topic_id: TopicId) -> None:
+        """Keep the topic's id in `partition.metadata`. `INCONSISTENT_TOPIC_ID` if the log has another one."""
+        if self.topic_id == topic_id:
+            return
+        if self.topic_id is not None:
+            raise Refused(
+                ErrorCode.INCONSISTENT_TOPIC_ID,
+                f"the log of {self.partition} has topic id {format_uuid(self.topic_id)}, not {format_uuid(topic_id)}",
+            )
+        path = f"{self.directory}/{names.PARTITION_METADATA}"
+        try:
+            write_partition_metadata(path, topic_id, sync=False, disk=self._state.env.disk)
+        except OSError as error:
+            self._state.fault(error)
+        self.flusher.unsynced.add(path)
+        self.topic_id = topic_id
+
+    def moved_to(self, directory: str) -> None:
+        """The partition's directory has been renamed (a deletion, or a future log that takes its place)."""
+        self._state.directory = directory
+        self._epoch_file.directory = directory
+        self.flusher.moved_to(directory)
+        self._state.snapshots.directory = directory
+        for segment in self._state.segments:
+            segment.moved_to(directory)
+
+    # -- reads off the hot path
+
+    def aborted_transactions(self, from_offset: int, upper_offset: int) -> list[AbortedTxn]:
+        """Those that overlap [from_offset, upper_offset): for a consumer that reads committed data."""
+        return self._reader.aborted_transactions(from_offset, upper_offset)
+
+    def offset_for_timestamp(self, timestamp: int) -> TimestampedOffset | None:
+        """The first record whose timestamp is `timestamp` or later; None if there is none."""
+        return self._reader.offset_for_timestamp(timestamp)
+
+    def offset_of_max_timestamp(self) -> TimestampedOffset | None:
+        """The first record with the largest timestamp; None if no record has one."""
+        return self._reader.offset_of_max_timestamp()
+
+    def earliest_offset(self) -> TimestampedOffset:
+        return self._reader.earliest_offset()
+
+    def earliest_local_offset(self) -> TimestampedOffset:
+        return self._reader.earliest_local_offset()
+
+    def latest_tiered_offset(self) -> TimestampedOffset | None:
+        """The last one that is known to be in the tier; None where nothing is."""
+        return self._reader.latest_tiered_offset()
+
+    def earliest_pending_upload_offset(self) -> TimestampedOffset | None:
+        """The first one that is not in the tier yet (KIP-1023); None where that is not known, or nothing goes there."""
+        return self._reader.earliest_pending_upload_offset()
+
+    def latest_offset(self) -> TimestampedOffset:
+        return self._reader.latest_offset()
+
+    def end_offset_for_epoch(self, epoch: int) -> EpochEnd:
+        """The largest epoch <= `epoch` that is known here, and where it ended (KIP-279)."""
+        return self._state.epochs.end_offset_for(epoch, self._state.log_end_offset)
+
+    def copy_candidates(self, from_offset: int) -> Iterator[CopyCandidate]:
+        """Rolled segments wholly below the last stable offset, from the one that holds `from_offset` on. Lazy: of what it has
+        not given yet it may come to know that it has gone. Raises `LogDirFault`, and `Refused` while an index is rebuilt."""
+        with self._state.reading():
+            yield from copy_candidates(self._state, from_offset)
+
+    # -- changes
+
+    def assign_epoch_start(self, epoch: int, offset: int | None = None) -> None:
+        """This replica leads from `epoch` on. The epoch starts at the log end, even if no record follows."""
+        self._appender.assign_epoch_start(epoch, offset)
+
+    def roll(self, now_ms: int) -> Segment:
+        """Start a new segment at the log end; a background flush syncs the old one."""
+        state = self._state
+        state.check_open()
+        try:
+            return self._segments.roll(state.log_end_offset, now_ms)
+        except OSError as error:
+            state.fault(error)
+
+    def replace_segments_then(
+        self,
+        cleaned: list[Segment],
+        old: list[Segment],
+        *,
+        is_wanted: Callable[[], bool],
+        then: Callable[[Exception | None], None],
+    ) -> None:
+        """Swap compacted segments in, if `is_wanted` still says so then; call `then` with the error, if any."""
+        self._state.check_open()
+        try:
+            self._segments.replace_then(cleaned, old, is_wanted=is_wanted, then=then)
+        except OSError as error:
+            self._state.fault(error)
+
+    def maybe_increment_log_start_offset(self, offset: int, reason: str = "records deleted") -> bool:
+        """DeleteRecords, or retention: nothing below `offset` is read any more. Never past the high watermark."""
+        return self._retention.maybe_increment_log_start_offset(offset, reason)
+
+    def delete_old_segments(self, now_ms: int) -> int:
+        """A retention pass. Returns the number of segments that went."""
+        return self._retention.delete_old_segments(now_ms)
+
+    def truncate_to(self, offset: int) -> bool:
+        """Drop every record at or above `offset` and wait for it: for tools, tests and threads that own the log."""
+        return self._truncator.truncate_to(offset)
+
+    def truncate_then(
+        self, offset: int, *, is_wanted: Callable[[], bool], then: Callable[[Exception | None], None]
+    ) -> None:
+        """Drop every record at or above `offset`, if `is_wanted` still says so then; call `then` with the error, if any."""
+        self._truncator.truncate_then(offset, is_wanted=is_wanted, then=then)
+
+    def restart_then(
+        self, offset: int, *, is_wanted: Callable[[], bool], then: Callable[[Exception | None], None]
+    ) -> None:
+        """Drop everything, if `is_wanted`; the next record gets `offset`. Call `then` when that is safe against a crash."""
+        self._truncator.restart_then(offset, is_wanted=is_wanted, then=then)
+
+    def start_from_tier_then(
+        self, start: TierStart, *, is_wanted: Callable[[], bool], then: Callable[[Exception | None], None]
+    ) -> None:
+        """Drop everything, if `is_wanted`, and begin where the tier ends, with what must be known of it."""
+        self._truncator.start_from_tier_then(start, is_wanted=is_wanted, then=then)
+
+    def truncate_fully_and_start_at(self, offset: int) -> None:
+        """The same at once, without a checkpoint: for tools, tests and threads that own the log."""
+        self._truncator.restart_at(offset, log_start_offset=offset)
+
+    def expire_producers(self, now_ms: int) -> int:
+        """Forget producers that have been silent for `producer.id.expiration.ms`."""
+        return self._state.producers.remove_expired(now_ms)
+
+    def write_epochs(self) -> None:
+        """Write new leader epochs to their file, for whoever reads it. Recovery does without."""
+        if self.is_closed or not self.epochs.dirty:
+            return
+        try:
+            self.epochs.flush()
+        except OSError as error:
+            self._state.fault(error)
+
+    # -- the end
+
+    def begin_close(self) -> FlushJob | None:
+        """A clean end: a snapshot at the log end, indexes complete. Run the job on a thread, then `finish_close`."""
+        state = self._state
+        if state.is_closed:
+            return None
+        try:
+            state.producers.update_map_end_offset(state.log_end_offset)
+            if (snapshot := state.snapshots.take(state.producers, sync=False)) is not None:
+                self.flusher.unsynced.add(snapshot)
+            state.epochs.flush()
+            state.segments.active.complete()
+        except OSError as error:
+            state.fault(error)
+        return self.flusher.begin(force=True)
+
+    def finish_close(self, job: FlushJob | None, error: BaseException | None = None) -> None:
+        """What `begin_close` began is on disk, or `error` says why not."""
+        if job is not None:
+            self.flusher.finish(job, error)
+        self.abandon()
+
+    def close(self) -> None:
+        """Begin, sync and finish at once: for tools, tests and threads that own the log."""
+        job = self.begin_close()
+        try:
+            if job is not None:
+                job.run()
+        except OSError as error:
+            self.finish_close(job, error)
+        else:
+            self.finish_close(job)
+
+    def abandon(self) -> None:
+        """Close every file without a write: the directory has failed, or is about to be deleted."""
+        self._state.is_closed = True
+        for segment in self._state.segments:
+            segment.abandon()

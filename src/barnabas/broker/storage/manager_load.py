@@ -1,0 +1,216 @@
+"""Loading every log of every directory, many at once, with a line in the log for each.
+
+Blocks: run it on a thread before the event loop serves anyone. Until it returns, the logs belong to its threads.
+"""
+
+import logging
+from collections.abc import Callable
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
+from threading import Lock
+
+from barnabas.base.config.log_config import LogConfig
+from barnabas.base.errors import ConfigError, Malformed
+from barnabas.base.host.disk import Disk
+from barnabas.base.ids import Offset, TopicId, TopicPartition
+from barnabas.base.topics import CLUSTER_METADATA_TOPIC
+from barnabas.broker.storage import names
+from barnabas.broker.storage.checkpoints import CheckpointError, read_partition_metadata
+from barnabas.broker.storage.environment import LogEnvironment
+from barnabas.broker.storage.log import Log
+from barnabas.broker.storage.log_dir import LogDir
+from barnabas.broker.storage.manager_upkeep import checkpoint_offsets
+from barnabas.broker.storage.recovery import open_log
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class LoadedDir:
+    """What loading one directory found."""
+
+    log_dir: LogDir
+    logs: list[Log] = field(default_factory=list)
+    #: Paths of partitions that were being deleted.
+    doomed: list[str] = field(default_factory=list)
+    high_watermarks: dict[TopicPartition, Offset] = field(default_factory=dict)
+    #: The I/O error that takes it offline.
+    failure: OSError | None = None
+
+
+def load_dirs(
+    log_dirs: list[LogDir],
+    *,
+    env: LogEnvironment,
+    config_of: Callable[[str], LogConfig],
+    threads_per_dir: int,
+) -> list[LoadedDir]:
+    """Every live directory at once, `num.recovery.threads.per.data.dir` logs of each at once.
+
+    An `OSError` is kept in its directory's answer. Anything else (a message format that is not supported) is raised.
+    """
+    loaders = [_DirLoader(log_dir, env, config_of) for log_dir in log_dirs]
+    pools = [env.make_pool(threads_per_dir, "log-recovery") for _ in loaders]
+    try:
+        started = [loader.start(pool) for loader, pool in zip(loaders, pools, strict=True)]
+        return [finish() for finish in started]
+    finally:
+        for pool in pools:
+            pool.shutdown(cancel_futures=True)
+
+
+class _DirLoader:
+    def __init__(self, log_dir: LogDir, env: LogEnvironment, config_of: Callable[[str], LogConfig]) -> None:
+        self._dir = log_dir
+        self._env = env
+        self._config_of = config_of
+        self._found = LoadedDir(log_dir)
+        #: None: not known, of any log.
+        self._recovery_points: dict[TopicPartition, Offset] | None = None
+        self._start_offsets: dict[TopicPartition, Offset] = {}
+        self._lock = Lock()
+        self._done = 0
+        self._total = 0
+
+    def start(self, pool: Executor) -> Callable[[], LoadedDir]:
+        """Begin; the answer waits for the end."""
+        try:
+            paths = self._prepare()
+        except OSError as error:
+            failed = self._failed(error)
+            return lambda: failed
+        futures = [pool.submit(self._load, name) for name in paths]
+
+        def finish() -> LoadedDir:
+            for future in futures:
+                try:
+                    log = future.result()
+                except OSError as error:
+                    return self._failed(error)
+                self._found.logs.append(log)
+            try:
+                self._save_checkpoints()
+            except OSError as error:
+                return self._failed(error)
+            self._dir.is_loaded = True
+            return self._found
+
+        return finish
+
+    def _save_checkpoints(self) -> None:
+        """Before any log grows. What was read back is in doubt again, until it is flushed; and a log that the file does not
+        name is one that was made since, none of which may be trusted. Log starts come first: a segment that the process before
+        deleted, and that a power cut brings back, is below a recovery point then, and nobody looks whether it is whole.
+
+        A file that names a log that is not here any more would be taken at its word for the next one of that name.
+        """
+        logs, in_doubt = self._found.logs, not self._dir.had_clean_shutdown or self._recovery_points is None
+        here = {log.partition for log in logs}
+        for name, known in (
+            (names.LOG_START_OFFSET_CHECKPOINT, self._start_offsets),
+            (names.RECOVERY_POINT_CHECKPOINT, self._recovery_points or {}),
+            (names.REPLICATION_OFFSET_CHECKPOINT, self._found.high_watermarks),
+        ):
+            offsets = checkpoint_offsets(name, logs)
+            is_wanted = not known.keys() <= here
+            if in_doubt and name == names.LOG_START_OFFSET_CHECKPOINT:
+                is_wanted = offsets != known
+            if is_wanted or (in_doubt and name == names.RECOVERY_POINT_CHECKPOINT):
+                self._dir.write_checkpoint(name, offsets)
+
+    def _failed(self, error: OSError) -> LoadedDir:
+        logger.error("loading %s failed: %s", self._dir.path, error)
+        self._found.failure = error
+        return self._found
+
+    def _prepare(self) -> list[str]:
+        log_dir = self._dir
+        log_dir.take_clean_shutdown_marker()
+        self._recovery_points = log_dir.find_checkpoint(names.RECOVERY_POINT_CHECKPOINT)
+        self._start_offsets = log_dir.read_checkpoint(names.LOG_START_OFFSET_CHECKPOINT)
+        self._found.high_watermarks = log_dir.read_checkpoint(names.REPLICATION_OFFSET_CHECKPOINT)
+        to_load: list[str] = []
+        for name in log_dir.partition_dirs():
+            try:
+                parsed = names.parse_partition_dir(name)
+            except Malformed as error:
+                logger.warning("ignoring %s: %s", log_dir.file(name), error)
+                continue
+            if parsed.is_delete:
+                self._found.doomed.append(log_dir.file(name))
+            elif parsed.is_stray:
+                logger.warning("keeping stray partition %s: delete it when you are sure", log_dir.file(name))
+            elif parsed.partition.topic != CLUSTER_METADATA_TOPIC:
+                to_load.append(name)
+        self._total = len(to_load)
+        logger.info(
+            "loading %d logs from %s, %s",
+            self._total,
+            log_dir.path,
+            "which was shut down cleanly" if log_dir.had_clean_shutdown else "recovering them: no clean shutdown",
+        )
+        return to_load
+
+    def _recovery_point_of(self, parsed: names.PartitionDir) -> int | None:
+        if self._recovery_points is None:
+            return None
+        # What the file says may be of the log that was here before: a copy is trusted once it has the partition's name.
+        return 0 if parsed.is_future else self._recovery_points.get(parsed.partition, 0)
+
+    def _load(self, name: str) -> Log:
+        began_s = self._env.clock.monotonic_s()
+        parsed = names.parse_partition_dir(name)
+        partition = parsed.partition
+        directory = self._dir.file(name)
+        read = [0, 0]
+
+        def progress(size_bytes: int, cut_bytes: int) -> None:
+            read[0] += size_bytes
+            read[1] += cut_bytes
+
+        config = self._config_of(partition.topic)
+        if config.remote_storage_enable and not self._env.is_tiering:
+            # As Kafka: without the tier the log would begin with its first segment, and forget what is before.
+            raise ConfigError(
+                f"{partition.topic} has remote.storage.enable=true: delete all such topics, or switch it off for them, before "
+                "remote.log.storage.system.enable is set to false"
+            )
+        log = open_log(
+            directory,
+            config=config,
+            env=self._env,
+            partition=partition,
+            log_start_offset=self._start_offsets.get(partition),
+            recovery_point=self._recovery_point_of(parsed),
+            clean=self._dir.had_clean_shutdown,
+            topic_id=_topic_id(directory, self._env.disk),
+            progress=progress,
+        )
+        log.update_high_watermark(self._found.high_watermarks.get(partition, 0))
+        with self._lock:
+            self._done += 1
+            done = self._done
+        logger.info(
+            "loaded %s: %d segments, offsets [%d, %d), %d bytes re-read, %d cut, in %d ms (%d of %d in %s)",
+            name,
+            len(log.segments),
+            log.log_start_offset,
+            log.log_end_offset,
+            *read,
+            round((self._env.clock.monotonic_s() - began_s) * 1000),
+            done,
+            self._total,
+            self._dir.path,
+        )
+        return log
+
+
+def _topic_id(directory: str, disk: Disk) -> TopicId | None:
+    """None where it is not known, or cannot be read: the controller's next word assigns it."""
+    try:
+        return read_partition_metadata(f"{directory}/{names.PARTITION_METADATA}", disk=disk).topic_id
+    except FileNotFoundError:
+        return None
+    except CheckpointError as error:
+        logger.warning("ignoring a topic id that cannot be read: %s", error)
+        return None

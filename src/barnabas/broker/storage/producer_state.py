@@ -1,0 +1,271 @@
+"""What a partition knows of its producers: idempotence, fencing, open transactions. A pure machine.
+
+Offsets, sequences and epochs come from batch headers; time and files from the owner. An append is checked first
+(`analyze`, which raises `Refused` and changes nothing), then written to the log, then applied (`update`,
+`complete_txn`), so that a refused or failed append leaves no trace.
+
+Follows Kafka's ProducerStateManager and ProducerAppendInfo. Owner: the log.
+"""
+
+from collections.abc import Iterable
+
+from barnabas.base.errors import BrokenInvariant, ErrorCode, Refused
+from barnabas.base.ids import NO_PRODUCER_ID, Offset, TopicPartition
+from barnabas.broker.storage.producer_append import AppendOrigin, AppendPlan, ProducerAppend, repeats_ended_transaction
+from barnabas.broker.storage.producer_entry import CompletedTxn, ProducerEntry, VerificationEntry
+from barnabas.wire.record_batch import BatchHeader
+from barnabas.wire.records import EndTxnMarker as EndTxnMarker
+
+
+class ProducerStateManager:
+    """All producers of a partition, its open transactions, and those whose end is not replicated yet.
+
+    `map_end_offset`: the state reflects every batch below it. `snap_offset`: of the latest snapshot taken or loaded.
+    """
+
+    def __init__(
+        self,
+        partition: TopicPartition,
+        *,
+        producer_id_expiration_ms: int = 86_400_000,
+        transaction_verification: bool = False,
+    ) -> None:
+        self.partition = partition
+        self.producer_id_expiration_ms = producer_id_expiration_ms
+        #: `transaction.partition.verification.enable`
+        self.transaction_verification = transaction_verification
+        self._producers: dict[int, ProducerEntry] = {}
+        #: Those that came from a snapshot, with one batch each.
+        self._restored: set[int] = set()
+        self._verifications: dict[int, VerificationEntry] = {}
+        #: first offset -> producer id, ascending: transactions begin in the order of the log.
+        self._ongoing: dict[int, int] = {}
+        #: first offset -> offset of the marker, where that is not known to be below the high watermark.
+        self._unreplicated: dict[int, int] = {}
+        self.map_end_offset = Offset(0)
+        self.snap_offset = Offset(0)
+
+    # -- what is known
+
+    @property
+    def producers(self) -> dict[int, ProducerEntry]:
+        """Read only."""
+        return self._producers
+
+    def entry(self, producer_id: int) -> ProducerEntry | None:
+        return self._producers.get(producer_id)
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._producers and not self._unreplicated
+
+    @property
+    def first_unstable_offset(self) -> Offset | None:
+        """The first offset of a transaction that is open, or whose marker is not below the high watermark."""
+        ongoing = next(iter(self._ongoing), None)
+        if not self._unreplicated:
+            return None if ongoing is None else Offset(ongoing)
+        unreplicated = min(self._unreplicated)
+        return Offset(unreplicated if ongoing is None or unreplicated < ongoing else ongoing)
+
+    def has_ongoing_transaction(self, producer_id: int, producer_epoch: int) -> bool:
+        """Whether a transaction of this very epoch is open. One of an earlier epoch has been decided, and waits for its
+        marker: the next transaction must not slip into it (KIP-890 part 2).
+        """
+        entry = self._producers.get(producer_id)
+        return entry is not None and entry.txn_first_offset is not None and entry.producer_epoch == producer_epoch
+
+    # -- append: check, then change
+
+    def analyze(
+        self,
+        batches: Iterable[tuple[BatchHeader, EndTxnMarker | None]],
+        origin: AppendOrigin,
+        verification_guard: object | None = None,
+    ) -> AppendPlan:
+        """Check the batches of one append, whose offsets are assigned; raise `Refused` or say what will change.
+
+        Changes nothing. A client's duplicate ends the analysis: nothing of the append is to be written.
+        """
+        appends: dict[int, ProducerAppend] = {}
+        completed: list[CompletedTxn] = []
+        for header, marker in batches:
+            producer_id = header.producer_id
+            if producer_id == NO_PRODUCER_ID:
+                continue
+            if origin is AppendOrigin.CLIENT:
+                entry = self._producers.get(producer_id)
+                if entry is not None:
+                    duplicate = entry.find_duplicate(header)
+                    if duplicate is None and producer_id in self._restored:
+                        duplicate = entry.find_forgotten(header)
+                    if duplicate is not None:
+                        if header.is_transactional and entry.has_ended(duplicate):
+                            raise repeats_ended_transaction(self.partition, header)
+                        return AppendPlan([], [], duplicate)
+            if origin is not AppendOrigin.REPLICATION and self.transaction_verification:
+                self._check_verified(header, verification_guard)
+            append = appends.get(producer_id)
+            if append is None:
+                append = appends[producer_id] = self.prepare(producer_id, origin)
+            ended = append.append(header, marker)
+            if ended is not None:
+                completed.append(ended)
+        return AppendPlan(list(appends.values()), completed, None)
+
+    def _check_verified(self, header: BatchHeader, guard: object | None) -> None:
+        """KIP-890: a transaction may begin here only with the guard of a confirmed verification."""
+        if not header.is_transactional or header.is_control:
+            return
+        if self.has_ongoing_transaction(header.producer_id, header.producer_epoch):
+            return
+        entry = self._verifications.get(header.producer_id)
+        if guard is None or entry is None or entry.guard is not guard:
+            raise Refused(ErrorCode.INVALID_TXN_STATE, "Record was not part of an ongoing transaction")
+
+    def prepare(self, producer_id: int, origin: AppendOrigin) -> ProducerAppend:
+        """Checks for one producer's batches; `analyze` does this for a whole append."""
+        current = self._producers.get(producer_id) or ProducerEntry(producer_id)
+        return ProducerAppend(self.partition, current, origin, self._verifications.get(producer_id))
+
+    def update(self, append: ProducerAppend) -> None:
+        """Take over a checked append that is now in the log."""
+        if append.producer_id == NO_PRODUCER_ID:
+            raise BrokenInvariant(f"{self.partition}: state of a producer without an id")
+        current = self._producers.get(append.producer_id)
+        if current is None:
+            self._producers[append.producer_id] = append.updated
+        else:
+            current.absorb(append.updated)
+        for first_offset in append.started:
+            self._begin(first_offset, append.producer_id)
+        if append.transactional:
+            # The open transaction itself tells from now on that its producer may write; after a marker none may.
+            self._verifications.pop(append.producer_id, None)
+
+    def _begin(self, first_offset: int, producer_id: int) -> None:
+        in_order = first_offset > next(reversed(self._ongoing), -1)
+        self._ongoing[first_offset] = producer_id
+        if not in_order:
+            # Producers that a fetch brought together are updated one by one, so their transactions can come unsorted.
+            self._ongoing = dict(sorted(self._ongoing.items()))
+
+    def update_map_end_offset(self, end_offset: int) -> None:
+        """Every batch below `end_offset` has been applied."""
+        self.map_end_offset = Offset(end_offset)
+
+    def last_stable_offset(self, completed: CompletedTxn) -> Offset:
+        """The last stable offset that holds once `completed` is: for the transaction index, before `complete_txn`.
+
+        Transactions that began behind its marker do not count: one fetch may bring a follower all of them together.
+        """
+        for first_offset, producer_id in self._ongoing.items():
+            if producer_id != completed.producer_id:
+                return Offset(min(first_offset, completed.last_offset + 1))
+        return Offset(completed.last_offset + 1)
+
+    def complete_txn(self, completed: CompletedTxn) -> None:
+        """The transaction has ended; it stays unstable until its marker is below the high watermark."""
+        if self._ongoing.pop(completed.first_offset, None) is None:
+            raise BrokenInvariant(f"{self.partition}: {completed} ends a transaction that was not begun")
+        self._unreplicated[completed.first_offset] = completed.last_offset
+
+    # -- what time and the high watermark change
+
+    def on_high_watermark(self, high_watermark: int) -> bool:
+        """Forget ended transactions whose marker is replicated; True where the first unstable offset may have moved."""
+        if not self._unreplicated:
+            return False
+        replicated = [first for first, last in self._unreplicated.items() if last < high_watermark]
+        for first in replicated:
+            del self._unreplicated[first]
+        return bool(replicated)
+
+    def on_log_start_offset(self, log_start_offset: int, latest_snapshot_offset: int | None) -> None:
+        """The log begins later: transactions that ended below are of no interest, the state reaches to its start."""
+        self.on_high_watermark(log_start_offset)
+        if self.map_end_offset < log_start_offset:
+            self.map_end_offset = Offset(log_start_offset)
+        self.snap_offset = Offset(log_start_offset if latest_snapshot_offset is None else latest_snapshot_offset)
+
+    def is_expired(self, entry: ProducerEntry, now_ms: int) -> bool:
+        """Silent for `producer.id.expiration.ms`, and with no open transaction."""
+        return entry.txn_first_offset is None and now_ms - entry.last_timestamp >= self.producer_id_expiration_ms
+
+    def remove_expired(self, now_ms: int) -> int:
+        """Forget silent producers, and verifications that were never used; the number of producers that went."""
+        expired = [pid for pid, entry in self._producers.items() if self.is_expired(entry, now_ms)]
+        for producer_id in expired:
+            del self._producers[producer_id]
+            self._restored.discard(producer_id)
+        for producer_id, verification in list(self._verifications.items()):
+            if now_ms - verification.timestamp_ms >= self.producer_id_expiration_ms:
+                del self._verifications[producer_id]
+        return len(expired)
+
+    # -- transaction verification (KIP-890)
+
+    def start_verification(self, producer_id: int, sequence: int, epoch: int, now_ms: int) -> VerificationEntry:
+        """The verification of a producer that is about to begin a transaction here; its `guard` goes with the append."""
+        entry = self._verifications.get(producer_id)
+        if entry is None:
+            entry = self._verifications[producer_id] = VerificationEntry(now_ms, sequence, epoch)
+        entry.observe(sequence, epoch)
+        return entry
+
+    def verification(self, producer_id: int) -> VerificationEntry | None:
+        return self._verifications.get(producer_id)
+
+    # -- snapshots, truncation
+
+    def snapshot_entries(self) -> list[ProducerEntry]:
+        """The entries to write to a snapshot at `map_end_offset`; live objects: encode before anything is appended."""
+        return list(self._producers.values())
+
+    @property
+    def needs_snapshot(self) -> bool:
+        """Whether the state has moved on since the last snapshot."""
+        return self.map_end_offset > self.snap_offset
+
+    def on_snapshot_taken(self) -> None:
+        self.snap_offset = self.map_end_offset
+
+    def load(self, entries: Iterable[ProducerEntry], offset: int, now_ms: int) -> None:
+        """Start from a snapshot at `offset`; producers that have expired meanwhile are left out."""
+        self.truncate_fully(offset)
+        open_txns = []
+        for entry in entries:
+            if self.is_expired(entry, now_ms):
+                continue
+            self._producers[entry.producer_id] = entry
+            self._restored.add(entry.producer_id)
+            if entry.txn_first_offset is not None:
+                open_txns.append((entry.txn_first_offset, entry.producer_id))
+        self._ongoing.update(sorted(open_txns))
+        self.snap_offset = self.map_end_offset
+
+    def truncate_fully(self, offset: int) -> None:
+        """Forget everything but verifications; the state reflects a log that is empty up to `offset`."""
+        self._producers.clear()
+        self._restored.clear()
+        self._ongoing.clear()
+        self._unreplicated.clear()
+        self.map_end_offset = Offset(offset)
+        self.snap_offset = Offset(0)
+
+    def new(self) -> "ProducerStateManager":
+        """One that knows nothing, for the same partition with the same settings: a state to be read on a thread."""
+        return ProducerStateManager(
+            self.partition,
+            producer_id_expiration_ms=self.producer_id_expiration_ms,
+            transaction_verification=self.transaction_verification,
+        )
+
+    def become(self, other: "ProducerStateManager") -> None:
+        """Take over another's state, as of its end, but for verifications, which are of what is to come."""
+        self._producers = other._producers
+        self._restored = other._restored
+        self._ongoing = other._ongoing
+        self._unreplicated = other._unreplicated
+        self.map_end_offset = other.map_end_offset
+        self.snap_offset = other.snap_offset

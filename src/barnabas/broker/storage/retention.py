@@ -1,0 +1,214 @@
+"""Which segments may go: by time, by size, because the log starts after them."""
+
+import logging
+from collections.abc import Callable
+from typing import NamedTuple
+
+from barnabas.base.config.log_config import LogConfig
+from barnabas.base.errors import ErrorCode, Refused
+from barnabas.base.host import descriptors
+from barnabas.base.ids import Offset
+from barnabas.broker.storage.epoch_cache import KeptEpochs
+from barnabas.broker.storage.log_segments import LogSegments
+from barnabas.broker.storage.log_state import LogState
+from barnabas.broker.storage.log_tier import keep_epochs
+from barnabas.broker.storage.segment import IndexUnderRepair, Segment
+from barnabas.broker.storage.segments import SegmentList
+
+logger = logging.getLogger(__name__)
+
+
+class Deletable(NamedTuple):
+    segments: list[Segment]
+    #: For the log: why.
+    reason: str
+    #: The tier has them: the log goes on to begin where it did.
+    is_local: bool = False
+
+
+def deletable_segments(
+    segments: SegmentList,
+    config: LogConfig,
+    *,
+    log_start_offset: int,
+    log_end_offset: int,
+    high_watermark: int,
+    now_ms: int,
+    copied_end: int | None = None,
+) -> list[Deletable]:
+    """What each rule lets go, oldest first, each rule looking at what the one before it left.
+
+    Never a segment that reaches the high watermark: the log start offset must not pass it. Never an empty
+    active segment: it would only be made anew. `copied_end`: the log is tiered, and what is below is in the tier. Local
+    retention takes nothing else, however old: the store may be away. Nor does it take the active segment, all of which the
+    tier may have: another replica, which leads or has led, began its next segment where this one ends.
+    """
+    remaining = list(segments)
+    found: list[Deletable] = []
+
+    def apply(reason: str, wants: Callable[[Segment, int | None], bool], *, is_local: bool = False) -> None:
+        limit = high_watermark if copied_end is None or not is_local else min(high_watermark, copied_end)
+        taken = []
+        for place, segment in enumerate(remaining):
+            next_base = remaining[place + 1].base_offset if place + 1 < len(remaining) else None
+            end = log_end_offset if next_base is None else next_base
+            is_kept = next_base is None and (is_local or segment.size_bytes == 0)
+            if limit < end or is_kept or not wants(segment, next_base):
+                break
+            taken.append(segment)
+        if taken:
+            del remaining[: len(taken)]
+            found.append(Deletable(taken, reason, is_local))
+
+    apply(
+        f"log start offset {log_start_offset}",
+        lambda segment, next_base: next_base is not None and next_base <= log_start_offset,
+    )
+    if config.is_deleted_by_retention:
+        is_local = copied_end is not None
+        prefix = "local." if is_local else ""
+        retention_bytes = config.kept_locally_bytes if is_local else config.retention_bytes
+        retention_ms = config.kept_locally_ms if is_local else config.retention_ms
+        if retention_bytes >= 0:
+            excess = [sum(segment.size_bytes for segment in remaining) - retention_bytes]
+
+            def oversized(segment: Segment, next_base: int | None) -> bool:
+                if excess[0] < 0 or excess[0] - segment.size_bytes < 0:
+                    return False
+                excess[0] -= segment.size_bytes
+                return True
+
+            apply(f"{prefix}retention.bytes={retention_bytes}", oversized, is_local=is_local)
+        if retention_ms >= 0:
+            apply(
+                f"{prefix}retention.ms={retention_ms}",
+                lambda segment, next_base: now_ms - segment.largest_timestamp > retention_ms,
+                is_local=is_local,
+            )
+    return found
+
+
+class LogRetention:
+    """Moves the log start on, and drops the segments that retention lets go. Owner: the log."""
+
+    __slots__ = ("_segments", "_state")
+
+    def __init__(self, state: LogState, *, segments: LogSegments) -> None:
+        self._state = state
+        self._segments = segments
+
+    def maybe_increment_log_start_offset(self, offset: int, reason: str = "records deleted") -> bool:
+        """DeleteRecords, or retention: nothing below `offset` is read any more. Never past the high watermark."""
+        state = self._state
+        if offset > state.high_watermark:
+            raise Refused(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"Cannot increment the log start offset to {offset} of partition {state.partition} since it is larger than "
+                f"the high watermark {state.high_watermark}",
+            )
+        if offset <= state.log_start_offset:
+            return False
+        logger.info("log start offset of %s goes to %d: %s", state.partition, offset, reason)
+        state.log_start_offset = Offset(offset)
+        state.settle_local_start()
+        # The recovery point stays: a power cut may take the new log start back, and what is below it must be whole then.
+        state.epochs.truncate_from_start(offset)
+        try:
+            state.epochs.flush()
+        except OSError as error:
+            # The log starts there all the same. Without a free descriptor they are written later: whoever reads the file cuts
+            # them itself.
+            if not descriptors.are_exhausted(error):
+                state.fault(error)
+        state.producers.on_log_start_offset(offset, state.snapshots.latest)
+        state.env.on_log_start(state.partition)
+        return True
+
+    def delete_old_segments(self, now_ms: int) -> int:
+        """A retention pass; the number of segments that went."""
+        state = self._state
+        if state.is_closed:
+            return 0
+        try:
+            passes = self._deletable(now_ms)
+            for deletable in passes:
+                if not deletable.is_local:
+                    self._delete(deletable, now_ms)
+            if any(deletable.is_local for deletable in passes):
+                self._save_start(now_ms)
+            return sum(len(deletable.segments) for deletable in passes)
+        except IndexUnderRepair:
+            return 0  # the next pass finds how old that segment is
+        except OSError as error:
+            state.fault(error)
+
+    def _deletable(self, now_ms: int) -> list[Deletable]:
+        state = self._state
+        is_copied = state.is_tiered and not state.config.remote_log_copy_disable
+        return deletable_segments(
+            state.segments,
+            state.config,
+            log_start_offset=state.log_start_offset,
+            log_end_offset=state.log_end_offset,
+            high_watermark=state.high_watermark,
+            now_ms=now_ms,
+            copied_end=state.highest_copied_offset + 1 if is_copied else None,
+        )
+
+    def _save_start(self, now_ms: int) -> None:
+        """A crash after local segments have gone must still find where the log starts, which none of them tells then."""
+        state, start = self._state, self._state.log_start_offset
+        state.env.save_bounds(state.log_dir, lambda error: self._keep_epochs(now_ms, start, error))
+
+    def _keep_epochs(self, now_ms: int, start: Offset, error: BaseException | None) -> None:
+        """The log start is on disk. So must be the leader epochs of what goes, for then no record tells them any more."""
+        state = self._state
+        if error is not None or state.is_closed:
+            return  # a failed directory has been reported already
+        if state.log_start_offset != start:
+            # Records were deleted meanwhile. Epochs that begin above the start on disk leave out what is between: after a crash
+            # nobody could read the first record that there is said to be.
+            self._save_start(now_ms)
+            return
+        try:
+            last = next((each.segments[-1] for each in self._deletable(now_ms)[::-1] if each.is_local), None)
+        except IndexUnderRepair:
+            return
+        except OSError as failed:
+            state.report(failed)
+            return
+        if last is not None:
+            end = state.segments.base_after(state.segments.floor(last.base_offset))
+            assert end is not None
+            kept = KeptEpochs(state.epochs.below(end), end)
+            keep_epochs(state, kept, lambda error: self._delete_local(now_ms, end, error))
+
+    def _delete_local(self, now_ms: int, end: int, error: BaseException | None) -> None:
+        """What must be on disk for what is below `end` is. Much may have changed meanwhile: look again."""
+        state = self._state
+        if state.is_closed:
+            return
+        try:
+            if error is not None:
+                raise error
+            if state.kept_epochs != KeptEpochs(state.epochs.below(end), end):
+                return  # the log was cut meanwhile
+            for deletable in self._deletable(now_ms):
+                segments = [each for each in deletable.segments if each.base_offset < end]
+                if deletable.is_local and segments:
+                    self._segments.remove(segments, deletable.reason)
+        except IndexUnderRepair:
+            return
+        except OSError as failed:
+            state.report(failed)
+
+    def _delete(self, deletable: Deletable, now_ms: int) -> None:
+        state = self._state
+        last = deletable.segments[-1]
+        if last is state.segments.active:
+            self._segments.roll(state.log_end_offset, now_ms)
+        after = state.segments.base_after(state.segments.floor(last.base_offset))
+        assert after is not None
+        # First the offset, then the files: a reader in between gets OFFSET_OUT_OF_RANGE, not half a log.
+        self.maybe_increment_log_start_offset(after, deletable.reason)
+        self._segments.remove(deletable.segments, deletable.reason)

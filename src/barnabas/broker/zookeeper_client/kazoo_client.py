@@ -1,0 +1,411 @@
+"""The only module of a broker that speaks kazoo: one connection to an ensemble, driven by kazoo's own thread.
+
+Owner: kazoo's connection thread, but for `start`, `submit` and `stop`, which the session calls. Events
+are callbacks on that thread, in their order; the session passes them to the loop.
+
+Requests go straight into kazoo's queue with a small object for the answer, as kazoo's own transactions do, instead of
+through its futures: those cost a condition variable and two more threads per answer and lose the order of answers and watches.
+"""
+
+import logging
+import socket
+import ssl
+from collections import deque
+from collections.abc import Callable, Hashable
+from typing import Any
+
+from kazoo import exceptions as failures
+from kazoo.client import KazooClient
+from kazoo.handlers.threading import SequentialThreadingHandler
+from kazoo.protocol import serialization as requests
+from kazoo.protocol.states import Callback, KazooState, KeeperState, WatchedEvent, ZnodeStat
+from kazoo.retry import KazooRetry
+from kazoo.security import ACL, Id
+
+from barnabas.broker.zookeeper_client.operations import (
+    Check,
+    Create,
+    Delete,
+    Exists,
+    Get,
+    GetChildren,
+    Interrupted,
+    Multi,
+    MultiRead,
+    Operation,
+    Result,
+    SetData,
+    Stat,
+    ZkCode,
+)
+from barnabas.broker.zookeeper_client.session_config import SessionConfig, SessionKey
+from barnabas.broker.zookeeper_client.znodes_security import default_acl
+
+_log = logging.getLogger(__name__)
+
+#: First and longest pause between two attempts to connect.
+_RETRY_FIRST_S = 0.05
+_RETRY_LONGEST_S = 1.0
+
+_CODES: dict[type[BaseException], ZkCode] = {
+    failures.NoNodeError: ZkCode.NO_NODE,
+    failures.NodeExistsError: ZkCode.NODE_EXISTS,
+    failures.BadVersionError: ZkCode.BAD_VERSION,
+    failures.NotEmptyError: ZkCode.NOT_EMPTY,
+    failures.NoAuthError: ZkCode.NO_AUTH,
+    failures.RolledBackError: ZkCode.ROLLED_BACK,
+    # ZooKeeper's word for "an operation before or after this one failed".
+    failures.RuntimeInconsistency: ZkCode.ROLLED_BACK,
+    failures.UnimplementedError: ZkCode.UNIMPLEMENTED,
+    failures.NoChildrenForEphemeralsError: ZkCode.NO_CHILDREN_FOR_EPHEMERALS,
+}
+
+Answer = Result | Interrupted
+Done = Callable[[Answer], None]
+Fired = Callable[[str, Hashable], None]
+
+
+class TlsHandler(SequentialThreadingHandler):  # type: ignore[misc]
+    """Wraps the socket with our TLS context: kazoo's own shows no certificate unless the key has a file of its own, reads
+    PEM files only, and takes neither versions nor a trust store's password.
+    """
+
+    def __init__(self, tls: ssl.SSLContext | None) -> None:
+        super().__init__()
+        self._tls = tls
+
+    def create_connection(
+        self, address: tuple[str, int], hostname: str | None = None, timeout: float | None = None, **_: Any
+    ) -> socket.socket:
+        plain: socket.socket = super().create_connection(address, timeout=timeout)
+        if self._tls is None:
+            return plain
+        try:
+            return self._tls.wrap_socket(plain, server_hostname=hostname or address[0])
+        except BaseException:
+            plain.close()
+            raise
+
+    def select(self, rlist: list[Any], wlist: list[Any], xlist: list[Any], timeout: float | None = None) -> Any:
+        """Answers that came together are in TLS's own buffer, where the system does not see them: without this the second
+        one is read when the next one comes, seconds later."""
+        buffered = [each for each in rlist if isinstance(each, ssl.SSLSocket) and each.pending()]
+        if not buffered:
+            return super().select(rlist, wlist, xlist, timeout)
+        readable, writable, failed = super().select(rlist, wlist, xlist, 0)
+        return list({*readable, *buffered}), writable, failed
+
+
+class _Bell(socket.socket):
+    """Wakes kazoo's thread, a byte for each request. It never waits: kazoo's own pair has room for 278 bytes that nobody reads
+    while there is no connection, and then whoever asks, the event loop, stands still until ZooKeeper is back."""
+
+    def __init__(self, fileno: int) -> None:
+        super().__init__(fileno=fileno)
+        #: Bytes that found no room.
+        self.waiting: deque[bytes] = deque()
+
+    def send(self, data: Any, flags: int = 0) -> int:
+        try:
+            return super().send(data, flags | socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            self.waiting.append(data)
+            return len(data)
+
+
+class _Ear(socket.socket):
+    """Where kazoo's thread hears the bell."""
+
+    def __init__(self, fileno: int, bell: _Bell) -> None:
+        super().__init__(fileno=fileno)
+        self._bell = bell
+
+    def recv(self, size: int, flags: int = 0) -> bytes:
+        """First what found no room: as long as there is any, others are in the socket, which stays readable."""
+        try:
+            return self._bell.waiting.popleft()
+        except IndexError:
+            return super().recv(size, flags)
+
+
+class _InlineHandler(TlsHandler):
+    """Runs watches on the connection thread itself: they only hop to the loop, and need no threads of their own."""
+
+    def create_socket_pair(self) -> tuple[socket.socket, socket.socket]:
+        read, write = socket.socketpair()
+        bell = _Bell(write.detach())
+        return _Ear(read.detach(), bell), bell
+
+    def start(self) -> None:
+        self._running = True
+
+    def stop(self) -> None:
+        self._running = False
+
+    def dispatch_callback(self, callback: Callback) -> None:
+        callback.func(*callback.args)
+
+
+class _Pending:
+    """Takes the answer to one request from kazoo."""
+
+    __slots__ = ("_convert", "_done")
+
+    def __init__(self, convert: Callable[[Any], Result], done: Done) -> None:
+        self._convert = convert
+        self._done: Done | None = done
+
+    def set(self, value: Any = None) -> None:
+        self._finish(self._convert(value))
+
+    def set_exception(self, error: BaseException) -> None:
+        if isinstance(error, failures.ConnectionLoss):
+            self._finish(Interrupted.CONNECTION_LOST)
+        elif isinstance(error, failures.SessionMovedError):
+            self._finish(Interrupted.SESSION_MOVED)
+        elif isinstance(error, failures.SessionExpiredError | failures.AuthFailedError):
+            self._finish(Interrupted.SESSION_GONE)
+        else:
+            self._finish(Result(_CODES.get(type(error), ZkCode.REFUSED)))
+
+    def _finish(self, answer: Answer) -> None:
+        # kazoo reports a request twice when it races with the closing of the connection: the first one counts.
+        done, self._done = self._done, None
+        if done is not None:
+            done(answer)
+
+
+class _MultiRead:
+    """ZooKeeper's request 22, which kazoo does not have: several reads of data, each with its answer or error."""
+
+    __slots__ = ("_paths",)
+
+    type = 22
+
+    def __init__(self, paths: list[str]) -> None:
+        self._paths = paths
+
+    def serialize(self) -> bytearray:
+        out = bytearray()
+        for path in self._paths:
+            out += requests.MultiHeader(requests.GetData.type, False, -1).serialize()
+            out += requests.GetData(path, None).serialize()
+        out += requests.MultiHeader(-1, True, -1).serialize()
+        return out
+
+    @staticmethod
+    def deserialize(data: bytes, offset: int) -> list[Result]:
+        results: list[Result] = []
+        while True:
+            header, offset = requests.MultiHeader.deserialize(data, offset)
+            if header.done:
+                return results
+            if header.type == requests.GetData.type:
+                value, offset = requests.read_buffer(data, offset)
+                stat = ZnodeStat._make(requests.stat_struct.unpack_from(data, offset))
+                offset += requests.stat_struct.size
+                results.append(Result(ZkCode.OK, data=value, stat=_stat(stat)))
+            else:
+                [code] = requests.int_struct.unpack_from(data, offset)
+                offset += requests.int_struct.size
+                results.append(Result(_CODES.get(failures.EXCEPTIONS[code], ZkCode.REFUSED)))
+
+
+class _Watcher:
+    """Equal for the same watch on the same path, so that kazoo keeps one of them."""
+
+    __slots__ = ("_fired", "_key")
+
+    def __init__(self, kind: str, path: str, watch: Hashable, fired: Fired) -> None:
+        self._key = (kind, path, watch)
+        self._fired = fired
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Watcher) and self._key == other._key
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+    def __call__(self, event: WatchedEvent) -> None:
+        # Also when a connection breaks, because its watches are lost: the owner of the watch has to read again.
+        self._fired(self._key[1], self._key[2])
+
+
+class KazooConnection:
+    def __init__(
+        self,
+        config: SessionConfig,
+        *,
+        on_connected: Callable[[int], None],
+        on_suspended: Callable[[], None],
+        on_lost: Callable[[bool], None],
+        on_watch: Fired,
+        make_client: Callable[..., Any] = KazooClient,
+    ) -> None:
+        self._config = config
+        self._on_connected = on_connected
+        self._on_suspended = on_suspended
+        self._on_lost = on_lost
+        self._on_watch = on_watch
+        #: Set by the session once it exists.
+        self.chroot = ""
+        self._acls: dict[Any, list[ACL]] = {}
+        # kazoo logs every attempt and every state. The session logs what matters.
+        quiet = logging.getLogger(f"{__name__}.kazoo")
+        quiet.setLevel(logging.CRITICAL)
+        self._client = make_client(
+            hosts=config.hosts,
+            timeout=config.session_timeout_ms / 1000,
+            handler=_InlineHandler(config.tls),
+            auth_data=list(config.auth) or None,
+            client_id=None if config.resumes is None else tuple(config.resumes),
+            connection_retry=KazooRetry(
+                max_tries=-1,
+                delay=_RETRY_FIRST_S,
+                backoff=2,
+                max_delay=_RETRY_LONGEST_S,
+                sleep_func=SequentialThreadingHandler.sleep_func,
+            ),
+            logger=quiet,
+        )
+        self._client.add_listener(self._state_changed)
+
+    def start(self) -> None:
+        """Begins to connect, and returns."""
+        self._client.start_async()
+
+    def stop(self) -> None:
+        """Closes the session, so that its ephemerals go at once. Blocks until the thread has ended."""
+        self._client.stop()
+        self._client.close()
+
+    @property
+    def key(self) -> SessionKey | None:
+        """Of the current session; None while there is no connection."""
+        found = self._client.client_id
+        return None if found is None else SessionKey(*found)
+
+    def watches(self, path: str) -> tuple[str, ...]:
+        """What of a znode is watched now: `data`, `children`. From any thread: kazoo's dictionaries are only looked into."""
+        absolute = self._absolute(path)
+        kinds = (("data", self._client._data_watchers), ("children", self._client._child_watchers))
+        return tuple(kind for kind, watchers in kinds if watchers.get(absolute))
+
+    def submit(self, operation: Operation | MultiRead, done: Done) -> None:
+        request, convert = self._translate(operation)
+        self._client._call(request, _Pending(convert, done))
+
+    def _state_changed(self, state: str) -> None:
+        if state == KazooState.CONNECTED:
+            self._on_connected(self._client._session_id or 0)
+        elif state == KazooState.SUSPENDED:
+            self._on_suspended()
+        else:
+            self._on_lost(self._client.client_state == KeeperState.AUTH_FAILED)
+
+    # --- translation --------------------------------------------------------------------------------------------------
+
+    def _absolute(self, path: str) -> str:
+        return self.chroot + path if path != "/" else self.chroot or "/"
+
+    def _relative(self, path: str) -> str:
+        return path[len(self.chroot) :] if self.chroot else path
+
+    def _watcher(self, kind: str, path: str, watch: Hashable | None) -> _Watcher | None:
+        return None if watch is None else _Watcher(kind, path, watch, self._on_watch)
+
+    def _acl(self, path: str) -> list[ACL]:
+        entries = default_acl(path, secure=self._config.secure_acls)
+        known = self._acls.get(entries)
+        if known is None:
+            # kazoo writes an empty text as null, which not every server takes; ZooKeeper ignores the id of `auth`.
+            known = [ACL(each.permissions, Id(each.scheme, each.id or "creator")) for each in entries]
+            self._acls[entries] = known
+        return known
+
+    def _translate(self, operation: Operation | MultiRead) -> tuple[Any, Callable[[Any], Result]]:
+        match operation:
+            case Get(path, watch):
+                return requests.GetData(self._absolute(path), self._watcher("data", path, watch)), _got
+            case Exists(path, watch):
+                return requests.Exists(self._absolute(path), self._watcher("data", path, watch)), _existed
+            case GetChildren(path, watch):
+                return requests.GetChildren2(self._absolute(path), self._watcher("children", path, watch)), _listed
+            case Multi(operations):
+                return requests.Transaction([self._part(each) for each in operations]), self._committed
+            case MultiRead(gets):
+                return _MultiRead([self._absolute(each.path) for each in gets]), _read_together
+            case Create():
+                return self._part(operation), self._created
+            case SetData():
+                return self._part(operation), _was_set
+            case Delete():
+                return self._part(operation), _deleted
+
+    def _part(self, operation: Create | SetData | Delete | Check) -> Any:
+        match operation:
+            case Create(path, data, ephemeral, sequence):
+                flags = (1 if ephemeral else 0) | (2 if sequence else 0)
+                return requests.Create(self._absolute(path), data, self._acl(path), flags)
+            case SetData(path, data, version):
+                return requests.SetData(self._absolute(path), data, version)
+            case Delete(path, version):
+                return requests.Delete(self._absolute(path), version)
+            case Check(path, version):
+                return requests.CheckVersion(self._absolute(path), version)
+
+    def _created(self, path: Any) -> Result:
+        return Result(ZkCode.OK, path=self._relative(str(path)))
+
+    def _committed(self, parts: Any) -> Result:
+        results = tuple(self._part_result(part) for part in parts)
+        refused = [each.code for each in results if not each.ok]
+        # The one that broke the transaction says why; the others were only rolled back.
+        causes = [code for code in refused if code is not ZkCode.ROLLED_BACK]
+        return Result((causes or refused or [ZkCode.OK])[0], results=results)
+
+    def _part_result(self, part: Any) -> Result:
+        if isinstance(part, BaseException):
+            return Result(_CODES.get(type(part), ZkCode.REFUSED))
+        if isinstance(part, ZnodeStat):
+            return Result(ZkCode.OK, stat=_stat(part))
+        if isinstance(part, str):
+            return self._created(part)
+        return Result(ZkCode.OK)
+
+
+def _stat(stat: ZnodeStat) -> Stat:
+    return Stat(
+        version=stat.version,
+        czxid=stat.czxid,
+        ephemeral_owner=stat.ephemeralOwner or 0,
+        mtime_ms=stat.mtime,
+        mzxid=stat.mzxid,
+        pzxid=stat.pzxid,
+    )
+
+
+def _got(value: Any) -> Result:
+    data, stat = value
+    return Result(ZkCode.OK, data=data, stat=_stat(stat))
+
+
+def _read_together(results: Any) -> Result:
+    return Result(ZkCode.OK, results=tuple(results))
+
+
+def _existed(stat: Any) -> Result:
+    return Result(ZkCode.NO_NODE) if stat is None else Result(ZkCode.OK, stat=_stat(stat))
+
+
+def _listed(value: Any) -> Result:
+    children, stat = value
+    return Result(ZkCode.OK, children=tuple(sorted(children)), stat=_stat(stat))
+
+
+def _was_set(stat: Any) -> Result:
+    return Result(ZkCode.OK, stat=_stat(stat))
+
+
+def _deleted(_: Any) -> Result:
+    return Result(ZkCode.OK)

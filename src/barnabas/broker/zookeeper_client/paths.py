@@ -1,0 +1,216 @@
+"""Every path in ZooKeeper that Kafka 3.9 knows, relative to the chroot, and who may read it.
+
+One home for these literals: no other module spells a path.
+"""
+
+import re
+from urllib.parse import quote, unquote_plus
+
+from barnabas.base.ids import TopicPartition
+
+ADMIN = "/admin"
+BROKERS = "/brokers"
+BROKER_IDS = "/brokers/ids"
+BROKER_SEQUENCE_ID = "/brokers/seqid"
+BROKER_TOPICS = "/brokers/topics"
+CLUSTER = "/cluster"
+CLUSTER_ID = "/cluster/id"
+CONFIG = "/config"
+CONFIG_CHANGES = "/config/changes"
+CONSUMERS = "/consumers"
+CONTROLLER = "/controller"
+CONTROLLER_EPOCH = "/controller_epoch"
+DELEGATION_TOKEN = "/delegation_token"
+DELEGATION_TOKENS = "/delegation_token/tokens"
+DELEGATION_TOKEN_CHANGES = "/delegation_token/token_changes"
+DELETE_TOPICS = "/admin/delete_topics"
+FEATURE = "/feature"
+#: Ours: links to other clusters, and the notifications of their changes.
+BARNABAS = "/barnabas"
+LINKS = "/barnabas/links"
+LINK_CHANGES = "/barnabas/link_changes"
+ISR_CHANGE_NOTIFICATION = "/isr_change_notification"
+LATEST_PRODUCER_ID_BLOCK = "/latest_producer_id_block"
+LOG_DIR_EVENT_NOTIFICATION = "/log_dir_event_notification"
+MIGRATION = "/migration"
+PREFERRED_REPLICA_ELECTION = "/admin/preferred_replica_election"
+REASSIGN_PARTITIONS = "/admin/reassign_partitions"
+
+ACL_LITERAL = "/kafka-acl"
+ACL_EXTENDED = "/kafka-acl-extended"
+ACL_PREFIXED = "/kafka-acl-extended/prefixed"
+ACL_LITERAL_CHANGES = "/kafka-acl-changes"
+ACL_EXTENDED_CHANGES = "/kafka-acl-extended-changes"
+
+#: Prefixes of sequential znodes: ZooKeeper appends ten digits.
+CONFIG_CHANGE_PREFIX = "config_change_"
+ISR_CHANGE_PREFIX = "isr_change_"
+LINK_CHANGE_PREFIX = "link_change_"
+LOG_DIR_EVENT_PREFIX = "log_dir_event_"
+ACL_CHANGE_PREFIX = "acl_changes_"
+TOKEN_CHANGE_PREFIX = "token_change_"
+
+#: Kinds of entity under /config, in Kafka's words. Kafka creates them in this order.
+TOPICS = "topics"
+CLIENTS = "clients"
+USERS = "users"
+BROKERS_ENTITY = "brokers"
+IPS = "ips"
+CONFIG_ENTITY_TYPES = (TOPICS, CLIENTS, USERS, BROKERS_ENTITY, IPS)
+
+#: The entity name for all clients, users, addresses or brokers without their own entry.
+DEFAULT_ENTITY = "<default>"
+
+#: Resource types of ACLs, as their znodes are called.
+ACL_RESOURCE_TYPES = ("Topic", "Group", "Cluster", "TransactionalId", "DelegationToken", "User")
+
+
+def broker_id(broker: int) -> str:
+    return f"{BROKER_IDS}/{broker}"
+
+
+def is_broker_id(name: str) -> bool:
+    """As a broker writes it. Other children of /brokers/ids are none of ours."""
+    return name.isascii() and name.isdigit() and len(name) <= 10 and str(int(name)) == name and int(name) < 2**31
+
+
+def topic(name: str) -> str:
+    return f"{BROKER_TOPICS}/{name}"
+
+
+def topic_partitions(name: str) -> str:
+    return f"{BROKER_TOPICS}/{name}/partitions"
+
+
+def topic_partition(partition: TopicPartition) -> str:
+    return f"{BROKER_TOPICS}/{partition.topic}/partitions/{partition.partition}"
+
+
+def partition_state(partition: TopicPartition) -> str:
+    return f"{BROKER_TOPICS}/{partition.topic}/partitions/{partition.partition}/state"
+
+
+def delete_topic(name: str) -> str:
+    return f"{DELETE_TOPICS}/{name}"
+
+
+def config_type(entity_type: str) -> str:
+    return f"{CONFIG}/{entity_type}"
+
+
+def config_entity(entity_type: str, sanitized_name: str) -> str:
+    """`sanitized_name` may have several levels: `alice/clients/app` for a user's client quota."""
+    return f"{CONFIG}/{entity_type}/{sanitized_name}"
+
+
+def config_change(sequence: str = "") -> str:
+    return f"{CONFIG_CHANGES}/{CONFIG_CHANGE_PREFIX}{sequence}"
+
+
+def isr_change(sequence: str = "") -> str:
+    return f"{ISR_CHANGE_NOTIFICATION}/{ISR_CHANGE_PREFIX}{sequence}"
+
+
+def log_dir_event(sequence: str = "") -> str:
+    return f"{LOG_DIR_EVENT_NOTIFICATION}/{LOG_DIR_EVENT_PREFIX}{sequence}"
+
+
+def acl_resource_type(resource_type: str, *, prefixed: bool) -> str:
+    return f"{ACL_PREFIXED if prefixed else ACL_LITERAL}/{resource_type}"
+
+
+def acl_resource(resource_type: str, name: str, *, prefixed: bool) -> str:
+    return f"{acl_resource_type(resource_type, prefixed=prefixed)}/{name}"
+
+
+def acl_change(*, prefixed: bool) -> str:
+    return f"{ACL_EXTENDED_CHANGES if prefixed else ACL_LITERAL_CHANGES}/{ACL_CHANGE_PREFIX}"
+
+
+def delegation_token(token_id: str) -> str:
+    return f"{DELEGATION_TOKENS}/{token_id}"
+
+
+def delegation_token_change(sequence: str = "") -> str:
+    return f"{DELEGATION_TOKEN_CHANGES}/{TOKEN_CHANGE_PREFIX}{sequence}"
+
+
+def link(name: str) -> str:
+    return f"{LINKS}/{name}"
+
+
+def link_topics(name: str) -> str:
+    return f"{LINKS}/{name}/topics"
+
+
+def link_topic(name: str, topic: str) -> str:
+    return f"{LINKS}/{name}/topics/{topic}"
+
+
+def link_partition(name: str, partition: TopicPartition) -> str:
+    return f"{LINKS}/{name}/topics/{partition.topic}/{partition.partition}"
+
+
+def link_change(sequence: str = "") -> str:
+    return f"{LINK_CHANGES}/{LINK_CHANGE_PREFIX}{sequence}"
+
+
+#: Persistent paths that every broker makes sure of when it starts, in Kafka's order.
+PERSISTENT = (
+    CONSUMERS,
+    BROKER_IDS,
+    BROKER_TOPICS,
+    CONFIG_CHANGES,
+    DELETE_TOPICS,
+    BROKER_SEQUENCE_ID,
+    ISR_CHANGE_NOTIFICATION,
+    LATEST_PRODUCER_ID_BLOCK,
+    LOG_DIR_EVENT_NOTIFICATION,
+    *(config_type(entity_type) for entity_type in CONFIG_ENTITY_TYPES),
+)
+
+#: Paths that an authorizer makes sure of when it starts.
+ACL_PERSISTENT = (
+    *(acl_resource_type(name, prefixed=False) for name in ACL_RESOURCE_TYPES),
+    *(acl_resource_type(name, prefixed=True) for name in ACL_RESOURCE_TYPES),
+    ACL_LITERAL_CHANGES,
+    ACL_EXTENDED_CHANGES,
+)
+
+#: Below these only their creator may read: they hold credentials.
+SENSITIVE = (config_type(USERS), config_type(BROKERS_ENTITY), DELEGATION_TOKENS, LINKS)
+
+
+def is_sensitive(path: str) -> bool:
+    return path.startswith(SENSITIVE)
+
+
+def parents(path: str) -> list[str]:
+    """The ancestors of `path`, the outermost first, without the root and without `path` itself."""
+    names = path.strip("/").split("/")
+    return ["/" + "/".join(names[:depth]) for depth in range(1, len(names))]
+
+
+def sanitize(name: str) -> str:
+    """A name that a znode can have, in Kafka's encoding (URL encoding, `*` and the space as well)."""
+    # Java's URLEncoder leaves `*` alone and encodes `~`, unlike Python's quote: both are spelled out.
+    return quote(name, safe="-_.").replace("~", "%7E")
+
+
+def desanitize(name: str) -> str:
+    return unquote_plus(name)
+
+
+# What ZooKeeper's PathUtils refuses: control characters, surrogates and the private use area, specials; beyond the BMP Java
+# sees surrogates, so those are refused as well.
+_BAD = "\\x00-\\x1f\\x7f-\\x9f\\ud800-\\uf8ff\\ufff0-\\uffff\U00010000-\U0010ffff"
+_PATH = re.compile(rf"(?:/(?!\.{{1,2}}(?:/|\Z))[^/{_BAD}]+)+")
+
+
+def is_valid_path(path: str) -> bool:
+    return path == "/" or _PATH.fullmatch(path) is not None
+
+
+def is_valid_name(name: str) -> bool:
+    """Whether a znode can have this name, as it is."""
+    return name != "" and "/" not in name and is_valid_path(f"/{name}")

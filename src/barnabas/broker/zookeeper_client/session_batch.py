@@ -1,0 +1,81 @@
+"""A batch of operations on its way to ZooKeeper."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from barnabas.broker.zookeeper_client.operations import (
+    Guard,
+    MultiRead,
+    Operation,
+    Result,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class BatchAnswer:
+    results: tuple[Result, ...]
+    #: The guard did not hold: another broker is controller. Results then do not matter.
+    moved: bool = False
+
+
+class PendingRequest:
+    """One request: an operation, several guarded writes in one transaction, or several reads in one."""
+
+    __slots__ = ("batch", "indexes", "is_guarded", "losses", "operation", "order", "sent_s")
+
+    def __init__(
+        self,
+        order: tuple[int, int],
+        operation: Operation | MultiRead,
+        batch: "PendingBatch",
+        indexes: tuple[int, ...],
+        *,
+        is_guarded: bool = False,
+    ) -> None:
+        self.order = order
+        self.operation = operation
+        self.batch = batch
+        #: Which of the batch's operations it carries.
+        self.indexes = indexes
+        #: A transaction that begins with the check of the batch's guard.
+        self.is_guarded = is_guarded
+        self.sent_s = 0.0
+        #: How often its connection was lost.
+        self.losses = 0
+
+    def __lt__(self, other: "PendingRequest") -> bool:
+        return self.order < other.order
+
+
+class PendingBatch:
+    """Operations whose answers are awaited together."""
+
+    __slots__ = ("done", "guard", "missing", "operations", "results")
+
+    def __init__(
+        self, operations: Sequence[Operation], guard: Guard | None, done: "asyncio.Future[BatchAnswer]"
+    ) -> None:
+        self.operations = operations
+        self.guard = guard
+        self.done = done
+        self.results: list[Result | None] = [None] * len(operations)
+        self.missing = len(operations)
+
+    def is_open_before(self, index: int) -> bool:
+        """Whether an earlier operation has no answer yet."""
+        return any(result is None for result in self.results[:index])
+
+    def settle(self, index: int, result: Result) -> None:
+        self.results[index] = result
+        self.missing -= 1
+        if self.missing == 0 and not self.done.done():
+            self.done.set_result(BatchAnswer(tuple(each for each in self.results if each is not None)))
+
+    def fail(self, error: Exception) -> None:
+        if not self.done.done():
+            self.done.set_exception(error)
+
+    def stop_moved(self) -> None:
+        if not self.done.done():
+            self.done.set_result(BatchAnswer((), moved=True))

@@ -1,1 +1,0 @@
-"""The parts of a broker, each put together from the layers below. `barnabas.broker` composes them."""

@@ -1,0 +1,160 @@
+"""What one user sees of the cluster: a client with that user's credentials, and answers that are kept for a moment.
+
+Owner: the event loop. `kept` is what makes many viewers cost what one costs: whoever asks the same within a moment gets the
+same answer, and those who ask while it is under way wait for it. What takes long is asked for less often, so that no cluster
+spends more than a small part of its time on its console.
+"""
+
+import asyncio
+import dataclasses
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar, cast
+
+from barnabas.base.errors import ErrorCode
+from barnabas.client.asynchronous import AsyncClient
+from barnabas.client.config import ClientConfig
+from barnabas.client.errors import ClientError
+from barnabas.client.image import ClusterImage, TopicInfo
+from barnabas.client.security import ClientSecurity
+from barnabas.services.console.collector import Collector
+from barnabas.services.console.errors import not_found
+from barnabas.services.console.lag import LagBook
+from barnabas.services.console.offsets import Offsets
+from barnabas.services.console.reading import Tails
+from barnabas.services.console.services import Tasks
+
+T = TypeVar("T")
+
+#: A person waits: what cannot be reached is told after seconds.
+_TIMEOUT_MS: Final = 10_000
+_KEPT_MAX: Final = 2_000
+#: An answer that took a second is asked for again after so many: half a percent of somebody's time.
+_PACE: Final = 200
+
+
+@dataclass(slots=True)
+class _Kept:
+    value: Any
+    at_s: float
+    took_s: float
+
+
+class ConsoleCluster:
+    def __init__(self, config: ClientConfig, tasks: Tasks, *, security: ClientSecurity | None = None) -> None:
+        self.client = AsyncClient(
+            dataclasses.replace(
+                config,
+                client_id="barnabas-console",
+                request_timeout_ms=min(config.request_timeout_ms, _TIMEOUT_MS),
+                api_timeout_ms=min(config.api_timeout_ms, _TIMEOUT_MS),
+            ),
+            security=security,
+        )
+        self.tasks = tasks
+        self.collector = Collector(tasks)
+        self.offsets = Offsets(self)
+        self.tails = Tails(self)
+        self.lag = LagBook(self)
+        #: Of the whole cluster, as far as it is known.
+        self.partitions = 0
+        self._kept: OrderedDict[object, _Kept] = OrderedDict()
+        self._remembered: OrderedDict[object, Any] = OrderedDict()
+        self._asking: dict[object, asyncio.Future[Any]] = {}
+
+    async def close(self) -> None:
+        self.collector.stop()
+        self.tails.stop()
+        self.lag.stop()
+        await self.client.close()
+
+    async def kept(self, key: object, max_age_s: float, ask: Callable[[], Awaitable[T]], *, paced_s: float = 0.0) -> T:
+        """The answer to `ask` that is no older than this; where asking takes long, it may be as old as `paced_s`."""
+        found = self._kept.get(key)
+        now_s = asyncio.get_running_loop().time()
+        if found is not None:
+            allowed_s = max(max_age_s, min(found.took_s * _PACE, paced_s))
+            if now_s - found.at_s <= allowed_s:
+                self._kept.move_to_end(key)
+                return cast(T, found.value)
+        if key not in self._asking:
+            self._asking[key] = asyncio.get_running_loop().create_future()
+            # Not the asker's own: one who goes away must not take the answer from the others.
+            self.tasks.start(self._ask(key, ask), f"ask {key}")
+        return cast(T, await asyncio.shield(self._asking[key]))
+
+    @staticmethod
+    def paced_s(items: int, most_s: float) -> float:
+        """How old an answer with so many items may be: ten thousand are asked for every `most_s`, hundreds every second."""
+        return max(1.0, min(items / 10_000, 2.0) * most_s)
+
+    async def _ask(self, key: object, ask: Callable[[], Awaitable[Any]]) -> None:
+        future = self._asking[key]
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
+        try:
+            value = await ask()
+        except Exception as error:
+            future.set_exception(error)
+            future.exception()  # whoever waited may have gone
+        except asyncio.CancelledError:
+            future.cancel()
+            raise
+        else:
+            self._kept[key] = _Kept(value, loop.time(), loop.time() - began_s)
+            self._kept.move_to_end(key)
+            if len(self._kept) > _KEPT_MAX:
+                self._kept.popitem(last=False)
+            future.set_result(value)
+        finally:
+            del self._asking[key]
+
+    def remembered(self, key: object, make: Callable[[], T]) -> T:
+        """What was seen over time, and is not asked for again: changes do not forget it."""
+        found = self._remembered.get(key)
+        if found is None:
+            if len(self._remembered) >= _KEPT_MAX:
+                self._remembered.popitem(last=False)
+            found = self._remembered[key] = make()
+        return cast(T, found)
+
+    def forget(self) -> None:
+        """After a change: the next look must see it."""
+        self._kept.clear()
+        self.offsets.forget()
+        self.lag.forget()
+        self.collector.ask_again()
+
+    def outdated(self, key: object) -> None:
+        """What is kept under this key has turned out to be wrong."""
+        self._kept.pop(key, None)
+
+    # -- metadata -------------------------------------------------------------------------------------------------------
+
+    async def image(self) -> ClusterImage:
+        async def ask() -> ClusterImage:
+            image = await self.client.retrying("metadata", lambda: self.client.refresh(None))
+            self.partitions = sum(len(topic.partitions) for topic in image.topics.values())
+            return image
+
+        return await self.kept("image", self.paced_s(self.partitions, 30.0), ask, paced_s=5.0)
+
+    async def topic(self, name: str) -> TopicInfo:
+        async def ask() -> TopicInfo | None:
+            return (await self.client.topics([name])).get(name)
+
+        info = await self.kept(("topic", name), 1.0, ask)
+        if info is None or info.error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            raise not_found(f"there is no topic {name}")
+        return info
+
+    async def on_brokers(self, ask: Callable[[int], Awaitable[T]]) -> dict[int, T | ClientError]:
+        """The same question to every broker, side by side; a broker that does not answer has its error."""
+
+        async def one(broker_id: int) -> T:
+            return await ask(broker_id)
+
+        brokers = sorted((await self.image()).brokers)
+        answers = await self.client.io.together([one(broker_id) for broker_id in brokers])
+        return dict(zip(brokers, answers, strict=True))

@@ -1,0 +1,62 @@
+"""One shape for everything that goes wrong: a sentence, and a name that a script can compare (Kafka's, where it is Kafka's)."""
+
+from typing import Final
+
+from barnabas.base.errors import BarnabasError, ErrorCode
+from barnabas.client.errors import (
+    AuthenticationFailed,
+    BrokerRefused,
+    ClientError,
+    ConnectionLost,
+    DeadlineExceeded,
+    RequestTimedOut,
+    UnsupportedVersion,
+)
+
+_STATUS: Final = {
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: 404,
+    ErrorCode.GROUP_ID_NOT_FOUND: 404,
+    ErrorCode.RESOURCE_NOT_FOUND: 404,
+    ErrorCode.TOPIC_ALREADY_EXISTS: 409,
+    ErrorCode.NON_EMPTY_GROUP: 409,
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED: 403,
+    ErrorCode.GROUP_AUTHORIZATION_FAILED: 403,
+    ErrorCode.CLUSTER_AUTHORIZATION_FAILED: 403,
+    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: 403,
+}
+
+
+class Refusal(BarnabasError):
+    """An answer that is an error. `code` is in capitals, as Kafka's are."""
+
+    def __init__(self, status: int, code: str, message: str, *, retry_s: float | None = None) -> None:
+        """`retry_s`: when it is worth trying again."""
+        super().__init__(message)
+        self.status = status
+        self.code = code
+        self.message = message
+        self.retry_s = retry_s
+
+
+def bad_request(message: str) -> Refusal:
+    return Refusal(400, "BAD_REQUEST", message)
+
+
+def not_found(message: str) -> Refusal:
+    return Refusal(404, "NOT_FOUND", message)
+
+
+def refusal_of(error: ClientError) -> Refusal:
+    """What the cluster, or the way to it, had to say."""
+    if isinstance(error, BrokerRefused):
+        message = error.message or error.code.name.lower().replace("_", " ")
+        return Refusal(_STATUS.get(error.code, 502 if error.retriable else 400), error.code.name, message)
+    if isinstance(error, AuthenticationFailed):
+        return Refusal(401, "SASL_AUTHENTICATION_FAILED", str(error))
+    if isinstance(error, UnsupportedVersion):
+        return Refusal(501, ErrorCode.UNSUPPORTED_VERSION.name, str(error))
+    if isinstance(error, RequestTimedOut | DeadlineExceeded):
+        return Refusal(504, ErrorCode.REQUEST_TIMED_OUT.name, str(error))
+    if isinstance(error, ConnectionLost):
+        return Refusal(502, ErrorCode.NETWORK_EXCEPTION.name, str(error))
+    return Refusal(502, ErrorCode.UNKNOWN_SERVER_ERROR.name, str(error))

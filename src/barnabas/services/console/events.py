@@ -1,0 +1,68 @@
+"""`/api/events`: what moves, as server-sent events. `watch` names live GETs with their queries; answers come as they change."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
+from typing import Any, Final
+from urllib.parse import parse_qsl, unquote
+
+from starlette.responses import StreamingResponse
+from starlette.routing import compile_path
+
+from barnabas.services.console.collector import Watcher
+from barnabas.services.console.errors import bad_request
+from barnabas.services.console.web import PATH_PREFIX, TEXT, Call, Endpoint
+
+#: Things that one page may watch at once.
+_WATCH_MAX: Final = 20
+#: Buffering proxies would keep events back.
+EVENT_HEADERS: Final = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+
+
+async def events(call: Call) -> StreamingResponse:
+    assert call.request is not None
+    wanted = dict.fromkeys(call.request.query_params.getlist("watch"))
+    if not wanted or len(wanted) > _WATCH_MAX:
+        raise bad_request(f"watch=/api/… must be given, once to {_WATCH_MAX} times")
+    asks = {key: _repetition(call, key) for key in wanted}
+    watcher, collector = Watcher(), call.cluster.collector
+
+    async def stream() -> AsyncIterator[bytes]:
+        try:
+            for key, (ask, every_s) in asks.items():
+                collector.watch(watcher, key, ask, every_s)
+            async for event in watcher.events(call.user.is_present):
+                yield event
+        finally:
+            collector.leave(watcher, asks)
+
+    return StreamingResponse(stream(), media_type="text/event-stream", headers=EVENT_HEADERS)
+
+
+def _repetition(call: Call, key: str) -> tuple[Callable[[], Awaitable[Any]], float]:
+    """How to ask again what `key` (a path with its query) asks."""
+    path, _, query = key.partition("?")
+    if "\n" in key or "\r" in key:
+        raise bad_request("a watched path is one line")
+    for pattern, endpoint in call.services.live.items():
+        match = compile_path(PATH_PREFIX + pattern)[0].match(path)
+        if match is not None and endpoint.live_s is not None:
+            again = Call(
+                services=call.services,
+                user=call.user,
+                path={name: unquote(value) for name, value in match.groupdict().items()},
+                query=dict(parse_qsl(query, keep_blank_values=True)),
+            )
+            return partial(endpoint.handler, again), endpoint.live_s
+    raise bad_request(f"{path} cannot be watched")
+
+
+ENDPOINTS = [
+    Endpoint(
+        method="GET",
+        path="/events",
+        handler=events,
+        summary="Server-sent events: the answers of live GETs as they change. watch may be given several times.",
+        query={"watch": TEXT},
+        content_type="text/event-stream",
+    )
+]

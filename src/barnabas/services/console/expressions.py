@@ -1,0 +1,200 @@
+"""Expressions in CEL over what records hold, within bounds: strangers may write both.
+
+An expression of a few hundred characters can double a list two hundred times, or compare lists of lists for years, on a thread
+that nobody can stop. So everything that it looks at and makes is counted, and the time of its thread as well.
+"""
+
+import functools
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from barnabas.services.console.errors import bad_request
+
+EXPRESSION_CHARS_MAX: Final = 4_000
+#: For one record: elements that macros such as `list.all(…)` look at.
+ELEMENTS_MAX: Final = 20_000
+#: For one record: values that functions are given, with those inside of lists and maps; eight characters count as one.
+WORK_MAX: Final = 1_000_000
+_CHARS_A_UNIT: Final = 8
+#: For one record: CPU time of the thread.
+SECONDS_MAX: Final = 5.0
+#: Their work does not grow with what they are given.
+_CONSTANT: Final = frozenset({"_[_]", "size", "type", "_?_:_", "_&&_", "_||_", "!_", "-_"})
+
+
+class CannotSay(Exception):
+    """The expression has no answer for this record; the message says why."""
+
+
+class _TooMuch(Exception):
+    """Not one of CEL's own errors, which its macros take for an answer."""
+
+
+class _Budget:
+    """What is left for one record. Owner: the thread that evaluates."""
+
+    __slots__ = ("_elements", "_ends_s", "_work")
+
+    def __init__(self) -> None:
+        self.begin()
+
+    def begin(self) -> None:
+        self._elements = ELEMENTS_MAX
+        self._work = WORK_MAX
+        self._ends_s = time.thread_time() + SECONDS_MAX
+
+    def take_element(self) -> None:
+        self._elements -= 1
+        if self._elements < 0:
+            raise _TooMuch(f"it looks at more than {ELEMENTS_MAX:,} elements of a record's lists")
+        self._check_time()
+
+    def take(self, values: Sequence[Any]) -> None:
+        """Before a function looks at them: lists within lists may be few and count as billions."""
+        self._check_time()
+        waiting = list(values)
+        while waiting:
+            value = waiting.pop()
+            self._work -= 1
+            if isinstance(value, str | bytes):
+                self._work -= len(value) // _CHARS_A_UNIT
+            elif isinstance(value, dict):
+                self._work -= len(value)
+                waiting += value.values() if self._work > 0 else ()
+            elif isinstance(value, list | tuple):
+                self._work -= len(value)
+                waiting += value if self._work > 0 else ()
+            if self._work < 0:
+                raise _TooMuch("it works through too much, or makes too much, for one record")
+
+    def _check_time(self) -> None:
+        if time.thread_time() > self._ends_s:
+            raise _TooMuch(f"it takes more than {SECONDS_MAX:g} s for one record")
+
+
+def compiled(expression: str) -> Callable[[Mapping[str, Any]], bool]:
+    """`evaluate(values)`, which raises `CannotSay`. Each has bounds of its own: call it from one thread at a time."""
+    if len(expression) > EXPRESSION_CHARS_MAX:
+        raise bad_request(f"an expression may have up to {EXPRESSION_CHARS_MAX} characters")
+    import celpy  # tens of milliseconds and megabytes, for those who use it
+    from celpy.celparser import CELParseError
+    from celpy.evaluation import CELEvalError
+
+    logging.getLogger("celpy").setLevel(logging.CRITICAL)
+    budget = _Budget()
+    environment = celpy.Environment(runner_class=_bounded_runner())
+    try:
+        program = environment.program(environment.compile(expression), functions=_bounded_operators(budget))
+    except CELParseError as error:
+        raise bad_request(f"the filter is not CEL: {_one_line(error)}") from None
+    except RecursionError:
+        raise bad_request("the filter is nested too deeply") from None
+    program.budget = budget  # type: ignore[attr-defined]
+
+    def evaluate(values: Mapping[str, Any]) -> bool:
+        budget.begin()
+        try:
+            result = program.evaluate({name: _to_cel(value) for name, value in values.items()})
+        except _TooMuch as error:
+            raise CannotSay(str(error)) from None
+        except CELEvalError as error:
+            raise CannotSay(str(error.args[0]) if error.args else "it failed") from None
+        except (RecursionError, ValueError, TypeError, OverflowError) as error:
+            raise CannotSay(_one_line(error)) from None
+        if not isinstance(result, celpy.celtypes.BoolType | bool):
+            raise CannotSay("it is neither true nor false")
+        return bool(result)
+
+    return evaluate
+
+
+@functools.cache
+def _bounded_runner() -> Any:
+    """Counts each element that a macro looks at, what functions are given, and what is made: no value outgrows the bounds."""
+    import celpy
+    from celpy.evaluation import Evaluator
+
+    class Bounded(Evaluator):
+        def __init__(self, ast: Any, activation: Any, budget: _Budget) -> None:
+            super().__init__(ast, activation)
+            self._budget = budget
+
+        def sub_evaluator(self, ast: Any) -> "Bounded":
+            return Bounded(ast, self.activation, self._budget)
+
+        def evaluate(self, context: Any = None) -> Any:
+            self._budget.take_element()
+            result = super().evaluate(context)
+            self._budget.take((result,))
+            return result
+
+        def function_eval(self, name_token: Any, exprlist: Any = None) -> Any:
+            if name_token.value not in _CONSTANT and isinstance(exprlist, list):
+                self._budget.take(exprlist)
+            return super().function_eval(name_token, exprlist)
+
+        def method_eval(self, object: Any, method_ident: Any, exprlist: Any = None) -> Any:
+            if method_ident.value not in _CONSTANT:
+                self._budget.take([object, exprlist])
+            return super().method_eval(object, method_ident, exprlist)
+
+        def exprlist(self, tree: Any) -> Any:
+            result = super().exprlist(tree)
+            self._budget.take((result,))
+            return result
+
+        def mapinits(self, tree: Any) -> Any:
+            result = super().mapinits(tree)
+            self._budget.take((result,))
+            return result
+
+    class Runner(celpy.InterpretedRunner):
+        budget: _Budget
+
+        def evaluate(self, context: Any) -> Any:
+            return Bounded(self.ast, self.new_activation(), self.budget).evaluate(context)
+
+    return Runner
+
+
+def _bounded_operators(budget: _Budget) -> dict[str, Callable[..., Any]]:
+    from celpy.evaluation import base_functions
+
+    def bounded(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def call(*values: Any) -> Any:
+            if name == "_%_" and isinstance(values[0], str | bytes):
+                raise TypeError(
+                    "no such overload"
+                )  # Python would take it for a format, and fill a gigabyte with blanks
+            budget.take(() if name in _CONSTANT else values)
+            return function(*values)
+
+        return call
+
+    return {name: bounded(name, function) for name, function in base_functions.items() if "_" in (name[0], name[-1])}
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())
+
+
+def _to_cel(value: Any) -> Any:
+    from celpy import celtypes
+
+    if isinstance(value, bool):
+        return celtypes.BoolType(value)
+    if isinstance(value, int):
+        # CEL's integers have 64 bits; a larger one is only near enough as a double.
+        return celtypes.IntType(value) if -(2**63) <= value < 2**63 else celtypes.DoubleType(value)
+    if isinstance(value, float):
+        return celtypes.DoubleType(value)
+    if isinstance(value, str):
+        return celtypes.StringType(value)
+    if isinstance(value, list | tuple):
+        return celtypes.ListType([_to_cel(each) for each in value])
+    if isinstance(value, dict):
+        return celtypes.MapType({celtypes.StringType(str(name)): _to_cel(each) for name, each in value.items()})
+    return None

@@ -1,0 +1,57 @@
+"""Parquet from JSON lines, as a process of its own: `python -m barnabas.services.console.parquet`, from stdin to stdout.
+
+The library takes tens of megabytes, which the console is not to keep for the rest of its life.
+"""
+
+import base64
+import json
+import sys
+from collections.abc import Iterator
+from typing import Any, BinaryIO, Final
+
+ROWS: Final = 5_000
+
+
+def convert(lines: BinaryIO, out: BinaryIO) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    schema = pa.schema(
+        [
+            ("topic", pa.string()),
+            ("partition", pa.int32()),
+            ("offset", pa.int64()),
+            ("timestamp", pa.timestamp("ms", tz="UTC")),
+            ("key", pa.binary()),
+            ("value", pa.binary()),
+            ("key_text", pa.string()),
+            ("value_text", pa.string()),
+            ("headers", pa.list_(pa.struct([("name", pa.string()), ("value", pa.binary())]))),
+        ]
+    )
+    with pq.ParquetWriter(out, schema, compression="zstd") as writer:
+        for rows in _groups(lines):
+            writer.write_table(pa.Table.from_pylist(rows, schema=schema))
+
+
+def _groups(lines: BinaryIO) -> Iterator[list[dict[str, Any]]]:
+    rows: list[dict[str, Any]] = []
+    for line in lines:
+        row = json.loads(line)
+        for name in ("key", "value"):
+            row[name] = _bytes(row[name])
+        row["headers"] = [{"name": name, "value": _bytes(value)} for name, value in row["headers"]]
+        rows.append(row)
+        if len(rows) == ROWS:
+            yield rows
+            rows = []
+    if rows:
+        yield rows
+
+
+def _bytes(text: str | None) -> bytes | None:
+    return None if text is None else base64.b64decode(text)
+
+
+if __name__ == "__main__":
+    convert(sys.stdin.buffer, sys.stdout.buffer)

@@ -1,0 +1,175 @@
+"""Records by the schemas of a registry: Avro, Protobuf, JSON Schema. Schemas are asked for once; decoding itself asks nobody.
+
+Owner: the event loop; the registry's client blocks, so it is asked from threads.
+"""
+
+import asyncio
+import datetime
+import decimal
+import io
+import json
+import uuid
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from barnabas.base.errors import BarnabasError
+from barnabas.services.console.decoding import Undecodable
+from barnabas.services.console.errors import Refusal
+from barnabas.services.registry import wire
+from barnabas.services.registry.client import RegistryClient, RegistryRefused, RegistryUnreachable
+from barnabas.wire.records import Record
+
+_SCHEMAS_MAX: Final = 1_000
+#: A registry that did not answer, or did not know an id, is asked again after so long.
+_TROUBLE_S: Final = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Schema:
+    kind: str
+    text: str
+    #: By the name under which each is imported, those that others need first.
+    references: Mapping[str, str]
+
+
+class Registered:
+    """What is known of one registry."""
+
+    def __init__(self, client: RegistryClient) -> None:
+        self.client = client
+        self._readers: dict[int, Any] = {}
+        self._trouble: dict[int, tuple[float, str]] = {}
+
+    async def close(self) -> None:
+        self.client.close()
+
+    async def ask(self, method: str, *path: object, body: object = None, **query: object) -> Any:
+        """Any request of the registry's API. Its refusal is ours."""
+        try:
+            return await asyncio.to_thread(self.client.ask, method, *path, body=body, **query)
+        except RegistryRefused as error:
+            status = error.status if 400 <= error.status < 500 else 502
+            raise Refusal(status, f"REGISTRY_{error.code}", str(error)) from None
+        except RegistryUnreachable as error:
+            raise Refusal(502, "REGISTRY_UNREACHABLE", str(error)) from None
+
+    async def prepare(self, records: Iterable[Record]) -> None:
+        """Ask for the schemas that these records name and that are not known yet."""
+        ids = {number for each in records for data in (each.key, each.value) if (number := _id_of(data)) is not None}
+        now_s = asyncio.get_running_loop().time()
+        for number in ids:
+            told = self._trouble.get(number)
+            if number in self._readers or (told is not None and now_s - told[0] < _TROUBLE_S):
+                continue
+            try:
+                reader = await asyncio.to_thread(self._reader, number)
+            except BarnabasError as error:
+                self._trouble[number] = (now_s, str(error))
+                continue
+            if len(self._readers) >= _SCHEMAS_MAX:
+                self._readers.clear()
+            self._readers[number] = reader
+            self._trouble.pop(number, None)
+
+    def decode(self, data: bytes) -> tuple[str, Any, str]:
+        """By the schema that was prepared: (format, value, note)."""
+        try:
+            number, payload = wire.unframe(data)
+        except wire.NotFramed as error:
+            raise Undecodable(str(error)) from None
+        reader = self._readers.get(number)
+        if reader is None:
+            why = self._trouble[number][1] if number in self._trouble else "it was not asked for"
+            raise Undecodable(f"schema {number}: {why}")
+        try:
+            kind, value = reader(payload)
+        except Exception as error:  # each library fails in its own ways on bytes that are something else
+            raise Undecodable(f"not as schema {number} says: {type(error).__name__} {error}") from None
+        return kind, value, f"schema {number}"
+
+    # -- on a thread ------------------------------------------------------------------------------------------------------
+
+    def _reader(self, number: int) -> Any:
+        schema = self._schema(self.client.ask("GET", "schemas", "ids", number))
+        if schema.kind == "AVRO":
+            return _avro_reader(schema)
+        if schema.kind == "PROTOBUF":
+            return _protobuf_reader(schema)
+        return lambda payload: ("json schema", json.loads(payload))
+
+    def _schema(self, answer: Mapping[str, Any]) -> _Schema:
+        references: dict[str, str] = {}
+        self._import(answer, references, depth=0)
+        return _Schema(answer.get("schemaType", "AVRO"), answer["schema"], references)
+
+    def _import(self, answer: Mapping[str, Any], found: dict[str, str], *, depth: int) -> None:
+        if depth > 20:
+            raise Undecodable("its schemas refer to each other too deeply")
+        for each in answer.get("references") or ():
+            if each["name"] not in found:
+                imported = self.client.ask("GET", "subjects", each["subject"], "versions", each["version"])
+                self._import(imported, found, depth=depth + 1)
+                found[each["name"]] = imported["schema"]
+
+
+def _id_of(data: bytes | None) -> int | None:
+    if data is None or len(data) <= wire.HEAD_BYTES or data[0] != wire.MAGIC:
+        return None
+    return wire.unframe(data)[0]
+
+
+def _avro_reader(schema: _Schema) -> Any:
+    import fastavro
+
+    named: dict[str, Any] = {}
+    for text in schema.references.values():
+        fastavro.parse_schema(json.loads(text), named_schemas=named)
+    parsed = fastavro.parse_schema(json.loads(schema.text), named_schemas=named)
+
+    def read(payload: bytes) -> tuple[str, Any]:
+        return "avro", _plain(fastavro.schemaless_reader(io.BytesIO(payload), parsed, None))
+
+    return read
+
+
+def _plain(value: Any) -> Any:
+    """Avro's logical types as JSON has them."""
+    if isinstance(value, dict):
+        return {str(key): _plain(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    if isinstance(value, bytes):
+        return value.hex()
+    if isinstance(value, datetime.datetime | datetime.date | datetime.time):
+        return value.isoformat()
+    if isinstance(value, decimal.Decimal | uuid.UUID):
+        return str(value)
+    if isinstance(value, datetime.timedelta):
+        return value.total_seconds()
+    return value
+
+
+def _protobuf_reader(schema: _Schema) -> Any:
+    from google.protobuf import descriptor_pb2, descriptor_pool, json_format, message_factory
+
+    from barnabas.services.registry.formats.protobuf import ProtobufSchema
+
+    files = descriptor_pb2.FileDescriptorSet.FromString(
+        ProtobufSchema(schema.text, schema.references, as_new=False).descriptor_set()
+    )
+    pool = descriptor_pool.DescriptorPool()
+    for file in files.file:
+        pool.Add(file)
+    own = pool.FindFileByName(files.file[-1].name)
+
+    def read(payload: bytes) -> tuple[str, Any]:
+        indexes, message = wire.read_indexes(payload)
+        level = list(own.message_types_by_name.values())
+        descriptor = level[indexes[0]]
+        for index in indexes[1:]:
+            descriptor = descriptor.nested_types[index]
+        parsed = message_factory.GetMessageClass(descriptor).FromString(message)
+        return "protobuf", json_format.MessageToDict(parsed, preserving_proto_field_name=True)
+
+    return read

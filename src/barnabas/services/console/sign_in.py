@@ -1,0 +1,140 @@
+"""Signing in: credentials of the cluster become a client that acts as that user. The cluster decides whether they are good."""
+
+import re
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from barnabas.base.errors import ConfigError
+from barnabas.base.hosts import is_loopback
+from barnabas.base.tls.contexts import TlsSettings, client_context
+from barnabas.client.asynchronous import AsyncClient
+from barnabas.client.config import ClientConfig
+from barnabas.client.errors import AuthenticationFailed
+from barnabas.client.security import ClientSecurity
+from barnabas.services.console.errors import bad_request
+from barnabas.services.console.settings import Settings
+from barnabas.wire.auth.jaas import PLAIN_MODULE, SCRAM_MODULE
+from barnabas.wire.auth.jwt import InvalidToken, Json, parse_jwt
+from barnabas.wire.auth.mechanisms.oauthbearer import MECHANISM as OAUTHBEARER
+from barnabas.wire.auth.mechanisms.oauthbearer import OAuthClient
+
+_SCRAM: Final = ("SCRAM-SHA-512", "SCRAM-SHA-256")
+_PASSWORD_MECHANISMS: Final = (*_SCRAM, "PLAIN")
+USER_CHARACTERS_MAX: Final = 256
+SECRET_CHARACTERS_MAX: Final = 16_384
+#: RFC 6750; nothing in it can end the field of the SASL message that carries it.
+_TOKEN: Final = re.compile(r"[-_~+/.a-zA-Z0-9]+=*")
+
+
+def check_settings(settings: Settings) -> None:
+    """:raises ConfigError: for a console that would be open to others, or that nobody could sign in to."""
+    if settings.key is not None and settings.certificate is None:
+        raise ConfigError("--ssl-key needs --ssl-certificate")
+    if not settings.needs_sign_in:
+        return
+    if settings.client.security_protocol not in ("SASL_PLAINTEXT", "SASL_SSL"):
+        raise ConfigError(
+            "people sign in with credentials of the cluster, so the console needs a listener with SASL: set security.protocol "
+            "to SASL_SSL or SASL_PLAINTEXT in --command-config, or leave --host at 127.0.0.1"
+        )
+    if not is_loopback(settings.host) and settings.certificate is None and not settings.behind_proxy:
+        raise ConfigError(
+            f"passwords would cross the network in the clear: give --ssl-certificate with --host {settings.host}, or "
+            "--behind-proxy where a proxy in front of the console speaks HTTPS"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """A password with its user, or a token without. It does not show its secrets."""
+
+    user: str
+    password: str = field(default="", repr=False)
+    token: str = field(default="", repr=False)
+
+    @property
+    def secret(self) -> str:
+        """One text for all of it: what tells two sign-ins apart."""
+        return f"{self.user}\0{self.password}\0{self.token}"
+
+    @property
+    def lifetime_s(self) -> float | None:
+        """How long a token still counts; None where that is not known."""
+        end = _claim(self.token, "exp") if self.token else None
+        return max(0.0, float(end) - time.time()) if isinstance(end, int | float) else None
+
+
+def credentials_of(user: Any, password: Any, token: Any) -> Credentials:
+    """A user and a password, or a token. :raises Refusal: for anything else."""
+    if not all(each is None or isinstance(each, str) for each in (user, password, token)):
+        raise bad_request("user, password and token are text")
+    if len(user or "") > USER_CHARACTERS_MAX or max(len(password or ""), len(token or "")) > SECRET_CHARACTERS_MAX:
+        raise bad_request("that is too long for a user, a password or a token")
+    if token:
+        if not _TOKEN.fullmatch(token):
+            raise bad_request("that is no bearer token")
+        subject = _claim(token, "sub")
+        # The brokers check the token. One that is opaque to us may mean something to them.
+        name = subject[:USER_CHARACTERS_MAX] if isinstance(subject, str) and subject else "token"
+        return Credentials(name, token=token)
+    if not user or not password:
+        raise bad_request("a user and a password are needed, or a token")
+    return Credentials(user, password=password)
+
+
+def _claim(token: str, name: str) -> Json | None:
+    try:
+        return parse_jwt(token).claims.get(name)
+    except InvalidToken:
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """How a client shows who it is. `security` where settings cannot say it."""
+
+    config: ClientConfig
+    security: ClientSecurity | None = None
+
+
+async def prove(config: ClientConfig, credentials: Credentials) -> Identity:
+    """The identity with which the cluster lets the user in. :raises AuthenticationFailed: where it does not."""
+    failure: AuthenticationFailed | None = None
+    for identity in _identities(config, credentials):
+        async with AsyncClient(identity.config, security=identity.security) as cluster:
+            try:
+                await cluster.any_connection()
+            except AuthenticationFailed as error:
+                failure = error
+            else:
+                return identity
+    assert failure is not None
+    raise failure
+
+
+def _identities(config: ClientConfig, credentials: Credentials) -> Iterator[Identity]:
+    """The likeliest mechanism first."""
+    # What the console itself signs in with stays out of it.
+    shared = {name: value for name, value in config.security.items() if not name.startswith("sasl.")}
+    bare = replace(config, properties={}, security=shared)
+    if credentials.token:
+        tls = client_context(TlsSettings.read(shared.get)) if config.security_protocol == "SASL_SSL" else None
+        begin = lambda: OAuthClient(credentials.token, {})  # noqa: E731
+        yield Identity(bare, ClientSecurity(tls=tls, mechanism=OAUTHBEARER, begin=begin))
+        return
+    said = config.security.get("sasl.mechanism", "")
+    for mechanism in (said,) if said in _PASSWORD_MECHANISMS else _SCRAM:
+        module = PLAIN_MODULE if mechanism == "PLAIN" else SCRAM_MODULE
+        user, password = (_quoted(each) for each in (credentials.user, credentials.password))
+        login = {
+            "sasl.mechanism": mechanism,
+            "sasl.jaas.config": f"{module} required username={user} password={password};",
+        }
+        yield Identity(replace(bare, security=shared | login))
+
+
+def _quoted(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'

@@ -1,0 +1,234 @@
+"""HTTP as the console speaks it: endpoints that describe themselves, JSON in, JSON out, one shape of error."""
+
+import asyncio
+import json
+import logging
+import math
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import unquote
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from barnabas.base.errors import BarnabasError
+from barnabas.client.errors import ClientError
+from barnabas.services.console.errors import Refusal, bad_request, refusal_of
+
+if TYPE_CHECKING:
+    from barnabas.services.console.cluster import ConsoleCluster
+    from barnabas.services.console.services import Services
+
+log = logging.getLogger(__name__)
+
+BODY_BYTES_MAX: Final = 8 * 1024 * 1024
+#: Of one who has yet to sign in.
+_OPEN_BODY_BYTES_MAX: Final = 64 * 1024
+#: For the bytes of a body to arrive: who sends them one by one holds a connection no longer.
+_BODY_S: Final = 60
+#: Of a JSON schema, as OpenAPI writes it.
+Schema = Mapping[str, Any]
+TEXT: Final[Schema] = {"type": "string"}
+NUMBER: Final[Schema] = {"type": "integer"}
+FLAG: Final[Schema] = {"type": "boolean"}
+PATH_PREFIX: Final = "/api"
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """Who asks. `name` stands in the log lines of changes."""
+
+    name: str
+    #: None for one who has yet to sign in.
+    own_cluster: "ConsoleCluster | None"
+    #: Notes that he is still there. False: his session is over, and so is what he watches.
+    is_present: Callable[[], bool] = lambda: True
+
+
+@dataclass(slots=True)
+class Call:
+    """One request, or one repetition of a live one: then there is no `request`."""
+
+    services: "Services"
+    user: User
+    path: Mapping[str, str] = field(default_factory=dict)
+    query: Mapping[str, str] = field(default_factory=dict)
+    body: Mapping[str, Any] = field(default_factory=dict)
+    request: Request | None = None
+
+    @property
+    def cluster(self) -> "ConsoleCluster":
+        assert self.user.own_cluster is not None, "an open endpoint asks nothing of the cluster"
+        return self.user.own_cluster
+
+    def text(self, name: str, default: str = "") -> str:
+        return self.query.get(name, default)
+
+    def flag(self, name: str) -> bool:
+        return self.query.get(name, "").lower() in ("1", "true", "yes")
+
+    def number(self, name: str, default: int, *, low: int = 0, high: int = 2**63 - 1) -> int:
+        return whole(self.query.get(name, default), name, low=low, high=high)
+
+    def choice(self, name: str, choices: Sequence[str]) -> str:
+        """The first is the default."""
+        value = self.query.get(name) or choices[0]
+        if value not in choices:
+            raise bad_request(f"{name}={value} is none of {', '.join(choices)}")
+        return value
+
+    def given(self, name: str, kind: type | tuple[type, ...] = str) -> Any:
+        """Something of the body that must be there."""
+        value = self.body.get(name)
+        if not isinstance(value, kind) or (isinstance(value, bool) and kind is int):
+            raise bad_request(f"the body needs {name!r}")
+        return value
+
+
+def whole(value: object, name: str, *, low: int = 0, high: int = 2**63 - 1) -> int:
+    try:
+        number = int(str(value))
+    except ValueError:
+        raise bad_request(f"{name}={value} is not a whole number") from None
+    if not low <= number <= high:
+        raise bad_request(f"{name}={number} must lie between {low} and {high}")
+    return number
+
+
+#: Returns what becomes JSON, or a response of its own.
+Handler = Callable[[Call], Awaitable[Any]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Endpoint:
+    method: str
+    #: Below `/api`: `/topics/{topic}`.
+    path: str
+    handler: Handler
+    #: One line for OpenAPI.
+    summary: str
+    query: Mapping[str, Schema] = field(default_factory=dict)
+    body: Schema | None = None
+    #: May be watched through `/api/events`, and is then asked again after so many seconds.
+    live_s: float | None = None
+    #: What the answer is if not JSON.
+    content_type: str = "application/json"
+    #: Anybody may ask, signed in or not.
+    is_open: bool = False
+
+    @property
+    def changes(self) -> bool:
+        """Whether it goes through the guard. Whatever is not a GET changes something."""
+        return self.method != "GET" and not self.is_open
+
+
+def encode(document: object) -> bytes:
+    return json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "surrogatepass")
+
+
+def json_response(document: object, status: int = 200) -> Response:
+    return Response(encode(document), status, media_type="application/json")
+
+
+def refused(refusal: Refusal) -> Response:
+    response = json_response(error_document(refusal), refusal.status)
+    if refusal.retry_s is not None:
+        response.headers["Retry-After"] = str(math.ceil(refusal.retry_s))
+    return response
+
+
+def error_document(refusal: Refusal) -> dict[str, Any]:
+    return {"error": {"code": refusal.code, "message": refusal.message}}
+
+
+def refusal_for(error: Exception, what: str) -> Refusal:
+    """For any failure of a handler; a bug is logged, and told as one."""
+    if isinstance(error, Refusal):
+        return error
+    if isinstance(error, ClientError):
+        return refusal_of(error)
+    if isinstance(error, BarnabasError):
+        return bad_request(str(error))
+    log.error("%s", what, exc_info=error)
+    return Refusal(500, "INTERNAL", "the console failed; its log says why")
+
+
+def routes(endpoints: Sequence[Endpoint], services: "Services") -> list[Route]:
+    """Endpoints of one path share a route."""
+    by_path: dict[str, list[Endpoint]] = {}
+    for endpoint in endpoints:
+        by_path.setdefault(endpoint.path, []).append(endpoint)
+    return [
+        Route(
+            PATH_PREFIX + path,
+            _answering({each.method: each for each in group}, services),
+            methods=[each.method for each in group],
+        )
+        for path, group in by_path.items()
+    ]
+
+
+def _answering(by_method: Mapping[str, Endpoint], services: "Services") -> Callable[[Request], Awaitable[Response]]:
+    async def answer(request: Request) -> Response:
+        endpoint = by_method["GET" if request.method == "HEAD" else request.method]
+        try:
+            return await _respond(endpoint, request, services)
+        except Exception as error:
+            refusal = refusal_for(error, f"{request.method} {request.url.path}")
+            return refused(refusal)
+
+    return answer
+
+
+async def _respond(endpoint: Endpoint, request: Request, services: "Services") -> Response:
+    user = await services.guard.identify(request, endpoint)
+    call = Call(
+        services=services,
+        user=user,
+        path={name: unquote(value) for name, value in request.path_params.items()},
+        query=dict(request.query_params),
+        body=await _body(request, _OPEN_BODY_BYTES_MAX if endpoint.is_open else BODY_BYTES_MAX)
+        if endpoint.method != "GET"
+        else {},
+        request=request,
+    )
+    if endpoint.changes:
+        answer = await services.guard.changing(endpoint, call)
+    else:
+        answer = await endpoint.handler(call)
+    return answer if isinstance(answer, Response) else json_response(answer)
+
+
+async def _whole(request: Request, bytes_max: int) -> bytes:
+    too_large = Refusal(413, "TOO_LARGE", f"a request may have up to {bytes_max} bytes")
+    said = request.headers.get("content-length", "0")
+    if said.isdigit() and int(said) > bytes_max:
+        raise too_large
+    data = bytearray()
+    try:
+        async with asyncio.timeout(_BODY_S):
+            async for part in request.stream():
+                data += part
+                if len(data) > bytes_max:
+                    raise too_large
+    except TimeoutError:
+        raise Refusal(408, "TOO_SLOW", f"the body did not arrive within {_BODY_S} s") from None
+    return bytes(data)
+
+
+async def _body(request: Request, bytes_max: int) -> Mapping[str, Any]:
+    data = await _whole(request, bytes_max)
+    if not data:
+        return {}
+    # A form of another site can send text, but not this type without asking first.
+    if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
+        raise Refusal(415, "NOT_JSON", "send the body as application/json")
+    try:
+        document = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise bad_request(f"the body is not JSON: {error}") from None
+    if not isinstance(document, dict):
+        raise bad_request("the body is not a JSON object")
+    return document

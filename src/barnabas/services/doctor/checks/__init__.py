@@ -1,0 +1,62 @@
+"""The checks of a cluster: each a pure function from what was seen to findings, one file a subject."""
+
+from collections.abc import Callable
+from typing import Final
+
+from barnabas.services.doctor.checks import (
+    brokers,
+    certificates,
+    clocks,
+    controller,
+    disks,
+    groups,
+    partitions,
+    settings,
+    tier,
+    topics,
+    transactions,
+    versions,
+    zookeeper,
+)
+from barnabas.services.doctor.finding import Finding, Severity
+from barnabas.services.doctor.view import ClusterView
+
+Check = Callable[[ClusterView], list[Finding]]
+
+#: In the order in which a person would look.
+CHECKS: Final[tuple[Check, ...]] = (
+    zookeeper.reachable,
+    zookeeper.answers_soon,
+    zookeeper.disk,
+    controller.one_that_all_know,
+    brokers.answer,
+    brokers.have_own_addresses,
+    brokers.registered_as_they_say,
+    partitions.have_leaders,
+    partitions.take_writes,
+    partitions.have_all_replicas,
+    topics.min_isr_can_be_met,
+    topics.internal_topics_can_be_made,
+    topics.internal_topics_are_compacted,
+    topics.have_copies,
+    disks.log_dirs,
+    tier.keeps_up,
+    clocks.agree,
+    transactions.end,
+    groups.settle,
+    groups.keep_up,
+    certificates.certificates_last,
+    certificates.tokens_last,
+    settings.have_an_effect,
+    settings.agree,
+    versions.agree,
+)
+
+
+def examine(view: ClusterView) -> list[Finding]:
+    """Everything that is wrong with a cluster, or worth knowing."""
+    unanswered = [
+        Finding(Severity.NOTE, "not-answered", "cluster", f"no answer about {what}", "ask again, or check the ACLs")
+        for what in view.refused
+    ]
+    return [finding for check in CHECKS for finding in check(view)] + unanswered

@@ -1,0 +1,82 @@
+"""Topics and their copies, internal ones above all. Pure."""
+
+from typing import Final
+
+from barnabas.services.doctor.finding import Finding, Severity, count, some
+from barnabas.services.doctor.view import COORDINATOR_TOPICS, ClusterView
+
+#: Their replication factor is a setting of the brokers, and what waits while they cannot be made.
+_INTERNAL: Final = {
+    "offsets.topic.replication.factor": ("__consumer_offsets", "consumer groups wait"),
+    "transaction.state.log.replication.factor": ("__transaction_state", "transactions wait"),
+}
+
+
+def internal_topics_can_be_made(view: ClusterView) -> list[Finding]:
+    """They are made when they are first needed, and only where there are brokers enough."""
+    alive = len(view.image.brokers)
+    findings = []
+    for setting, (topic, waits) in _INTERNAL.items():
+        factor = int(view.setting(setting) or 0)
+        if topic not in view.image.topics and factor > alive:
+            message = f"it cannot be made: {setting}={factor}, and {count(alive, 'broker')} alive"
+            advice = f"start {factor} brokers, or set {setting}={alive} on every broker and restart it"
+            findings.append(
+                Finding(Severity.ERROR, "internal-topic-impossible", f"topic {topic}", message, advice, waits)
+            )
+    return findings
+
+
+def internal_topics_are_compacted(view: ClusterView) -> list[Finding]:
+    findings = []
+    for name in COORDINATOR_TOPICS:
+        policy = view.cleanup.get(name, "compact")
+        if "compact" not in policy or "delete" in policy:
+            message = f"cleanup.policy={policy}"
+            advice = f"barnabas configs --alter --topic {name} --delete-config cleanup.policy"
+            means = "committed offsets or transactions are deleted with old segments: groups lose their place"
+            findings.append(
+                Finding(Severity.ERROR, "internal-topic-not-compacted", f"topic {name}", message, advice, means)
+            )
+    return findings
+
+
+def min_isr_can_be_met(view: ClusterView) -> list[Finding]:
+    findings = []
+    for name, topic in view.image.topics.items():
+        replicas = min((len(info.replicas) for info in topic.partitions), default=0)
+        needed = view.min_isr.get(name, 1)
+        if replicas and needed > replicas:
+            message = f"min.insync.replicas={needed}, but it has {count(replicas, 'replica')}"
+            advice = "lower it with barnabas configs, or add replicas with barnabas reassign-partitions"
+            # Kafka 3.7 and later, and barnabas: older ones refuse acks=all.
+            means = f"it counts as {replicas}: records that are acknowledged have fewer copies than it promises"
+            findings.append(
+                Finding(Severity.WARNING, "min-isr-above-replicas", f"topic {name}", message, advice, means)
+            )
+    return findings
+
+
+def have_copies(view: ClusterView) -> list[Finding]:
+    if len(view.image.brokers) < 2:
+        return []
+    findings = []
+    single = []
+    for name, topic in view.image.topics.items():
+        if min((len(info.replicas) for info in topic.partitions), default=2) > 1:
+            continue
+        if topic.internal or name in COORDINATOR_TOPICS:
+            message = "it has one replica"
+            advice = "add replicas with barnabas reassign-partitions, and set the replication factor in every file"
+            means = "groups or transactions stop with the broker that has it"
+            findings.append(
+                Finding(Severity.WARNING, "internal-topic-replicas-one", f"topic {name}", message, advice, means)
+            )
+        else:
+            single.append(name)
+    if single:
+        message = f"{count(len(single), 'topic')} with one replica: {some(sorted(single))}"
+        advice = "add replicas with barnabas reassign-partitions if the data matters"
+        means = "their data is lost with one broker"
+        findings.append(Finding(Severity.NOTE, "topic-replicas-one", "cluster", message, advice, means))
+    return findings

@@ -1,0 +1,57 @@
+"""ZooKeeper: do brokers reach it, how fast does it answer, has it room? Pure."""
+
+from barnabas.base.times import time_in
+from barnabas.services.doctor.finding import Finding, Severity, some
+from barnabas.services.doctor.room import nearly_full, room
+from barnabas.services.doctor.view import ClusterView
+
+_MEANS = (
+    "clients of live leaders go on; no leader is elected when a broker fails, and topics, settings, ACLs and users "
+    "cannot be changed"
+)
+
+
+def reachable(view: ClusterView) -> list[Finding]:
+    cut_off = {broker: each.zookeeper_trouble for broker, each in view.brokers.items() if each.zookeeper_trouble}
+    where = view.zookeeper.connect if view.zookeeper is not None else "zookeeper.connect"
+    if cut_off:
+        who = (
+            "no broker reaches it" if len(cut_off) == len(view.brokers) else f"brokers {some(cut_off)} cannot reach it"
+        )
+        message = f"{who}: {next(iter(cut_off.values()))}"
+        advice = "start ZooKeeper, or mend the network to it; brokers register again by themselves"
+        since_ms = min((at for each in cut_off.values() if (at := time_in(each)) is not None), default=None)
+        subject = f"ZooKeeper at {where}"
+        return [Finding(Severity.ERROR, "zookeeper-unreachable", subject, message, advice, _MEANS, since_ms)]
+    if view.zookeeper is not None and view.zookeeper.trouble:
+        told = any(each.zookeeper_ms >= 0 for each in view.brokers.values())
+        message = f"cannot be asked from here: {view.zookeeper.trouble}"
+        if told:
+            advice = "the brokers reach it; run doctor on a broker's machine to compare what is registered"
+            return [Finding(Severity.NOTE, "zookeeper-not-asked", f"ZooKeeper at {where}", message, advice)]
+        advice = "is it up? The brokers were not asked whether they reach it: check the ACLs (DESCRIBE on the cluster)"
+        return [Finding(Severity.WARNING, "zookeeper-not-asked", f"ZooKeeper at {where}", message, advice, _MEANS)]
+    return []
+
+
+def answers_soon(view: ClusterView) -> list[Finding]:
+    slow = {
+        broker: each.zookeeper_ms
+        for broker, each in view.brokers.items()
+        if each.zookeeper_ms > view.limits.zookeeper_ms and not each.zookeeper_trouble
+    }
+    if not slow:
+        return []
+    message = f"answers brokers {some(slow)} after {max(slow.values()) / 1000:.1f} s"
+    advice = "look at its disk (fsync), its load and the network; zk_max_latency of `mntr` tells more"
+    means = "fail-overs and admin requests take longer; sessions may expire"
+    return [Finding(Severity.NOTE, "zookeeper-slow", "ZooKeeper", message, advice, means)]
+
+
+def disk(view: ClusterView) -> list[Finding]:
+    seen = view.zookeeper
+    if seen is None or not nearly_full(seen.total_bytes, seen.usable_bytes, view.limits.disk_share):
+        return []
+    message = f"its disk has {room(seen.total_bytes, seen.usable_bytes)}"
+    advice = "add room, or keep fewer snapshots: ZooKeeper stops when it cannot write its log"
+    return [Finding(Severity.WARNING, "zookeeper-disk-nearly-full", "ZooKeeper", message, advice, _MEANS)]

@@ -1,0 +1,360 @@
+"""Looks at a running cluster, ours or Apache's: asks brokers through the protocol, and ZooKeeper where it can be reached.
+
+Every question may stay without an answer: then the view says so, and the others are asked all the same.
+"""
+
+import asyncio
+import ssl
+import time
+from collections.abc import Awaitable, Iterable, Mapping
+from dataclasses import replace
+from typing import Final, TypeVar
+
+from barnabas.base.errors import ErrorCode
+from barnabas.base.ids import TopicPartition
+from barnabas.base.words import (
+    EARLIEST,
+    EARLIEST_LOCAL,
+    LATEST,
+    LATEST_TIERED,
+    MAX_TIMESTAMP,
+    ConfigResourceType,
+    ConfigSource,
+)
+from barnabas.client.admin.configs import describe_configs
+from barnabas.client.admin.groups import REBALANCING, committed_offsets, list_groups
+from barnabas.client.admin.partitions import describe_log_dirs, list_offsets
+from barnabas.client.admin.tokens import describe_tokens
+from barnabas.client.admin.transactions import describe_transaction, list_transactions
+from barnabas.client.asynchronous import AsyncClient
+from barnabas.client.errors import BrokerRefused, ClientError, RequestTimedOut
+from barnabas.client.image import ClusterImage
+from barnabas.services.doctor.view import (
+    COORDINATOR_TOPICS,
+    BrokerView,
+    ClusterView,
+    DirView,
+    GroupPosition,
+    Limits,
+    TierView,
+    TokenView,
+    TransactionView,
+    ZooKeeperView,
+)
+from barnabas.services.doctor.zookeeper import look_at_zookeeper
+from barnabas.wire.messages.describe_user_scram_credentials import (
+    DescribeUserScramCredentialsRequest,
+    DescribeUserScramCredentialsResponse,
+    UserName,
+)
+from barnabas.wire.messages.metadata import MetadataRequest, MetadataResponse
+
+T = TypeVar("T")
+
+#: Topics asked about in one request.
+TOPICS_AT_ONCE: Final = 200
+#: Groups and transactions that are looked at one by one.
+ONE_BY_ONE_MAX: Final = 200
+#: A broker tells that ZooKeeper is away after five seconds at most.
+ZOOKEEPER_TIMEOUT_MS: Final = 8_000
+_GIVEN: Final = (ConfigSource.STATIC_BROKER_CONFIG, ConfigSource.DYNAMIC_BROKER_CONFIG)
+
+
+class Looker:
+    """One look at a cluster. `refused` gathers what was not answered."""
+
+    def __init__(self, cluster: AsyncClient, image: ClusterImage, limits: Limits) -> None:
+        self._cluster = cluster
+        self._image = image
+        self._limits = limits
+        self._refused: list[str] = []
+        self._unreachable: dict[int, str] = {}
+
+    async def look(self) -> ClusterView:
+        brokers = dict(await asyncio.gather(*(self._broker(broker_id) for broker_id in sorted(self._image.brokers))))
+        told = {broker_id: each for broker_id, each in brokers.items() if each is not None}
+        # Who waits for ZooKeeper waits for seconds: everything else is asked meanwhile.
+        (troubles, zookeeper), (of_topics, newest_ms, transactions, groups, tokens) = await asyncio.gather(
+            asyncio.gather(
+                asyncio.gather(*(self._zookeeper_of(broker_id) for broker_id in told)),
+                self._zookeeper(told.values()),
+            ),
+            asyncio.gather(
+                self._answer("settings of topics", self._topic_settings()),
+                self._answer("newest timestamps", self._newest()),
+                self._answer("transactions", self._transactions()),
+                self._answer("groups", self._groups()),
+                self._answer("delegation tokens", self._tokens()),
+            ),
+        )
+        rebalancing, positions = groups or ({}, ())
+        tiers = await self._answer("the tier", self._tiers(of_topics or {}))
+        seen = {
+            broker_id: replace(each, zookeeper_trouble=trouble, zookeeper_ms=took_ms)
+            for (broker_id, each), (trouble, took_ms) in zip(told.items(), troubles, strict=True)
+        }
+        return ClusterView(
+            image=self._image,
+            limits=self._limits,
+            now_ms=time.time_ns() // 1_000_000,
+            unreachable=self._unreachable,
+            brokers=seen,
+            zookeeper=zookeeper,
+            min_isr={topic: int(value) for topic, value in _setting(of_topics, "min.insync.replicas")},
+            cleanup=dict(_setting(of_topics, "cleanup.policy")),
+            newest_ms=newest_ms or {},
+            transactions=transactions or (),
+            rebalancing=rebalancing,
+            positions=positions,
+            tokens=tokens or (),
+            tiers=tiers or {},
+            refused=tuple(self._refused),
+        )
+
+    async def _zookeeper(self, brokers: Iterable[BrokerView]) -> ZooKeeperView | None:
+        settings = next((each.settings for each in brokers if each.settings.get("zookeeper.connect")), None)
+        if settings is None:
+            return None
+        connect = settings["zookeeper.connect"]
+        if settings.get("zookeeper.ssl.client.enable") == "true":
+            return ZooKeeperView(connect, trouble="it takes TLS, with a certificate that doctor does not have")
+        return await look_at_zookeeper(connect, self._in_trouble())
+
+    async def _answer(self, what: str, question: Awaitable[T]) -> T | None:
+        try:
+            return await question
+        except ClientError as error:
+            self._refused.append(f"{what} ({error})")
+            return None
+
+    def _is_led(self, partition: TopicPartition) -> bool:
+        """By somebody who answers."""
+        info = self._image.partition(partition)
+        return info is not None and info.leader in self._image.brokers and info.leader not in self._unreachable
+
+    def _in_trouble(self) -> list[TopicPartition]:
+        return [
+            TopicPartition(name, info.index)
+            for name, topic in self._image.topics.items()
+            for info in topic.partitions
+            if info.leader not in self._image.brokers or len(info.isr) < len(info.replicas)
+        ]
+
+    # -- one broker -----------------------------------------------------------------------------------------------------
+
+    async def _broker(self, broker_id: int) -> tuple[int, BrokerView | None]:
+        try:
+            connection = await self._cluster.connection(broker_id)
+        except ClientError as error:
+            self._unreachable[broker_id] = str(error)
+            return broker_id, None
+        about = f"of broker {broker_id}"
+        log_dirs, told, controller_id = await asyncio.gather(
+            self._answer(f"log directories {about}", self._log_dirs(broker_id)),
+            self._answer(f"settings {about}", self._settings(broker_id)),
+            self._answer(f"controller {about}", self._controller_id(broker_id)),
+        )
+        settings, given, confusion = told or ({}, frozenset(), "")
+        return broker_id, BrokerView(
+            versions={key: (low, high) for key, (low, high) in connection.versions.apis.items()},
+            log_dirs=log_dirs or (),
+            settings=settings,
+            given=given,
+            confusion=confusion,
+            # Apache's brokers have no features while they live on ZooKeeper.
+            is_ours=bool(settings.get("zookeeper.connect")) and bool(connection.versions.supported_features),
+            controller_id=controller_id,
+            certificate_ends_ms=certificate_end_ms(connection.peer_certificate),
+        )
+
+    async def _log_dirs(self, broker_id: int) -> tuple[DirView, ...]:
+        return tuple(
+            DirView(
+                path=each.log_dir,
+                error=ErrorCode(each.error_code).name if each.error_code else "",
+                total_bytes=each.total_bytes,
+                usable_bytes=each.usable_bytes,
+            )
+            for each in await describe_log_dirs(self._cluster, broker_id)
+        )
+
+    async def _settings(self, broker_id: int) -> tuple[dict[str, str], frozenset[str], str]:
+        """With why another broker answered, if one did: brokers tell of nobody's settings but their own."""
+        resource = (ConfigResourceType.BROKER, str(broker_id))
+        try:
+            entries = (await describe_configs(self._cluster, [resource]))[resource]
+        except BrokerRefused as refused:
+            if refused.code is ErrorCode.INVALID_REQUEST:
+                return {}, frozenset(), refused.message or refused.code.name
+            raise
+        settings = {entry.name: entry.value for entry in entries if entry.value is not None}
+        return settings, frozenset(entry.name for entry in entries if entry.source in _GIVEN), ""
+
+    async def _controller_id(self, broker_id: int) -> int | None:
+        response = await self._cluster.ask(broker_id, MetadataRequest(topics=[]), MetadataResponse)
+        return response.controller_id
+
+    async def _zookeeper_of(self, broker_id: int) -> tuple[str, float]:
+        """A read that a broker answers from ZooKeeper: why it cannot, and how long it took. Nobody is called so."""
+        request = DescribeUserScramCredentialsRequest(users=[UserName(name="barnabas-doctor")])
+        started_s = time.monotonic()
+        try:
+            response = await self._cluster.ask(
+                broker_id, request, DescribeUserScramCredentialsResponse, timeout_ms=ZOOKEEPER_TIMEOUT_MS
+            )
+        except RequestTimedOut:
+            return f"no answer within {ZOOKEEPER_TIMEOUT_MS / 1000:.0f} s to a question that needs it", -1
+        except ClientError as error:
+            self._refused.append(f"ZooKeeper as broker {broker_id} sees it ({error})")
+            return "", -1
+        if response.error_code == ErrorCode.REQUEST_TIMED_OUT:
+            return response.error_message or "REQUEST_TIMED_OUT", -1
+        if response.error_code:
+            words = BrokerRefused(response.error_code, response.error_message)
+            self._refused.append(f"ZooKeeper as broker {broker_id} sees it ({words})")
+            return "", -1
+        return "", (time.monotonic() - started_s) * 1000
+
+    # -- the cluster ----------------------------------------------------------------------------------------------------
+
+    async def _topic_settings(self) -> dict[str, dict[str, str]]:
+        found: dict[str, dict[str, str]] = {}
+        topics = list(self._image.topics)
+        for start in range(0, len(topics), TOPICS_AT_ONCE):
+            asked = [(ConfigResourceType.TOPIC, topic) for topic in topics[start : start + TOPICS_AT_ONCE]]
+            for (_, topic), entries in (await describe_configs(self._cluster, asked)).items():
+                found[topic] = {entry.name: entry.value for entry in entries if entry.value is not None}
+        return found
+
+    async def _newest(self) -> dict[TopicPartition, int]:
+        partitions = [
+            partition
+            for name in COORDINATOR_TOPICS
+            for info in (self._image.topics[name].partitions if name in self._image.topics else ())
+            if self._is_led(partition := TopicPartition(name, info.index))
+        ]
+        listed = await self._offsets(partitions, MAX_TIMESTAMP)
+        return {partition: timestamp_ms for partition, (_, timestamp_ms) in listed.items()}
+
+    async def _offsets(self, partitions: list[TopicPartition], at: int) -> dict[TopicPartition, tuple[int, int]]:
+        """Offset and timestamp of those that are led."""
+        if not partitions:
+            return {}
+        listed = await list_offsets(self._cluster, dict.fromkeys(partitions, at))
+        return {partition: (each.offset, each.timestamp_ms) for partition, each in listed.items() if not each.error}
+
+    async def _transactions(self) -> tuple[TransactionView, ...]:
+        if self._unreachable:
+            return ()  # each knows its own: half of them would look like all
+        found = []
+        for listed in (await list_transactions(self._cluster, states=["Ongoing", "PrepareAbort", "PrepareCommit"]))[
+            :ONE_BY_ONE_MAX
+        ]:
+            _, state = await describe_transaction(self._cluster, listed.transactional_id)
+            partitions = tuple(TopicPartition(t.topic, index) for t in state.topics for index in t.partitions)
+            found.append(
+                TransactionView(
+                    listed.transactional_id,
+                    state.transaction_state,
+                    state.transaction_start_time_ms,
+                    state.transaction_timeout_ms,
+                    partitions,
+                )
+            )
+        return tuple(found)
+
+    async def _groups(self) -> tuple[Mapping[str, str], tuple[GroupPosition, ...]]:
+        if self._unreachable:
+            return {}, ()
+        listed = await list_groups(self._cluster)
+        unsettled = {group.group_id for group in listed if group.state in REBALANCING}
+        rebalancing: dict[str, str] = {}
+        if unsettled:
+            await asyncio.sleep(self._limits.group_gap_s)
+            again = await list_groups(self._cluster)
+            rebalancing = {
+                group.group_id: group.state
+                for group in again
+                if group.group_id in unsettled and group.state in REBALANCING
+            }
+        committed: dict[tuple[str, TopicPartition], int] = {}
+        for group in listed[:ONE_BY_ONE_MAX]:
+            for partition, offset in (await committed_offsets(self._cluster, group.group_id)).items():
+                if self._is_led(partition):
+                    committed[group.group_id, partition] = offset.offset
+        partitions = list(dict.fromkeys(partition for _, partition in committed))
+        starts = await self._offsets(partitions, EARLIEST)
+        ends = await self._offsets(partitions, LATEST)
+        return rebalancing, tuple(
+            GroupPosition(group_id, partition, offset, starts[partition][0], ends[partition][0])
+            for (group_id, partition), offset in committed.items()
+            if partition in starts and partition in ends
+        )
+
+    async def _tiers(self, of_topics: Mapping[str, Mapping[str, str]]) -> dict[TopicPartition, TierView]:
+        """Of topics in tiered storage, where brokers are new enough to tell."""
+        partitions = [
+            partition
+            for name, settings in of_topics.items()
+            if settings.get("remote.storage.enable") == "true"
+            for info in self._image.topics[name].partitions
+            if self._is_led(partition := TopicPartition(name, info.index))
+        ]
+        if not partitions:
+            return {}
+        copied = await self._offsets(partitions, LATEST_TIERED)
+        starts = await self._offsets(partitions, EARLIEST_LOCAL)
+        ends = await self._offsets(partitions, LATEST)
+        sizes = await self._sizes(partitions)
+        return {
+            each: TierView(
+                copied[each][0],
+                starts[each][0],
+                ends[each][0],
+                sizes[each],
+                int(of_topics[each.topic].get("segment.bytes", "1073741824")),
+            )
+            for each in partitions
+            if each in copied and each in starts and each in ends and each in sizes
+        }
+
+    async def _sizes(self, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
+        """Of their leaders' logs."""
+        sizes: dict[TopicPartition, int] = {}
+        by_leader: dict[int, list[TopicPartition]] = {}
+        for partition in partitions:
+            if (info := self._image.partition(partition)) is not None:
+                by_leader.setdefault(info.leader, []).append(partition)
+        for leader, led in by_leader.items():
+            for log_dir in await describe_log_dirs(self._cluster, leader, led):
+                for topic in log_dir.topics:
+                    for each in topic.partitions:
+                        if not each.is_future_key:
+                            sizes[TopicPartition(topic.name, each.partition_index)] = each.partition_size
+        return sizes
+
+    async def _tokens(self) -> tuple[TokenView, ...]:
+        if not self._cluster.config.security_protocol.startswith("SASL"):
+            return ()  # brokers tell of tokens only to those who have logged in
+        try:
+            tokens = await describe_tokens(self._cluster)
+        except BrokerRefused as refused:
+            if refused.code is ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED:
+                return ()
+            raise
+        return tuple(
+            TokenView(
+                each.token_id, each.owner, each.issue_timestamp_ms, each.expiry_timestamp_ms, each.max_timestamp_ms
+            )
+            for each in tokens
+        )
+
+
+def _setting(of_topics: Mapping[str, Mapping[str, str]] | None, name: str) -> Iterable[tuple[str, str]]:
+    """(topic, value) of those that told it."""
+    return [(topic, settings[name]) for topic, settings in (of_topics or {}).items() if name in settings]
+
+
+def certificate_end_ms(certificate: Mapping[str, object] | None) -> int | None:
+    ends = (certificate or {}).get("notAfter")
+    return int(ssl.cert_time_to_seconds(str(ends)) * 1000) if ends else None

@@ -1,0 +1,294 @@
+"""Who may do what: users with passwords or tokens, and rules for subjects, from one file (TOML).
+
+    [users]
+    alice = "scrypt:…"            # `barnabas schema-registry --hash-password` prints it
+    [tokens]
+    pipeline = "sha256:…"         # of a long random token, sent as `Authorization: Bearer …`
+    [jwt]                         # or a token that a provider has signed
+    jwks = "https://…/keys"       # or file:///…
+    issuer = "https://…"
+    audience = ["registry"]
+    [[rules]]
+    users = ["alice", "pipeline"] # "*" is everybody who signed in
+    read = ["*"]
+    write = ["orders-*", ":.staging:*"]
+
+A pattern stands for whole subjects, `*` for any characters. To write is to register, to delete, and to change the subject's
+settings; settings of all subjects need `write = ["*"]`. Without a file everybody may do everything.
+
+Who guesses is slowed down: after some failures the attempts of an address wait for each other, as at a broker. Passwords are
+hashed by two threads at most, and few wait for them, so that all addresses together guess no faster than that.
+"""
+
+import asyncio
+import base64
+import binascii
+import hashlib
+import hmac
+import logging
+import os
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from barnabas.base.clock import Clock, SystemClock
+from barnabas.base.errors import ConfigError
+from barnabas.client.key_sets import KeySetSource
+from barnabas.services.registry.errors import Refusal
+from barnabas.wire.auth.jwt import InvalidToken, check_installed
+from barnabas.wire.auth.login_pace import LoginPace
+from barnabas.wire.auth.mechanisms.oauthbearer import BearerToken, TokenRules, signed_validator
+from barnabas.wire.auth.registry import KeySetSettings
+
+log = logging.getLogger(__name__)
+
+EVERYBODY: Final = "*"
+_COST, _BLOCK, _PARALLEL = 2**14, 8, 1
+_SALT_BYTES: Final = 16
+#: Sign-ins that were checked: a password costs 50 ms, its digest nothing.
+_CHECKED_MAX: Final = 10_000
+#: Passwords that are hashed at the same time, and that wait for it: 16 MB and 50 ms each.
+_HASHED_TOGETHER: Final = 2
+_HASHES_WAITING_MAX: Final = 100
+#: A signed token is checked again after so long: its key may have been withdrawn.
+_TOKEN_KEPT_MS: Final = 5 * 60 * 1000
+_NEVER_MS: Final = 2**63
+_JWT_WORDS: Final = frozenset({"jwks", "issuer", "audience", "principal_claim", "refresh_s"})
+_REFRESH_S: Final = 3600
+_BACKOFF_MS, _BACKOFF_MAX_MS = 100, 10_000
+
+
+def hash_password(password: str, salt: bytes | None = None) -> str:
+    salt = os.urandom(_SALT_BYTES) if salt is None else salt
+    key = hashlib.scrypt(password.encode(), salt=salt, n=_COST, r=_BLOCK, p=_PARALLEL)
+    return f"scrypt:{salt.hex()}:{key.hex()}"
+
+
+def hash_token(token: str) -> str:
+    return f"sha256:{hashlib.sha256(token.encode()).hexdigest()}"
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    users: tuple[str, ...]
+    read: tuple[re.Pattern[str], ...]
+    write: tuple[re.Pattern[str], ...]
+
+
+class SignedTokens:
+    """Tokens of a provider (JWT): signed with a key of its key set, and meant for this registry."""
+
+    def __init__(self, settings: KeySetSettings, rules: TokenRules, clock: Clock) -> None:
+        check_installed()
+        self.keys = KeySetSource(settings, now_s=clock.monotonic_s)
+        self._validate = signed_validator(self.keys.verify, rules, clock.now_ms)
+
+    def token(self, text: str) -> BearerToken | None:
+        try:
+            return self._validate(text)
+        except InvalidToken as error:
+            log.info("a token was refused: %s", error)
+            return None
+
+
+class _SignedIn(NamedTuple):
+    user: str
+    until_ms: int
+
+
+@dataclass(slots=True, eq=False)
+class Access:
+    """Owner: the event loop."""
+
+    users: Mapping[str, str]
+    tokens: Mapping[str, str]
+    rules: Sequence[Rule]
+    signed: SignedTokens | None = None
+    #: Everybody may do everything, and nobody signs in.
+    is_open: bool = False
+    clock: Clock = field(default_factory=SystemClock)
+    #: By a digest of what they signed in with.
+    _checked: dict[bytes, _SignedIn] = field(default_factory=dict)
+    _secret: bytes = field(default_factory=lambda: os.urandom(32))
+    _pace: LoginPace = field(default_factory=LoginPace)
+    _hashing: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_HASHED_TOGETHER))
+    _hashes_waiting: int = 0
+
+    async def run(self) -> None:
+        """Loads the provider's keys, and again; without a provider there is nothing to do."""
+        if self.signed is not None:
+            await self.signed.keys.run()
+
+    async def sign_in(self, authorization: str | None, host: str) -> str | None:
+        """The user of a request's `Authorization`; raises where there is none that counts."""
+        if self.is_open:
+            return None
+        if not authorization:
+            raise Refusal(401, 40101, "Unauthorized")
+        digest = hmac.digest(self._secret, authorization.encode(), "sha256")
+        known = self._checked.get(digest)
+        if known is not None and self.clock.now_ms() < known.until_ms:
+            return known.user
+        signed_in = await self._check_at_pace(authorization, host)
+        if len(self._checked) >= _CHECKED_MAX:
+            self._checked.clear()
+        self._checked[digest] = signed_in
+        return signed_in.user
+
+    async def _check_at_pace(self, authorization: str, host: str) -> _SignedIn:
+        wait_ms = self._pace.wait_ms(host, self._now_ms())
+        if wait_ms is None:
+            raise Refusal(429, 42901, "too many failed attempts to sign in from this address")
+        if wait_ms:
+            try:
+                await asyncio.sleep(wait_ms / 1000)
+            finally:
+                self._pace.waited(host)
+        signed_in = await self._check(authorization)
+        if signed_in is None:
+            self._pace.failed(host, self._now_ms())
+            raise Refusal(401, 40101, "Unauthorized")
+        return signed_in
+
+    def _now_ms(self) -> int:
+        return int(self.clock.monotonic_s() * 1000)
+
+    async def _check(self, authorization: str) -> _SignedIn | None:
+        kind, _, value = authorization.partition(" ")
+        if kind.lower() == "basic":
+            user = await self._with_password(value)
+            return None if user is None else _SignedIn(user, _NEVER_MS)
+        if kind.lower() != "bearer":
+            return None
+        if (user := self._with_token(value)) is not None:
+            return _SignedIn(user, _NEVER_MS)
+        bearer = self.signed.token(value.strip()) if self.signed is not None else None
+        if bearer is None:
+            return None
+        return _SignedIn(bearer.principal, min(bearer.expires_at_ms, self.clock.now_ms() + _TOKEN_KEPT_MS))
+
+    async def _with_password(self, value: str) -> str | None:
+        try:
+            name, _, password = base64.b64decode(value, validate=True).decode().partition(":")
+        except (binascii.Error, UnicodeDecodeError):
+            return None
+        known = self.users.get(name)
+        # Unknown users cost as much as known ones: the time tells nobody who exists.
+        salt = bytes.fromhex((known or f"scrypt:{'00' * _SALT_BYTES}:").split(":")[1])
+        if self._hashes_waiting >= _HASHES_WAITING_MAX:
+            raise Refusal(429, 42901, "too many users sign in at the same time")
+        self._hashes_waiting += 1
+        try:
+            async with self._hashing:
+                given = await asyncio.to_thread(hash_password, password, salt)
+        finally:
+            self._hashes_waiting -= 1
+        return name if known is not None and hmac.compare_digest(given, known) else None
+
+    def _with_token(self, value: str) -> str | None:
+        given = hash_token(value.strip())
+        return next((name for name, known in self.tokens.items() if hmac.compare_digest(given, known)), None)
+
+    def may_read(self, user: str | None, subject: str) -> bool:
+        return self.is_open or any(_matches((*rule.read, *rule.write), subject) for rule in self._rules_of(user))
+
+    def may_write(self, user: str | None, subject: str | None) -> bool:
+        """`None` is what concerns all subjects."""
+        if self.is_open:
+            return True
+        if subject is None:
+            return any(pattern.pattern == _ALL for rule in self._rules_of(user) for pattern in rule.write)
+        return any(_matches(rule.write, subject) for rule in self._rules_of(user))
+
+    def _rules_of(self, user: str | None) -> list[Rule]:
+        return [rule for rule in self.rules if user in rule.users or EVERYBODY in rule.users]
+
+
+OPEN: Final = Access({}, {}, (), is_open=True)
+
+
+def _matches(patterns: Sequence[re.Pattern[str]], subject: str) -> bool:
+    return any(pattern.fullmatch(subject) for pattern in patterns)
+
+
+def _pattern(text: str) -> re.Pattern[str]:
+    """`*` is the only special character: dots are common in subjects."""
+    parts = [re.escape(part) for part in re.split(r"\*+", text)]
+    return re.compile(".*?".join(parts), re.DOTALL)
+
+
+_ALL: Final = _pattern("*").pattern
+
+
+def load(path: str | Path) -> Access:
+    try:
+        document = tomllib.loads(Path(path).read_text())
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}") from None
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path}: {error}") from None
+    return access_of(document, str(path))
+
+
+def access_of(document: Mapping[str, Any], where: str) -> Access:
+    unknown = document.keys() - {"users", "tokens", "jwt", "rules"}
+    if unknown:
+        raise ConfigError(f"{where}: {', '.join(sorted(unknown))} is none of users, tokens, jwt, rules")
+    users = _hashes(document.get("users", {}), r"scrypt:[0-9a-f]{32}:[0-9a-f]{128}", f"{where}: [users]")
+    tokens = _hashes(document.get("tokens", {}), r"sha256:[0-9a-f]{64}", f"{where}: [tokens]")
+    if both := users.keys() & tokens.keys():
+        raise ConfigError(f"{where}: {', '.join(sorted(both))} is a user and a token; give the token another name")
+    signed = _signed_tokens(document["jwt"], f"{where}: [jwt]") if "jwt" in document else None
+    rules = []
+    for number, rule in enumerate(document.get("rules", ()), 1):
+        place = f"{where}: rule {number}"
+        if odd := rule.keys() - {"users", "read", "write"}:
+            raise ConfigError(f"{place}: {', '.join(sorted(odd))} is none of users, read, write")
+        names = _words(rule, "users", place)
+        for name in names:
+            # Whom a provider knows is not known here.
+            if signed is None and name != EVERYBODY and name not in users and name not in tokens:
+                raise ConfigError(f"{place}: there is no user or token {name!r}")
+        read, write = (tuple(map(_pattern, _words(rule, what, place))) for what in ("read", "write"))
+        rules.append(Rule(names, read, write))
+    return Access(users, tokens, rules, signed)
+
+
+def _signed_tokens(found: object, place: str) -> SignedTokens:
+    if not isinstance(found, dict) or not isinstance(found.get("jwks"), str):
+        raise ConfigError(f"{place} needs jwks, the address of a key set")
+    if odd := found.keys() - _JWT_WORDS:
+        raise ConfigError(f"{place}: {', '.join(sorted(odd))} is none of {', '.join(sorted(_JWT_WORDS))}")
+    issuer, claim, refresh_s = (
+        found.get("issuer"),
+        found.get("principal_claim", "sub"),
+        found.get("refresh_s", _REFRESH_S),
+    )
+    if not isinstance(issuer, str | None) or not isinstance(claim, str):
+        raise ConfigError(f"{place}: issuer and principal_claim are strings")
+    if not isinstance(refresh_s, int) or refresh_s < 1:
+        raise ConfigError(f"{place}: refresh_s is a number of seconds")
+    settings = KeySetSettings(found["jwks"], refresh_s * 1000, _BACKOFF_MS, _BACKOFF_MAX_MS, f"{place} jwks")
+    rules = TokenRules(audiences=_words(found, "audience", place), issuer=issuer, principal_claim=claim)
+    return SignedTokens(settings, rules, SystemClock())
+
+
+def _hashes(found: object, form: str, place: str) -> dict[str, str]:
+    if not isinstance(found, dict):
+        raise ConfigError(f"{place} must be a table")
+    for name, value in found.items():
+        if not isinstance(value, str) or not re.fullmatch(form, value):
+            raise ConfigError(
+                f"{place}: the value of {name} is no hash; barnabas schema-registry --hash-password makes one"
+            )
+    return found
+
+
+def _words(rule: Mapping[str, Any], name: str, place: str) -> tuple[str, ...]:
+    value = rule.get(name, [])
+    if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
+        raise ConfigError(f"{place}: {name} must be a list of strings")
+    return tuple(value)

@@ -1,0 +1,95 @@
+"""A client of a registry, for tools: requests that block, and refusals as exceptions."""
+
+import os
+import re
+import ssl
+from types import TracebackType
+from typing import Any, Final, Self
+from urllib.parse import quote
+
+import httpx
+
+from barnabas.base.errors import BarnabasError, ConfigError
+
+_TIMEOUT_S: Final = 60.0
+_HEADERS: Final = {"Content-Type": "application/vnd.schemaregistry.v1+json"}
+
+
+class RegistryRefused(BarnabasError):
+    """The registry's own words."""
+
+    def __init__(self, status: int, code: int, message: str) -> None:
+        super().__init__(f"{message} (error code {code})")
+        self.status = status
+        self.code = code
+
+
+class RegistryClient:
+    """`url` may name several instances, with commas: the next is asked where one cannot be reached."""
+
+    def __init__(
+        self, url: str, *, user: str | None = None, token: str | None = None, ca: str | os.PathLike[str] | None = None
+    ) -> None:
+        self._urls = [each.strip().rstrip("/") for each in url.split(",") if each.strip()]
+        if not self._urls or not all(each.startswith(("http://", "https://")) for each in self._urls):
+            raise ConfigError(f"{url!r} is not the address of a registry; write for example http://localhost:8081")
+        headers = dict(_HEADERS)
+        auth = None
+        if token is not None:
+            headers["Authorization"] = f"Bearer {token}"
+        elif user is not None:
+            name, _, password = user.partition(":")
+            auth = httpx.BasicAuth(name, password)
+        try:
+            tls = ssl.create_default_context(cafile=ca)
+        except OSError as error:
+            raise ConfigError(f"{ca}: {error}") from None
+        self._http = httpx.Client(headers=headers, auth=auth, verify=tls, timeout=_TIMEOUT_S, trust_env=False)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._http.close()
+
+    def ask(self, method: str, *path: object, body: object = None, **query: object) -> Any:
+        """The JSON of the answer. Parts of the path are quoted; a query that is None is left out."""
+        target = "/".join(quote(str(part), safe="") for part in path)
+        params = {name: _word(value) for name, value in query.items() if value is not None}
+        reasons: list[str] = []
+        for url in self._urls:
+            try:
+                answer = self._http.request(method, f"{url}/{target}", json=body, params=params)
+            except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+                reason = re.sub(r"^\[Errno -?\d+\] ", "", str(error))
+                reasons.append(f"{url}: {reason}")
+                continue
+            except httpx.HTTPError as error:
+                raise RegistryUnreachable(f"{url}: {type(error).__name__} {error}") from None
+            return _result(answer)
+        raise RegistryUnreachable(f"no registry can be reached: {'; '.join(reasons)}")
+
+
+class RegistryUnreachable(BarnabasError):
+    """None of the addresses answers."""
+
+
+def _word(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _result(answer: httpx.Response) -> Any:
+    try:
+        document = answer.json()
+    except ValueError:
+        raise RegistryUnreachable(f"{answer.url} answers {answer.status_code}, and not as a registry does") from None
+    if answer.is_success:
+        return document
+    code = document.get("error_code", answer.status_code) if isinstance(document, dict) else answer.status_code
+    message = document.get("message", "") if isinstance(document, dict) else ""
+    raise RegistryRefused(answer.status_code, code, message or f"the registry answers {answer.status_code}")

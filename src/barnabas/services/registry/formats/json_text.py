@@ -1,0 +1,135 @@
+"""JSON as Java's Jackson reads and writes it, within limits. Pure.
+
+Confluent's registry stores what Jackson writes, and clients compare the text. So numbers, escapes and the order of keys
+are Jackson's.
+"""
+
+import json
+import math
+import re
+from decimal import Decimal
+from typing import Any, NoReturn, TypeAlias
+
+from barnabas.base.java_text import java_double
+from barnabas.services.registry.formats.limits import DEPTH_MAX, SchemaError
+
+Json: TypeAlias = dict[str, Any] | list[Any] | str | int | float | Decimal | bool | None
+
+#: A string or a comment that never ends is one token up to the end: nothing is read twice.
+_TOKENS = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|/\*.*?(?:\*/|\Z)|//[^\n]*|[\[{\]}]', re.DOTALL)
+_ESCAPED = re.compile(r'[\x00-\x1f"\\]')
+_SHORT_ESCAPES = {'"': '\\"', "\\": "\\\\", "\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
+
+
+def loads(text: str, *, comments: bool = False, decimals: bool = False) -> Json:
+    """The value of a JSON text. Of two equal keys the last counts, at the place of the first, as with Jackson.
+
+    With `decimals` a number with a point keeps all its digits, else it is a double.
+    """
+    if comments:
+        text = _without_comments(text)
+    _check_depth(text)
+    try:
+        value: Json = json.loads(text, parse_constant=_refuse_constant, parse_float=Decimal if decimals else _finite)
+    except SchemaError:
+        raise
+    except ValueError as error:  # also an integer of more digits than Python converts
+        raise SchemaError(f"not JSON: {error}") from None
+    return value
+
+
+def dumps(value: Json) -> str:
+    parts: list[str] = []
+    _write(value, parts)
+    return "".join(parts)
+
+
+def quoted(text: str) -> str:
+    return '"' + _ESCAPED.sub(_escape, text) + '"'
+
+
+def sorted_keys(value: Json) -> Json:
+    """The same value with the keys of every object in order, by UTF-16 units as Java compares strings."""
+    if isinstance(value, dict):
+        return {key: sorted_keys(value[key]) for key in sorted(value, key=utf16)}
+    if isinstance(value, list):
+        return [sorted_keys(item) for item in value]
+    return value
+
+
+def utf16(text: str) -> bytes:
+    return text.encode("utf-16-be", "surrogatepass")
+
+
+def _double(number: float) -> str:
+    if math.isfinite(number):
+        return java_double(number)
+    # Jackson writes these in quotes.
+    return '"NaN"' if math.isnan(number) else '"Infinity"' if number > 0 else '"-Infinity"'
+
+
+def _write(value: Json, parts: list[str]) -> None:
+    if isinstance(value, str):
+        parts.append(quoted(value))
+    elif value is None:
+        parts.append("null")
+    elif value is True:
+        parts.append("true")
+    elif value is False:
+        parts.append("false")
+    elif isinstance(value, int):
+        parts.append(str(value))
+    elif isinstance(value, float):
+        parts.append(_double(value))
+    elif isinstance(value, Decimal):
+        parts.append(str(value))  # BigDecimal.toString writes the same
+    elif isinstance(value, dict):
+        opening = "{"
+        for key, item in value.items():
+            parts.append(f"{opening}{quoted(key)}:")
+            _write(item, parts)
+            opening = ","
+        parts.append("}" if value else "{}")
+    else:
+        opening = "["
+        for item in value:
+            parts.append(opening)
+            _write(item, parts)
+            opening = ","
+        parts.append("]" if value else "[]")
+
+
+def _escape(match: re.Match[str]) -> str:
+    character = match[0]
+    return _SHORT_ESCAPES.get(character) or f"\\u{ord(character):04X}"
+
+
+def _without_comments(text: str) -> str:
+    if "/*" not in text and "//" not in text:
+        return text
+    return _TOKENS.sub(lambda match: " " if match[0][0] == "/" else match[0], text)
+
+
+def _check_depth(text: str) -> None:
+    """Before it is read: a reader that recurses must not see a text of a million brackets."""
+    if text.count("[") + text.count("{") <= DEPTH_MAX:
+        return
+    depth = 0
+    for match in _TOKENS.finditer(text):
+        if match[0] in "[{":
+            depth += 1
+            if depth > DEPTH_MAX:
+                raise SchemaError(f"JSON nested more than {DEPTH_MAX} deep, which is the limit")
+        elif match[0] in "]}":
+            depth -= 1
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise SchemaError(f"not JSON: {name} is not a number")
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise SchemaError(f"the number {text[:40]} is out of range")
+    return number

@@ -1,0 +1,371 @@
+"""One instance of a registry: the state, the log behind it, and whether it is the primary.
+
+Reads answer from the state, once all that was acknowledged anywhere is applied. Writes go through the primary, one at a time:
+decide, append, wait until the own reader has applied it, answer. Owner: the event loop; schemas are read and compared on
+threads.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeVar
+
+from barnabas.base.clock import Clock, SystemClock
+from barnabas.client.asynchronous import AsyncClient
+from barnabas.client.config import ClientConfig
+from barnabas.client.errors import ClientError
+from barnabas.client.membership import GroupConfig
+from barnabas.services.registry import errors, reads, settings, writes
+from barnabas.services.registry.content import Content
+from barnabas.services.registry.election import Election, Identity
+from barnabas.services.registry.log import Fenced, SchemaLog, SchemaLogConfig
+from barnabas.services.registry.parsing import Parser
+from barnabas.services.registry.records import Record, SchemaVersion
+from barnabas.services.registry.store import Store
+from barnabas.services.registry.writes import Decision, Registration
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+#: How long a write waits for a primary to be known.
+PRIMARY_WAIT_S: Final = 20.0
+#: While the cluster is out of reach, reads answer with what is known, and one in so many seconds looks again.
+_LOOK_AGAIN_S: Final = 5.0
+_LEAVE_S: Final = 3.0
+#: Of all schemas together, roughly as they are in memory.
+STATE_BYTES_MAX: Final = 2 * 1024 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeConfig:
+    client: ClientConfig
+    identity: Identity
+    topic: str = "_schemas"
+    group_id: str = "schema-registry"
+    default_compatibility: str = "BACKWARD"
+    allow_mode_changes: bool = True
+    #: Confluent's: a primary that is gone is missed after so long.
+    session_timeout_ms: int = 10_000
+    heartbeat_interval_ms: int = 3_000
+    write_timeout_ms: int = 15_000
+    #: How long a read waits for the end of the log before it answers with what is known.
+    read_timeout_ms: int = 5_000
+    state_bytes_max: int = STATE_BYTES_MAX
+    clock: Clock = field(default_factory=SystemClock)
+
+
+class Node:
+    def __init__(self, config: NodeConfig) -> None:
+        self._config = config
+        self.identity = config.identity
+        self.store = Store(default_compatibility=config.default_compatibility)
+        self.parser = Parser()
+        self._cluster = AsyncClient(config.client)
+        self._reader = AsyncClient(config.client)
+        self._log = SchemaLog(
+            self._cluster,
+            self._reader,
+            self.store,
+            SchemaLogConfig(
+                topic=config.topic, transactional_id=config.group_id, write_timeout_ms=config.write_timeout_ms
+            ),
+            clock=config.clock,
+        )
+        group = GroupConfig(
+            group_id=config.group_id,
+            session_timeout_ms=config.session_timeout_ms,
+            rebalance_timeout_ms=config.session_timeout_ms,
+            heartbeat_interval_ms=config.heartbeat_interval_ms,
+        )
+        self._election = Election(self._cluster, group, config.identity, changed=self._primary_changed)
+        self._writing = asyncio.Lock()
+        self._known = asyncio.Condition()
+        self._elected = asyncio.Event()
+        #: The term in which the log was claimed.
+        self._claimed_term = -1
+        self._no_catch_up_until_s = 0.0
+        self._writes: set[asyncio.Task[tuple[Any, int | None]]] = set()
+
+    @property
+    def is_primary(self) -> bool:
+        return self._election.is_primary
+
+    @property
+    def group_id(self) -> str:
+        return self._config.group_id
+
+    @property
+    def cluster_id(self) -> str:
+        return self._cluster.image.cluster_id or ""
+
+    # -- life -----------------------------------------------------------------------------------------------------------
+
+    async def run(self, ready: Callable[[], None]) -> None:
+        """Until it is cancelled. `ready` is called when the whole log is applied and, if there is one, the primary is known."""
+        async with self._cluster, self._reader, self._nothing_left(), asyncio.TaskGroup() as tasks:
+            await self._log.prepare()
+            tasks.create_task(self._log.follow(), name="read the schemas")
+            await self._log.catch_up()
+            log.info("%d subjects, up to offset %d", len(self.store.subjects), self._log.position)
+            tasks.create_task(self._claims(), name="claim the log when elected")
+            tasks.create_task(self._take_part(), name="election of the primary")
+            with contextlib.suppress(errors.Refusal):  # none that may lead is up yet: reads work without
+                await self.primary()
+            ready()
+
+    @contextlib.asynccontextmanager
+    async def _nothing_left(self) -> AsyncIterator[None]:
+        try:
+            yield
+        finally:
+            for task in self._writes:
+                task.cancel()
+            await asyncio.gather(*self._writes, return_exceptions=True)
+            await self._log.close()
+
+    async def _take_part(self) -> None:
+        try:
+            await self._election.run()
+        finally:
+            # The others need not wait until this one is missed.
+            with contextlib.suppress(ClientError, TimeoutError):
+                async with asyncio.timeout(_LEAVE_S):
+                    await self._election.leave()
+
+    def _primary_changed(self) -> None:
+        self._elected.set()
+
+    async def _claims(self) -> None:
+        """Claim before the first write asks for it; and wake those who wait for a primary."""
+        while True:
+            await self._elected.wait()
+            self._elected.clear()
+            async with self._known:
+                self._known.notify_all()
+            if self.is_primary:
+                try:
+                    async with self._writing:
+                        await self._claim()
+                except (errors.Refusal, ClientError) as error:
+                    log.warning("the log cannot be claimed yet: %s", error)  # the next write tries again
+
+    async def primary(self, *, wait_s: float = PRIMARY_WAIT_S) -> Identity:
+        """Where writes go; waits while the group has none."""
+        try:
+            async with asyncio.timeout(wait_s), self._known:
+                while self._election.primary is None:
+                    await self._known.wait()
+                return self._election.primary
+        except TimeoutError:
+            raise errors.primary_unknown() from None
+
+    async def other_primary(self, gone: Identity, *, wait_s: float) -> None:
+        """Wait until the primary is another one than this, which cannot be reached; or for so long."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(wait_s), self._known:
+                while self._election.primary in (gone, None):
+                    await self._known.wait()
+
+    # -- reading --------------------------------------------------------------------------------------------------------
+
+    async def catch_up(self) -> None:
+        """Before a read whose answer may have changed. Without the cluster, what is known has to do."""
+        now_s = asyncio.get_running_loop().time()
+        if now_s < self._no_catch_up_until_s:
+            return
+        try:
+            async with asyncio.timeout(self._config.read_timeout_ms / 1000):
+                await self._log.catch_up()
+        except (ClientError, TimeoutError) as error:
+            log.warning("the end of the log is out of reach, answering with what is known: %s", error)
+            self._no_catch_up_until_s = now_s + _LOOK_AGAIN_S
+
+    async def applied(self, offset: int | None) -> None:
+        """After a write through the primary: until its record, or all there is, is applied here."""
+        try:
+            async with asyncio.timeout(self._config.write_timeout_ms / 1000):
+                await (self._log.catch_up() if offset is None else self._log.applied(offset))
+        except (ClientError, TimeoutError) as error:
+            raise errors.timed_out(f"the write was made and has not arrived here yet: {error}") from error
+
+    async def by_id(self, find: Callable[[], T]) -> T:
+        """What an id stands for never changes: only one that is not known may have come since."""
+        try:
+            return find()
+        except errors.Refusal:
+            await self.catch_up()
+            return find()
+
+    async def canonical(self, subject: str, content: Content, *, normalize: bool, is_new: bool = True) -> Content:
+        """As it is stored. What is imported is not checked as if it were new, nor where `validateNewSchemas` is off."""
+        checks = settings.config_in_scope(self.store, subject).get("validateNewSchemas", True)
+        resolved = reads.resolve(self.store, subject, content, is_new=is_new and checks)
+        if self.parser.knows(resolved) and not normalize:
+            return content.with_text(self.parser.canonical(resolved, normalize=False))
+        text = await asyncio.to_thread(self.parser.canonical, resolved, normalize=normalize)
+        return content.with_text(text)
+
+    async def formatted(self, subject: str, content: Content, wanted: str) -> str:
+        """A schema in another form than the stored one: `resolved`, `serialized`."""
+        resolved = reads.resolve(self.store, subject, content, is_new=False)
+        return await asyncio.to_thread(self.parser.formatted, resolved, wanted)
+
+    async def look_up(self, subject: str, content: Content, *, normalize: bool, deleted: bool) -> SchemaVersion:
+        if content.text.strip():
+            normalizes = self._normalizes(subject, normalize)
+            wanted = await self.canonical(subject, content, normalize=normalizes, is_new=False)
+            found = reads.look_up_in_contexts(self.store, subject, wanted, deleted=deleted)
+            if found is not None:
+                return found
+        if not self.store.has_subjects(subject, deleted=deleted):
+            raise errors.subject_not_found(subject)
+        raise errors.schema_not_found()
+
+    async def compare(self, subject: str, content: Content, version: int | None, *, normalize: bool) -> list[str]:
+        """Why a schema may not follow a version of a subject, or (None) those that its level says."""
+        if version is None:
+            versions = self.store.versions(subject)
+        elif version == reads.LATEST:
+            versions = [latest] if (latest := self.store.latest(subject)) else []
+        else:
+            one = self.store.version(subject, version)
+            if one is None:
+                raise errors.version_not_found(version)
+            versions = [one]
+        if not content.text.strip():
+            raise errors.invalid_schema("Empty schema")
+        content = await self.canonical(subject, content, normalize=self._normalizes(subject, normalize))
+        return await self._incompatibilities(subject, content, versions)
+
+    async def _incompatibilities(self, subject: str, content: Content, versions: list[SchemaVersion]) -> list[str]:
+        config = settings.config_in_scope(self.store, subject)
+        level = config[settings.LEVEL]
+        previous = reads.previous_for(self.store, subject, content, versions)
+        if not previous:
+            return []
+        resolved = reads.resolve(self.store, subject, content, is_new=True)
+        lenient = config.get("compatibilityPolicy") == "LENIENT"
+        messages = await asyncio.to_thread(self.parser.incompatibilities, level, resolved, previous, lenient=lenient)
+        if messages:
+            validates = str(bool(config.get("validateFields"))).lower()
+            messages.append(f"{{validateFields: '{validates}', compatibility: '{level}'}}")
+        return messages
+
+    def _normalizes(self, subject: str, asked: bool) -> bool:
+        return asked or bool(settings.config_in_scope(self.store, subject).get("normalize"))
+
+    # -- writing --------------------------------------------------------------------------------------------------------
+
+    async def known_registration(self, wanted: Registration, *, normalize: bool) -> SchemaVersion | None:
+        """Whether the schema is there already: then any instance may answer. Settings that fill it in are the primary's."""
+        config = settings.config_in_scope(self.store, wanted.subject)
+        if not wanted.content.text.strip() or any(name.startswith(("default", "override")) for name in config):
+            return None
+        content = await self.canonical(
+            wanted.subject, wanted.content, normalize=self._normalizes(wanted.subject, normalize), is_new=False
+        )
+        return writes.registered(
+            self.store, Registration(subject=wanted.subject, content=content, version=wanted.version, id=wanted.id)
+        )
+
+    async def register(self, wanted: Registration, *, normalize: bool, force: bool = False) -> tuple[Any, int | None]:
+        with contextlib.suppress(errors.Refusal):  # it says so again below, if it still does
+            # Read the schema before others wait for this write: it stays in the parser's cache.
+            await self.canonical(wanted.subject, wanted.content, normalize=False)
+
+        async def decide() -> Decision:
+            store = self.store
+            writes.check_registration(store, wanted)
+            full = writes.filled_in(store, wanted)
+            subject, is_import = full.subject, writes.is_imported(store, full.subject)
+            content = await self.canonical(
+                subject,
+                full.content,
+                normalize=not is_import and self._normalizes(subject, normalize),
+                is_new=not is_import,
+            )
+            full = Registration(subject=subject, content=content, version=full.version, id=full.id)
+            if found := writes.registered(store, full):
+                return Decision([], found)
+            if not is_import and not force:
+                messages = await self._incompatibilities(subject, content, store.versions(subject))
+                if messages:
+                    raise errors.incompatible(subject, f"[{', '.join(messages)}]")
+            if store.size_bytes + content.size_bytes > self._config.state_bytes_max:
+                raise errors.too_large(f"all schemas together have reached {self._config.state_bytes_max} bytes")
+            return writes.register(store, full)
+
+        return await self.write(decide)
+
+    async def set_mode(self, subject: str | None, mode: object, *, force: bool) -> tuple[Any, int | None]:
+        if not self._config.allow_mode_changes:
+            raise errors.not_permitted("Mode changes are not allowed")
+        return await self.decide(lambda store: writes.set_mode(store, subject, mode, force=force))
+
+    async def decide(self, operation: Callable[[Store], Decision]) -> tuple[Any, int | None]:
+        async def at_once() -> Decision:
+            return operation(self.store)
+
+        return await self.write(at_once)
+
+    async def write(self, decide: Callable[[], Awaitable[Decision]]) -> tuple[Any, int | None]:
+        """The answer, and the offset of the last record that was written for it. Only where this is the primary.
+
+        A client that goes away does not end the write: half a write is worse than one that nobody hears of.
+        """
+        task = asyncio.create_task(self._write(decide), name="write a schema")
+        self._writes.add(task)
+        task.add_done_callback(self._writes.discard)
+        return await asyncio.shield(task)
+
+    async def _write(self, decide: Callable[[], Awaitable[Decision]]) -> tuple[Any, int | None]:
+        async with self._writing:
+            try:
+                await self._claim()
+                decision = await decide()
+                if not decision.records:
+                    return decision.answer, None
+                return decision.answer, await self._append(decision.records)
+            except Fenced:
+                self._election.ask_again()
+                raise
+            except ClientError as error:
+                raise errors.store_failed(f"the Kafka store cannot be used: {error}") from error
+
+    async def _claim(self) -> None:
+        """Once a term, and again when the fate of a write is not known."""
+        if not self.is_primary:
+            raise errors.primary_unknown()
+        term = self._election.term
+        if self._log.is_claimed and self._claimed_term == term:
+            return
+        if not await self._election.is_confirmed():
+            self._election.ask_again()
+            raise errors.primary_unknown()
+        self._log.give_up()
+        try:
+            async with asyncio.timeout(self._config.write_timeout_ms / 1000):
+                await self._log.claim()
+        except TimeoutError:
+            raise errors.timed_out("the log of the schemas could not be claimed in time") from None
+        self._claimed_term = term
+
+    async def _append(self, written: list[Record]) -> int:
+        last = await self._log.append(written)
+        try:
+            async with asyncio.timeout(self._config.write_timeout_ms / 1000):
+                await self._log.applied(last)
+        except TimeoutError:
+            # The next write must not be decided without this one: to claim is to wait until all is applied.
+            self._log.give_up()
+            raise errors.timed_out("Write to the Kafka store timed out while it was read back") from None
+        if self._log.has_conflict(last - len(written) + 1, last):
+            undone = writes.undo(self.store, written)
+            await self._log.applied(await self._log.append(undone))
+            raise errors.store_failed(
+                "Error while registering the schema due to generating an ID that is already in use."
+            )
+        return last

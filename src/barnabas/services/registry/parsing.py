@@ -1,0 +1,87 @@
+"""Schemas read and compared, with what was read kept for the next time. Threads call this: it touches no state but its cache.
+
+A schema goes in with the texts that it refers to, so nothing here asks the store.
+"""
+
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Final
+
+from barnabas.services.registry import formats
+from barnabas.services.registry.content import Previous, Resolved
+from barnabas.services.registry.errors import invalid_schema
+
+#: Of an old schema that is quoted in a message, as Confluent does.
+_QUOTED_MAX: Final = 10 * 1024
+_DIFFERENT_TYPE: Final = "Incompatible because of different schema type"
+
+
+class Parser:
+    """Keeps the parsed forms of the schemas that were used last, up to `cache_bytes_max` of text."""
+
+    def __init__(self, *, cache_bytes_max: int = 2 * 1024 * 1024) -> None:
+        self._cache: OrderedDict[Resolved, formats.ParsedSchema] = OrderedDict()
+        self._cached_bytes = 0
+        self._cache_bytes_max = cache_bytes_max
+        self._lock = threading.Lock()
+
+    def parse(self, schema: Resolved) -> formats.ParsedSchema:
+        with self._lock:
+            parsed = self._cache.get(schema)
+            if parsed is not None:
+                self._cache.move_to_end(schema)
+                return parsed
+        try:
+            parsed = formats.parse(schema.schema_type, schema.text, dict(schema.references), as_new=schema.is_new)
+        except formats.SchemaError as error:
+            raise invalid_schema(f"Invalid schema of type {schema.schema_type}, details: {error}") from None
+        with self._lock:
+            if schema not in self._cache:
+                self._cache[schema] = parsed
+                self._cached_bytes += schema.size_bytes
+            while self._cached_bytes > self._cache_bytes_max and len(self._cache) > 1:
+                dropped, _ = self._cache.popitem(last=False)
+                self._cached_bytes -= dropped.size_bytes
+        return parsed
+
+    def knows(self, schema: Resolved) -> bool:
+        """Whether its parsed form is at hand: then the canonical one costs nothing, on any thread."""
+        with self._lock:
+            return schema in self._cache
+
+    def canonical(self, schema: Resolved, *, normalize: bool) -> str:
+        parsed = self.parse(schema)
+        return parsed.normalized() if normalize else parsed.canonical()
+
+    def formatted(self, schema: Resolved, wanted: str) -> str:
+        """`resolved` (Avro with the schemas that it refers to), `serialized` (Protobuf as a descriptor) and the like."""
+        return self.parse(schema).formatted(wanted)
+
+    def incompatibilities(
+        self, level: str, new: Resolved, previous: Sequence[Previous], *, lenient: bool = False
+    ) -> list[str]:
+        """Why `new` may not follow these versions (in ascending order); empty where it may."""
+        if level == "NONE":
+            return []
+        newest_first = list(reversed(previous))
+        for each in newest_first if level.endswith("_TRANSITIVE") else newest_first[:1]:
+            messages = self._compare(level.removesuffix("_TRANSITIVE"), new, each, lenient=lenient)
+            if messages:
+                return messages
+        return []
+
+    def _compare(self, direction: str, new: Resolved, previous: Previous, *, lenient: bool) -> list[str]:
+        if new.schema_type != previous.schema.schema_type:
+            return [_DIFFERENT_TYPE]
+        ours, theirs = self.parse(new), self.parse(previous.schema)
+        messages: list[str] = []
+        if direction in ("FORWARD", "FULL"):
+            messages += formats.incompatibilities(theirs, ours, reader_name="old", writer_name="new", lenient=lenient)
+        if direction in ("BACKWARD", "FULL"):
+            messages += formats.incompatibilities(ours, theirs, reader_name="new", writer_name="old", lenient=lenient)
+        if messages:
+            text = previous.schema.text
+            quoted = f"'{text}'" if len(text) <= _QUOTED_MAX else f"<truncated> '{text[:_QUOTED_MAX]}...'"
+            messages += (f"{{oldSchemaVersion: {previous.version}}}", f"{{oldSchema: {quoted}}}")
+        return messages

@@ -1,0 +1,240 @@
+"""HTTP as the registry needs it: an ASGI application with a table of routes, bounded bodies, and Confluent's content types.
+
+Paths are matched before they are decoded: a subject may hold slashes, written as `%2F`.
+"""
+
+import asyncio
+import json
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+from urllib.parse import parse_qs, unquote
+
+from barnabas.services.registry.content import BadContent
+from barnabas.services.registry.errors import Refusal
+
+log = logging.getLogger(__name__)
+
+CONTENT_TYPE: Final = "application/vnd.schemaregistry.v1+json"
+#: What clients may send and ask for, the best first.
+_JSON_TYPES: Final = (CONTENT_TYPE, "application/vnd.schemaregistry+json", "application/json")
+_TAKEN_TYPES: Final = (*_JSON_TYPES, "application/octet-stream")
+_DEPTH_MAX: Final = 100
+#: For the bytes of a body to arrive: who sends them one by one holds a connection no longer.
+_BODY_S: Final = 60
+
+Receive = Callable[[], Awaitable[dict[str, Any]]]
+Send = Callable[[dict[str, Any]], Awaitable[None]]
+
+
+@dataclass(slots=True)
+class Request:
+    method: str
+    #: As it came: what is forwarded.
+    raw_target: str
+    #: Decoded, without empty ones.
+    segments: tuple[str, ...]
+    query: dict[str, list[str]]
+    headers: Mapping[str, str]
+    #: The address that it came from.
+    peer_host: str = ""
+    body: bytes = b""
+    #: Who signed in; None where nobody has to.
+    user: str | None = None
+    #: From the path, by the names in the route.
+    path: dict[str, str] = field(default_factory=dict)
+
+    def text(self, name: str, default: str = "") -> str:
+        return self.query.get(name, [default])[0]
+
+    def flag(self, name: str) -> bool:
+        return self.text(name).lower() == "true"
+
+    def number(self, name: str, default: int) -> int:
+        try:
+            return int(self.text(name, str(default)))
+        except ValueError:
+            raise Refusal(400, 400, f"{name} is not a number") from None
+
+    def page(self, items: Sequence[Any]) -> list[Any]:
+        """`offset` and `limit` of a list. A limit that is not above zero is none."""
+        offset, limit = max(self.number("offset", 0), 0), self.number("limit", -1)
+        return list(items[offset:] if limit <= 0 else items[offset : offset + limit])
+
+    def json(self) -> dict[str, Any]:
+        if not self.body:
+            raise Refusal(422, 422, "the request has no body")
+        try:
+            document = json.loads(self.body)
+        except (ValueError, RecursionError) as error:
+            raise Refusal(400, 400, f"the body is not JSON: {error}") from None
+        if not isinstance(document, dict):
+            raise Refusal(400, 400, "the body is no JSON object")
+        if _is_deep(document):
+            raise Refusal(400, 400, f"the body is nested deeper than {_DEPTH_MAX}")
+        return document
+
+
+def _is_deep(document: object) -> bool:
+    level: list[object] = [document]
+    for _ in range(_DEPTH_MAX):
+        level = [
+            child
+            for each in level
+            if isinstance(each, dict | list)
+            for child in (each.values() if isinstance(each, dict) else each)
+        ]
+        if not level:
+            return False
+    return True
+
+
+@dataclass(slots=True)
+class Response:
+    body: bytes
+    status: int = 200
+    content_type: str = CONTENT_TYPE
+    headers: dict[str, str] = field(default_factory=dict)
+
+
+def json_response(document: object, status: int = 200) -> Response:
+    return Response(json.dumps(document, separators=(",", ":")).encode(), status)
+
+
+Handler = Callable[[Request], Awaitable[Response]]
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    method: str
+    #: `subjects/{subject}/versions`
+    pattern: str
+    handler: Handler
+
+
+class Application:
+    """`prepare` sees every request before it is routed: it signs users in and rewrites paths."""
+
+    def __init__(
+        self, routes: Sequence[Route], *, prepare: Callable[[Request], Awaitable[Request]], body_bytes_max: int
+    ) -> None:
+        self._routes: dict[int, list[tuple[tuple[str, ...], Route]]] = {}
+        for route in routes:
+            parts = tuple(part for part in route.pattern.split("/") if part)
+            self._routes.setdefault(len(parts), []).append((parts, route))
+        self._prepare = prepare
+        self._body_bytes_max = body_bytes_max
+
+    async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
+        assert scope["type"] == "http", scope["type"]
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        content_type = _acceptable(headers.get("accept", ""))
+        try:
+            response = await self._answer(scope, headers, receive, content_type)
+        except Refusal as refusal:
+            response = json_response({"error_code": refusal.code, "message": refusal.message}, refusal.status)
+            if refusal.status == 401:
+                response.headers["www-authenticate"] = 'Basic realm="schema registry", Bearer realm="schema registry"'
+        except BadContent as error:
+            response = json_response({"error_code": 422, "message": str(error)}, 422)
+        except Exception:
+            log.exception("%s %s", scope["method"], scope["path"])
+            response = json_response({"error_code": 500, "message": "Internal Server Error"}, 500)
+        if response.content_type == CONTENT_TYPE and content_type is not None:
+            response.content_type = content_type
+        await _send(response, send, with_body=scope["method"] != "HEAD")
+
+    async def _answer(
+        self, scope: dict[str, Any], headers: Mapping[str, str], receive: Receive, content_type: str | None
+    ) -> Response:
+        if content_type is None:
+            raise Refusal(406, 406, "HTTP 406 Not Acceptable")
+        raw_path: bytes = scope.get("raw_path") or scope["path"].encode()
+        query: bytes = scope["query_string"]
+        request = Request(
+            method="GET" if scope["method"] == "HEAD" else scope["method"],
+            raw_target=(raw_path + (b"?" + query if query else b"")).decode("latin-1"),
+            segments=tuple(unquote(part) for part in raw_path.decode("latin-1").split("/") if part),
+            query=parse_qs(query.decode("latin-1"), keep_blank_values=True),
+            headers=headers,
+            peer_host=(scope.get("client") or ("",))[0],
+        )
+        request = await self._prepare(request)
+        route = self._route(request)
+        request.body = await self._body(headers, receive)
+        if request.body and not _is_taken(headers.get("content-type", "")):
+            raise Refusal(415, 415, "HTTP 415 Unsupported Media Type")
+        return await route.handler(request)
+
+    def _route(self, request: Request) -> Route:
+        is_known = False
+        for parts, route in self._routes.get(len(request.segments), ()):
+            found: dict[str, str] = {}
+            for part, segment in zip(parts, request.segments, strict=True):
+                if part.startswith("{"):
+                    found[part[1:-1]] = segment
+                elif part != segment:
+                    break
+            else:
+                is_known = True
+                if route.method == request.method:
+                    request.path = found
+                    return route
+        if is_known:
+            raise Refusal(405, 405, "HTTP 405 Method Not Allowed")
+        raise Refusal(404, 404, "HTTP 404 Not Found")
+
+    async def _body(self, headers: Mapping[str, str], receive: Receive) -> bytes:
+        try:
+            async with asyncio.timeout(_BODY_S):
+                return await self._whole_body(headers, receive)
+        except TimeoutError:
+            raise Refusal(408, 408, f"the body did not arrive within {_BODY_S} s") from None
+
+    async def _whole_body(self, headers: Mapping[str, str], receive: Receive) -> bytes:
+        said = headers.get("content-length", "0")
+        if said.isdigit() and int(said) > self._body_bytes_max:
+            raise self._too_large()
+        body = bytearray()
+        while True:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                raise Refusal(400, 400, "the client went away")
+            body += message.get("body", b"")
+            if len(body) > self._body_bytes_max:
+                raise self._too_large()
+            if not message.get("more_body"):
+                return bytes(body)
+
+    def _too_large(self) -> Refusal:
+        return Refusal(413, 413, f"a request may have up to {self._body_bytes_max} bytes")
+
+
+def _acceptable(accept: str) -> str | None:
+    """The content type of the answer; None where the client takes none of ours."""
+    wanted = [part.split(";")[0].strip().lower() for part in accept.split(",") if part.strip()]
+    if not wanted or any(each.startswith("*/") or each == "application/*" for each in wanted):
+        return CONTENT_TYPE
+    return next((each for each in _JSON_TYPES if each in wanted), None)
+
+
+def _is_taken(content_type: str) -> bool:
+    name = content_type.split(";")[0].strip().lower()
+    return not name or name in _TAKEN_TYPES
+
+
+async def _send(response: Response, send: Send, *, with_body: bool) -> None:
+    headers = {
+        "content-type": response.content_type,
+        "content-length": str(len(response.body)),
+        **response.headers,
+    }
+    await send(
+        {
+            "type": "http.response.start",
+            "status": response.status,
+            "headers": [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()],
+        }
+    )
+    await send({"type": "http.response.body", "body": response.body if with_body else b""})

@@ -1,0 +1,149 @@
+"""Bytes to messages and back: one specialised read and one write function for each (class, version).
+
+The functions are Python source that `codec_read` and `codec_write` write from a class's wire specs, compiled at first use and
+kept. Nothing that a peer sends makes a reader fail with anything but `Malformed`, look past the end of its input, or take
+more memory than in proportion to it.
+
+A writer leaves out, in silence, what the version has no room for: handlers fill in what they know and the version decides.
+(Kafka refuses when such a field is not marked as ignorable.) A value that cannot be written, such as null where the version
+knows no null, raises `Unwritable`: that is a bug on our side, not the peer's.
+"""
+
+from collections.abc import Callable
+from struct import Struct
+from typing import Protocol, TypeVar
+
+from barnabas.base.errors import Malformed
+from barnabas.wire import codec_read, codec_write
+from barnabas.wire.codec_read import TooManyElements
+from barnabas.wire.codec_write import PartsBuffer, Unwritable
+from barnabas.wire.messages.base import Record, RecordsRef, Versioned
+from barnabas.wire.varint import Buffer
+
+__all__ = [
+    "RecordsRef",
+    "TooManyElements",
+    "Unwritable",
+    "bounded_reader",
+    "decode",
+    "decode_versioned",
+    "encode",
+    "encode_parts",
+    "encode_versioned",
+    "reader",
+    "writer",
+]
+
+M = TypeVar("M", bound=Versioned)
+R = TypeVar("R", bound=Record)
+M_co = TypeVar("M_co", bound=Versioned, covariant=True)
+M_contra = TypeVar("M_contra", bound=Versioned, contravariant=True)
+
+
+class Reader(Protocol[M_co]):
+    def __call__(self, buf: Buffer, pos: int, end: int, /) -> tuple[M_co, int]: ...
+
+
+class Writer(Protocol[M_contra]):
+    def __call__(self, obj: M_contra, out: bytearray, /) -> None: ...
+
+
+_INT16 = Struct(">h")
+
+#: Bounded by the messages that exist: about 300 classes of a few versions each.
+_readers: dict[tuple[type, int], Callable[..., object]] = {}
+_bounded_readers: dict[tuple[type, int, int], Callable[..., object]] = {}
+_writers: dict[tuple[type, int], Callable[..., None]] = {}
+
+
+def reader(cls: type[M], version: int) -> Reader[M]:
+    """`(buf, pos, end) -> (message, next position)`. `records` fields are slices of `buf`, everything else is a copy."""
+    read = _readers.get((cls, version))
+    if read is None:
+        _check_version(cls, version)
+        read = _readers[cls, version] = codec_read.compile_reader(cls, version, version >= cls.FLEXIBLE_FROM)
+    return read  # type: ignore[return-value]
+
+
+def bounded_reader(cls: type[M], version: int, budget: codec_read.Budget) -> Reader[M]:
+    """The same, for input of strangers: each element of an array is taken from the budget, a list of one number."""
+    key = (cls, version, id(budget))
+    read = _bounded_readers.get(key)
+    if read is None:
+        _check_version(cls, version)
+        read = codec_read.compile_reader(cls, version, version >= cls.FLEXIBLE_FROM, budget)
+        _bounded_readers[key] = read
+    return read  # type: ignore[return-value]
+
+
+def writer(cls: type[M], version: int) -> Writer[M]:
+    """`(message, out)`: appends the message to `out`."""
+    write = _writers.get((cls, version))
+    if write is None:
+        _check_version(cls, version)
+        write = _writers[cls, version] = codec_write.compile_writer(cls, version, version >= cls.FLEXIBLE_FROM)
+    return write
+
+
+def _check_version(cls: type[Versioned], version: int) -> None:
+    if not cls.MIN_VERSION <= version <= cls.MAX_VERSION:
+        raise ValueError(f"{cls.__name__} has versions {cls.MIN_VERSION} to {cls.MAX_VERSION}, not {version}")
+
+
+def decode(cls: type[M], data: Buffer, version: int, offset: int = 0, *, allow_trailing: bool = False) -> M:
+    """The message that `data` holds from `offset` on, to its very end unless `allow_trailing`."""
+    end = len(data)
+    message, pos = reader(cls, version)(data, offset, end)
+    if pos != end and not allow_trailing:
+        raise Malformed(f"{cls.__name__} v{version}: {end - pos} bytes left over at {pos}")
+    return message
+
+
+def encode(message: Versioned, version: int) -> bytes:
+    out = bytearray()
+    writer(type(message), version)(message, out)
+    return bytes(out)
+
+
+def encode_parts(message: Versioned, version: int, *, head: bytes = b"") -> list[bytes | RecordsRef]:
+    """The message, cut at each `RecordsRef` in a records field: what is sent is `head`, bytes and refs, in this order.
+
+    No part is empty bytes, but a ref may have size 0.
+    """
+    out = PartsBuffer(head)
+    out.cuts = []
+    writer(type(message), version)(message, out)
+    parts: list[bytes | RecordsRef] = []
+    done = 0
+    with memoryview(out) as view:
+        for at, ref in out.cuts:
+            if at > done:
+                parts.append(bytes(view[done:at]))
+            parts.append(ref)
+            done = at
+        if len(view) > done:
+            parts.append(bytes(view[done:]))
+    return parts
+
+
+def encode_versioned(record: Record, version: int) -> bytes:
+    """With the int16 version in front: keys and values of internal topics, consumer protocol metadata."""
+    out = bytearray(_INT16.pack(version))
+    writer(type(record), version)(record, out)
+    return bytes(out)
+
+
+def decode_versioned(cls: type[R], data: Buffer, *, newest_known: bool = False) -> tuple[R, int]:
+    """The record and its version, the int16 in front.
+
+    With `newest_known`, a higher version than ours is read as our highest, and what follows is ignored: that is how members of
+    a consumer group read each other's subscriptions (ConsumerProtocol).
+    """
+    if len(data) < 2:
+        raise Malformed(f"{cls.__name__}: {len(data)} bytes, too short for a version")
+    version: int = _INT16.unpack_from(data)[0]
+    if newest_known and version > cls.MAX_VERSION:
+        return decode(cls, data, cls.MAX_VERSION, 2, allow_trailing=True), version
+    if not cls.MIN_VERSION <= version <= cls.MAX_VERSION:
+        raise Malformed(f"{cls.__name__}: version {version}, known are {cls.MIN_VERSION} to {cls.MAX_VERSION}")
+    return decode(cls, data, version, 2), version

@@ -1,0 +1,129 @@
+"""Frames: a four-byte size, a header, a message.
+
+The header's version follows from the API and its version (`versions.Api`). Two APIs have rules of their own, both there:
+ApiVersions is always answered with the oldest header, and version 0 of ControlledShutdown has no client id.
+"""
+
+from struct import Struct
+from typing import NamedTuple
+
+from barnabas.base.errors import Malformed
+from barnabas.wire.codec import RecordsRef, encode_parts, writer
+from barnabas.wire.messages.base import ApiMessage
+from barnabas.wire.varint import Buffer
+from barnabas.wire.versions import API, API_VERSIONS, CONTROLLED_SHUTDOWN, api_of
+from barnabas.wire.wire import append_string, skip_tagged_fields
+
+_REQUEST_HEAD = Struct(">hhi")
+_REQUEST_HEAD_AND_LENGTH = Struct(">hhih")
+_SIZE = Struct(">i")
+_SIZE_AND_CORRELATION = Struct(">ii")
+
+#: By API key: the first version whose request has tagged fields in its header.
+_FLEXIBLE_FROM: dict[int, int] = {key: api.request_flexible_from for key, api in API.items()}
+
+
+class RequestHeader(NamedTuple):
+    api_key: int
+    api_version: int
+    correlation_id: int
+    client_id: str | None
+    #: Where the message begins, counted as the header's own position was.
+    body_offset: int
+
+
+def parse_request_header(buf: Buffer, pos: int = 0, end: int | None = None) -> RequestHeader:
+    """The header of the request at `pos`, past the frame's size. Whether we serve it is not looked at here.
+
+    An unknown API key is `Malformed`. An unknown version is not: ApiVersions has to answer it.
+    """
+    if end is None:
+        end = len(buf)
+    if end - pos < 10:
+        return _parse_short_header(buf, pos, end)
+    key, version, correlation_id, size = _REQUEST_HEAD_AND_LENGTH.unpack_from(buf, pos)
+    flexible_from = _FLEXIBLE_FROM.get(key)
+    if flexible_from is None:
+        raise Malformed(f"request header: unknown API key {key}")
+    if key == CONTROLLED_SHUTDOWN and version == 0:
+        return RequestHeader(key, version, correlation_id, None, pos + 8)
+    pos += 10
+    if size >= 0:
+        stop = pos + size
+        if stop > end:
+            raise Malformed(f"request header: client id claims {size} bytes, {end - pos} left")
+        try:
+            client_id = str(buf[pos:stop], "utf-8")
+        except UnicodeDecodeError as error:
+            raise Malformed(f"request header: client id is not UTF-8 ({error.reason})") from None
+        pos = stop
+    else:
+        client_id = None
+    if version >= flexible_from:
+        if pos < end and buf[pos] == 0:
+            pos += 1
+        else:
+            pos = skip_tagged_fields(buf, pos, end, "request header tagged fields")
+    return RequestHeader(key, version, correlation_id, client_id, pos)
+
+
+def _parse_short_header(buf: Buffer, pos: int, end: int) -> RequestHeader:
+    """Only version 0 of ControlledShutdown fits into eight bytes."""
+    if end - pos >= 8:
+        key, version, correlation_id = _REQUEST_HEAD.unpack_from(buf, pos)
+        if key == CONTROLLED_SHUTDOWN and version == 0:
+            return RequestHeader(key, version, correlation_id, None, pos + 8)
+    raise Malformed(f"request header: {end - pos} bytes, too short")
+
+
+def encode_request(request: ApiMessage, version: int, correlation_id: int, client_id: str | None) -> bytes:
+    """A whole frame, its size first."""
+    header_version = api_of(request.API_KEY).request_header_version(version)
+    out = bytearray(4)
+    out += _REQUEST_HEAD.pack(request.API_KEY, version, correlation_id)
+    if header_version >= 1:
+        append_string(out, client_id)  # in the old form even where the header is flexible
+    if header_version >= 2:
+        out.append(0)
+    writer(type(request), version)(request, out)
+    _SIZE.pack_into(out, 0, len(out) - 4)
+    return bytes(out)
+
+
+def response_head(api_key: int, version: int, correlation_id: int) -> bytes:
+    """The response header alone, without the frame's size."""
+    if api_key != API_VERSIONS and version >= API[api_key].response_flexible_from:
+        return _SIZE.pack(correlation_id) + b"\0"
+    return _SIZE.pack(correlation_id)
+
+
+def encode_response(response: ApiMessage, version: int, correlation_id: int) -> bytes:
+    """A whole frame, its size first."""
+    key = response.API_KEY
+    out = bytearray(_SIZE_AND_CORRELATION.pack(0, correlation_id))
+    if key != API_VERSIONS and version >= response.FLEXIBLE_FROM:
+        out.append(0)
+    writer(type(response), version)(response, out)
+    _SIZE.pack_into(out, 0, len(out) - 4)
+    return bytes(out)
+
+
+def encode_response_parts(response: ApiMessage, version: int, correlation_id: int) -> list[bytes | RecordsRef]:
+    """A whole frame in parts, as `encode_parts` cuts them; the size counts what the refs stand for."""
+    parts = encode_parts(response, version, head=b"\0\0\0\0" + response_head(response.API_KEY, version, correlation_id))
+    head = parts[0]
+    assert isinstance(head, bytes)  # the header is bytes
+    parts[0] = _SIZE.pack(sum(map(len, parts)) - 4) + head[4:]
+    return parts
+
+
+def parse_response_header(api_key: int, version: int, buf: Buffer, pos: int = 0) -> tuple[int, int]:
+    """The correlation id, and where the message begins; `pos` is past the frame's size."""
+    end = len(buf)
+    if end - pos < 4:
+        raise Malformed(f"response header: {end - pos} bytes, too short")
+    correlation_id: int = _SIZE.unpack_from(buf, pos)[0]
+    pos += 4
+    if api_of(api_key).response_header_version(version) >= 1:
+        pos = skip_tagged_fields(buf, pos, end, "response header tagged fields")
+    return correlation_id, pos

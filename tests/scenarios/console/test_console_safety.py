@@ -1,0 +1,476 @@
+"""The console where people sign in: who is let in, as whom, what they may change, and what is written down."""
+
+import asyncio
+import base64
+import logging
+import ssl
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from barnabas.base.words import AclOperation, AclResourceType, PatternType, Permission
+from barnabas.client.admin.acls import Ace, ResourcePattern, create_acls
+from barnabas.client.admin.configs import ScramUpsert, alter_scram
+from barnabas.client.admin.topics import NewTopic, create_topics
+from barnabas.client.asynchronous import AsyncClient
+from barnabas.client.config import client_config
+from barnabas.client.errors import ClientError
+from barnabas.services.console import guard as guard_module
+from barnabas.services.console import throttle as throttle_module
+from barnabas.services.console.settings import Settings
+from barnabas.testing import Cluster
+from barnabas.wire.auth.authority import LocalAuthority
+from barnabas.wire.auth.jwt import encode_unsecured
+from barnabas.wire.auth.mechanisms.oauthbearer import OAUTH_MODULE
+from barnabas.wire.auth.mechanisms.scram import ScramMechanism
+from tests.scenarios.console.conftest import DEADLINE_S, Console, answer_of
+
+ROOT, ALICE = ("root", "root-secret"), ("alice", 'alice "secret" \\')
+UNSIGNED = f'{OAUTH_MODULE} required unsecuredValidatorAllowableClockSkewMs="3000";'
+PRODUCE, RECORD = "/api/topics/alice-orders/messages", {"value": {"text": "personal data"}}
+OPEN_PATHS = {"/api/session", "/api/openapi.json"}
+
+
+# -- a cluster with users -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def secured() -> Iterator[Cluster]:
+    config = {
+        "listeners": "PLAINTEXT://127.0.0.1:0,USERS://127.0.0.1:0",
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,USERS:SASL_PLAINTEXT",
+        "sasl.enabled.mechanisms": "SCRAM-SHA-512,OAUTHBEARER",
+        "listener.name.users.oauthbearer.sasl.jaas.config": UNSIGNED,
+        "authorizer.class.name": "kafka.security.authorizer.AclAuthorizer",
+        "super.users": "User:ANONYMOUS;User:root",
+        "connection.failed.authentication.delay.ms": "0",
+    }
+    with Cluster(brokers=1, config=config) as cluster:
+        asyncio.run(_provision(cluster))
+        yield cluster
+
+
+def users_address(cluster: Cluster) -> str:
+    return cluster.listener_address(1, "USERS")
+
+
+async def _provision(cluster: Cluster) -> None:
+    async with AsyncClient(client_config(cluster.bootstrap)) as admin:
+        for user, password in (ROOT, ALICE):
+            await alter_scram(admin, user, upserts=[ScramUpsert(ScramMechanism.SHA_512, 4096, password)])
+        new = [NewTopic(name=name, partitions=1) for name in ("alice-orders", "secret-plans")]
+        await create_topics(admin, new)
+        pattern = ResourcePattern(AclResourceType.TOPIC, "alice-", PatternType.PREFIXED)
+        for operation in (AclOperation.READ, AclOperation.DESCRIBE):
+            await create_acls(admin, pattern, [Ace("User:alice", "*", operation, Permission.ALLOW)])
+    for user, password in (ROOT, ALICE):
+        await _until_known(cluster, user, password)
+
+
+async def _until_known(cluster: Cluster, user: str, password: str) -> None:
+    """Users and ACLs reach a broker through ZooKeeper."""
+    quoted = password.replace("\\", "\\\\").replace('"', '\\"')
+    module = "org.apache.kafka.common.security.scram.ScramLoginModule"
+    settings = {
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "SCRAM-SHA-512",
+        "sasl.jaas.config": f'{module} required username="{user}" password="{quoted}";',
+    }
+    deadline = time.monotonic() + DEADLINE_S
+    while True:
+        try:
+            async with AsyncClient(client_config(users_address(cluster), settings)) as client:
+                if "alice-orders" in await client.all_topics():
+                    return
+        except ClientError:
+            pass
+        assert time.monotonic() < deadline, f"{user} is not known"
+        await asyncio.sleep(0.05)
+
+
+@contextmanager
+def started(cluster: Cluster, **settings: Any) -> Iterator[Console]:
+    client = client_config(users_address(cluster), {"security.protocol": "SASL_PLAINTEXT"})
+    console = Console(Settings(**{"client": client, "port": 0, "sign_in": True, "read_write": True, **settings}))
+    try:
+        yield console
+    finally:
+        console.stop()
+
+
+@pytest.fixture(scope="module")
+def console(secured: Cluster) -> Iterator[Console]:
+    with started(secured) as console:
+        yield console
+
+
+class Visitor:
+    """A browser: it keeps cookies, and sends the token that it was given."""
+
+    def __init__(self, console: Console, **more: Any) -> None:
+        self.http = httpx.Client(base_url=console.server.url, timeout=DEADLINE_S, trust_env=False, **more)
+        self.token: str | None = None
+
+    def sign_in(self, user: str | None = None, password: str | None = None, token: str | None = None) -> httpx.Response:
+        response = self.http.post("/api/session", json={"user": user, "password": password, "token": token})
+        if response.status_code == 200:
+            self.token = response.json()["csrfToken"]
+        return response
+
+    def get(self, path: str) -> Any:
+        return answer_of(self.http.get(path))
+
+    def change(self, method: str, path: str, body: Any = None, **headers: str) -> Any:
+        sent = {"x-csrf-token": self.token or "", **{name.replace("_", "-"): value for name, value in headers.items()}}
+        return answer_of(self.http.request(method, path, json=body, headers=sent))
+
+
+@pytest.fixture
+def visit() -> Iterator[Callable[..., Visitor]]:
+    """`visit(console, user, password)`: a browser of its own, signed in where credentials are given."""
+    opened: list[Visitor] = []
+
+    def make(console: Console, *credentials: str) -> Visitor:
+        opened.append(Visitor(console))
+        if credentials:
+            assert opened[-1].sign_in(*credentials).status_code == 200
+        return opened[-1]
+
+    yield make
+    for each in opened:
+        each.http.close()
+
+
+@pytest.fixture
+def visitor(console: Console, visit: Callable[..., Visitor]) -> Callable[..., Visitor]:
+    # All tests come from one address: the third failure of any of them would make the next one wait.
+    console.server.app.state.services.guard._throttle._failures.clear()
+    return partial(visit, console)
+
+
+Make = Callable[..., Visitor]
+
+
+def endpoints(console: Console) -> list[tuple[str, str]]:
+    paths = httpx.get(f"{console.server.url}/api/openapi.json", trust_env=False).json()["paths"]
+    return [(method.upper(), path) for path, methods in paths.items() for method in methods]
+
+
+# -- signing in -----------------------------------------------------------------------------------------------------------
+
+
+def test_strangers_get_nothing_but_the_page_and_its_description(console: Console, visitor: Make) -> None:
+    stranger = visitor()
+    found = {(method, path): stranger.http.request(method, path.replace("{", "").replace("}", "")).status_code
+             for method, path in endpoints(console) if path not in OPEN_PATHS}  # fmt: skip
+    assert len(found) > 5
+    assert set(found.values()) == {401}, {each: status for each, status in found.items() if status != 401}
+    assert stranger.get("/api/session")["signIn"] is True
+    assert stranger.get("/api/session")["csrfToken"] is None
+
+
+def test_a_user_sees_what_the_clusters_acls_let_him_see(visitor: Make) -> None:
+    names = {
+        user: {topic["name"] for topic in visitor(user, password).get("/api/topics")["topics"]}
+        for user, password in (ROOT, ALICE)
+    }
+    assert {"alice-orders", "secret-plans"} <= names["root"]
+    assert names["alice"] == {"alice-orders"}
+
+
+def test_a_user_changes_what_the_clusters_acls_let_him_change(visitor: Make) -> None:
+    refused = visitor(*ALICE).change("POST", PRODUCE, RECORD)
+    assert refused[0] == 403 and "AUTHORIZATION_FAILED" in refused[1], refused
+    assert visitor(*ROOT).change("POST", PRODUCE, RECORD)["partition"] == 0
+
+
+def test_a_token_of_the_cluster_signs_in(visitor: Make) -> None:
+    someone = visitor()
+    token = encode_unsecured({"sub": "root", "iat": time.time(), "exp": time.time() + 600})
+    assert someone.sign_in(token=token).json()["user"] == "root"
+    assert "secret-plans" in {each["name"] for each in someone.get("/api/topics")["topics"]}
+
+
+def test_a_token_that_has_ended_signs_nobody_in(visitor: Make) -> None:
+    token = encode_unsecured({"sub": "root", "iat": time.time() - 900, "exp": time.time() - 600})
+    assert visitor().sign_in(token=token).status_code == 401
+
+
+def test_the_cookie_is_for_the_browser_alone(visitor: Make) -> None:
+    someone = visitor()
+    cookie = someone.sign_in(*ALICE).headers["set-cookie"]
+    parts = {part.strip().lower() for part in cookie.split(";")[1:]}
+    assert {"httponly", "samesite=strict", "path=/"} <= parts
+    assert ALICE[1] not in cookie and ALICE[0] not in cookie
+
+
+def test_a_cookie_that_was_changed_is_worth_nothing(visitor: Make) -> None:
+    someone = visitor(*ALICE)
+    [(name, value)] = someone.http.cookies.items()
+    for forged in (value[:-2] + "xx", value.partition(".")[0], "." + value, value.replace(".", "..")):
+        response = someone.http.get("/api/topics", headers={"cookie": f"{name}={forged}"})
+        assert response.status_code == 401, forged
+
+
+def test_who_signs_out_is_out(visitor: Make) -> None:
+    someone = visitor(*ALICE)
+    [(name, value)] = someone.http.cookies.items()
+    assert not isinstance(someone.change("DELETE", "/api/session"), tuple)
+    assert someone.http.get("/api/topics", headers={"cookie": f"{name}={value}"}).status_code == 401
+
+
+def test_a_stream_ends_with_its_session(console: Console, visitor: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("barnabas.services.console.collector.SILENCE_S", 0.1)
+    someone = visitor(*ALICE)
+    with someone.http.stream("GET", "/api/events", params={"watch": "/api/topics"}) as stream:
+        lines = stream.iter_lines()
+        assert next(line for line in lines if line.startswith("data:"))
+        session = console.server.app.state.services.guard.sessions
+        other = visitor()
+        other.http.cookies.update(someone.http.cookies)
+        other.token = someone.token
+        before = len(session)
+        other.change("DELETE", "/api/session")
+        assert len(session) == before - 1
+        for _ in lines:
+            pass  # it ends
+
+
+def test_wrong_passwords_are_slowed_down(secured: Cluster, visit: Make) -> None:
+    with started(secured) as console:
+        guesser = visit(console)
+        statuses = [guesser.sign_in("root", f"guess-{number}").status_code for number in range(8)]
+        assert statuses[: throttle_module.FREE_FAILURES] == [401] * throttle_module.FREE_FAILURES
+        assert 429 in statuses
+        # A wait of the console is long on this clock: also the right password is not tried meanwhile.
+        guard = console.server.app.state.services.guard
+        guard._throttle._failures[("address", "127.0.0.1")].count = 12
+        refused = guesser.sign_in(*ROOT)
+        assert refused.status_code == 429
+        assert int(refused.headers["retry-after"]) >= 1
+
+
+def test_a_refused_user_is_not_told_why(visitor: Make) -> None:
+    answers = [visitor().sign_in(user, "wrong") for user in ("alice", "nobody-of-this-name")]
+    assert [answer.status_code for answer in answers] == [401, 401]
+    assert answers[0].json() == answers[1].json()
+
+
+def test_scripts_send_their_credentials_each_time(console: Console) -> None:
+    basic = base64.b64encode(f"{ALICE[0]}:{ALICE[1]}".encode()).decode()
+    token = encode_unsecured({"sub": "alice", "iat": time.time(), "exp": time.time() + 600})
+    for header in (f"Basic {basic}", f"Bearer {token}"):
+        with httpx.Client(
+            base_url=console.server.url, headers={"authorization": header}, timeout=DEADLINE_S, trust_env=False
+        ) as http:
+            assert [each["name"] for each in http.get("/api/topics").json()["topics"]] == ["alice-orders"]
+            # No cookie came along, so nobody else can have made the browser send this.
+            refused = http.post(PRODUCE, json=RECORD)
+            assert refused.status_code == 403 and "AUTHORIZATION" in refused.json()["error"]["code"], refused.text
+            assert "set-cookie" not in refused.headers
+
+
+@pytest.mark.parametrize(
+    "header", ["Basic !!!", "Basic", "Digest x", "Bearer a b", "Basic " + base64.b64encode(b"alice").decode()]
+)
+def test_headers_that_are_no_credentials(console: Console, header: str) -> None:
+    response = httpx.get(f"{console.server.url}/api/topics", headers={"authorization": header}, trust_env=False)
+    assert response.status_code in (400, 401)
+
+
+def test_all_sessions_together_are_bounded(secured: Cluster, visit: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("barnabas.services.console.sessions.SESSIONS_MAX", 2)
+    with started(secured) as console:
+        answers = [visit(console).sign_in(*who).status_code for who in (ROOT, ALICE, ROOT)]
+        assert answers == [200, 200, 503]
+
+
+def test_a_users_client_ends_with_his_last_session(secured: Cluster, visit: Make) -> None:
+    with started(secured) as console:
+        guard = console.server.app.state.services.guard
+        visitors = [visit(console, *ALICE) for _ in range(2)]
+        assert len(guard._accounts) == 1
+        visitors[0].change("DELETE", "/api/session")
+        assert len(guard._accounts) == 1
+        visitors[1].change("DELETE", "/api/session")
+        assert len(guard._accounts) == 0
+
+
+# -- changes --------------------------------------------------------------------------------------------------------------
+
+
+def changes(console: Console) -> list[tuple[str, str]]:
+    return [(method, path) for method, path in endpoints(console) if method != "GET" and path not in OPEN_PATHS]
+
+
+def test_no_change_goes_ahead_without_its_token(console: Console, visitor: Make) -> None:
+    someone, other = visitor(*ROOT), visitor(*ROOT)
+    wanted = changes(console)
+    assert len(wanted) >= 2
+    for method, path in wanted:
+        plain = path.replace("{", "").replace("}", "")
+        for token in ("", "guess", other.token or ""):
+            answer = someone.change(method, plain, {}, x_csrf_token=token)
+            assert answer[:2] == (403, "CSRF"), (method, path, token, answer)
+
+
+def test_no_change_goes_ahead_from_another_site(console: Console, visitor: Make) -> None:
+    someone = visitor(*ROOT)
+    for method, path in changes(console):
+        plain = path.replace("{", "").replace("}", "")
+        for headers in ({"origin": "https://evil.example"}, {"origin": "null"}, {"sec_fetch_site": "cross-site"}):
+            answer = someone.change(method, plain, {}, **headers)
+            assert answer[:2] == (403, "WRONG_ORIGIN"), (method, path, headers, answer)
+
+
+def test_a_console_that_only_reads_changes_nothing(secured: Cluster, visit: Make) -> None:
+    with started(secured, read_write=False) as console:
+        root = visit(console, *ROOT)
+        for method, path in changes(console):
+            answer = root.change(method, path.replace("{", "").replace("}", ""), {})
+            assert answer[:2] == (403, "READ_ONLY"), (method, path, answer)
+
+
+def test_changes_need_the_token_on_loopback_too(secured: Cluster, visit: Make) -> None:
+    with started(secured, client=client_config(secured.bootstrap), sign_in=False) as console:
+        someone = visit(console)
+        assert someone.change("POST", PRODUCE, RECORD)[:2] == (403, "CSRF")
+        assert someone.get("/api/session")["signIn"] is False
+        someone.token = someone.get("/api/session")["csrfToken"]
+        assert someone.change("POST", PRODUCE, RECORD)["partition"] == 0
+        rebound = someone.http.get("/api/session", headers={"host": "evil.example"})
+        assert rebound.status_code == 421 and someone.token not in rebound.text
+
+
+def test_nobody_borrows_the_consoles_rights_at_the_registry(secured: Cluster, visit: Make) -> None:
+    with started(secured, schema_registry="http://127.0.0.1:9") as console:
+        root = visit(console, *ROOT)
+        for method, path in (("POST", "/api/subjects/a/versions"), ("DELETE", "/api/subjects/a/versions/1")):
+            assert root.change(method, path, {"schema": '"string"'})[:2] == (403, "NOT_AS_YOU")
+
+
+def test_a_users_password_is_set_and_not_written_down(visitor: Make, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.DEBUG, "barnabas"):
+        answer = visitor(*ROOT).change(
+            "PUT", "/api/users/carol", {"password": "carols-secret", "mechanism": "SCRAM-SHA-512"}
+        )
+    assert not isinstance(answer, tuple), answer
+    assert "carols-secret" not in str(answer)
+    lines = [record.getMessage() for record in caplog.records]
+    assert any("/users/{user}" in line and "carol" in line for line in lines), lines
+    assert not any("carols-secret" in line for line in lines)
+
+
+def test_every_change_is_written_down(visitor: Make, caplog: pytest.LogCaptureFixture) -> None:
+    root, alice = visitor(*ROOT), visitor(*ALICE)
+    with caplog.at_level(logging.INFO, "barnabas.console.audit"):
+        root.change("POST", PRODUCE, RECORD)
+        alice.change("POST", PRODUCE, RECORD)
+    lines = [record.getMessage() for record in caplog.records if record.name == "barnabas.console.audit"]
+    done = next(line for line in lines if "does=POST /topics/{topic}/messages" in line)
+    failed = next(line for line in lines if "fails=POST /topics/{topic}/messages" in line)
+    assert 'user="root"' in done and "alice-orders" in done and "from=127.0.0.1" in done
+    assert 'user="alice"' in failed and "alice-orders" in failed
+    # Who may read the log may not read the topic.
+    assert not any(RECORD["value"]["text"] in line for line in lines)
+
+
+def test_no_secret_is_written_down(visitor: Make, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.DEBUG):
+        root = visitor(*ROOT)
+        visitor(*ALICE)
+        visitor().sign_in("alice", "a-wrong-guess")
+        root.get("/api/topics")
+    logged = "\n".join(
+        str(record.__dict__) for record in caplog.records if record.name.startswith("barnabas.services.console")
+    )
+    assert "sign-in" in logged
+    for secret in (ROOT[1], ALICE[1], "a-wrong-guess", root.token or "-", *root.http.cookies.values()):
+        assert secret not in logged
+
+
+def test_a_log_line_hides_what_is_secret_in_a_change() -> None:
+    body = {
+        "user": "bob",
+        "password": "pw-1",
+        "list": [{"sasl.jaas.config": "pw-2"}],
+        "configs": {"ssl.key-store.password": "pw-3"},
+    }
+    shown = guard_module._described({"user": "bob"}, {}, body)
+    assert "bob" in shown and "pw-" not in shown
+    assert len(guard_module._described({"name": "x" * 100_000})) < 3000
+
+
+# -- bounds ---------------------------------------------------------------------------------------------------------------
+
+
+def test_a_stranger_can_send_little(visitor: Make) -> None:
+    response = visitor().http.post("/api/session", json={"user": "a", "password": "x" * 200_000})
+    assert response.status_code == 413
+
+
+def test_a_body_is_bounded_before_it_is_read(visitor: Make) -> None:
+    root = visitor(*ROOT)
+
+    def endless() -> Iterator[bytes]:
+        yield b'{"value": "'
+        for _ in range(64):
+            yield b"x" * 1_000_000
+
+    headers = {"x-csrf-token": root.token or "", "content-type": "application/json"}
+    try:
+        status = root.http.post(PRODUCE, content=endless(), headers=headers).status_code
+    except httpx.TransportError:
+        return  # the console hung up on the rest of it
+    assert status == 413
+
+
+def test_searches_are_bounded_by_user_and_in_all(console: Console) -> None:
+    from barnabas.services.console.errors import Refusal
+    from barnabas.services.console.web import User
+
+    guard = console.server.app.state.services.guard
+    users = [User(f"user-{number}", None) for number in range(20)]
+    with pytest.raises(Refusal, match="too many searches"), _nested(guard, [users[0]] * 10) as begun:
+        raise AssertionError("not reached")
+    assert guard._searches == {}
+    begun = 0
+    with pytest.raises(Refusal, match="too many searches"), _nested(guard, users):
+        begun += 1
+    assert begun == 0 and guard._searches == {}
+
+
+@contextmanager
+def _nested(guard: Any, users: list[Any]) -> Iterator[None]:
+    from contextlib import ExitStack
+
+    with ExitStack() as stack:
+        for user in users:
+            stack.enter_context(guard.searching(user))
+        yield
+
+
+# -- HTTPS ----------------------------------------------------------------------------------------------------------------
+
+
+def test_over_https_the_cookie_is_bound_to_the_host(secured: Cluster, tmp_path: Path) -> None:
+    authority = LocalAuthority.create("console test")
+    (tmp_path / "ca.pem").write_text(authority.certificate_pem)
+    (tmp_path / "console.pem").write_text(authority.issue("console", ["localhost", "127.0.0.1"]))
+    with started(secured, certificate=str(tmp_path / "console.pem"), host="0.0.0.0") as console:
+        port = console.server.url.rpartition(":")[2]
+        tls = ssl.create_default_context(cafile=str(tmp_path / "ca.pem"))
+        with httpx.Client(
+            base_url=f"https://127.0.0.1:{port}", verify=tls, timeout=DEADLINE_S, trust_env=False
+        ) as http:
+            response = http.post("/api/session", json={"user": ALICE[0], "password": ALICE[1]})
+            cookie = response.headers["set-cookie"]
+            assert cookie.startswith("__Host-") and "; secure" in cookie.lower()
+            assert response.headers["strict-transport-security"].startswith("max-age=")
+            assert http.get("/api/topics").status_code == 200

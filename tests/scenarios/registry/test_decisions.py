@@ -1,0 +1,280 @@
+"""What the pure parts decide: the state that records make, names, settings, levels, elections."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from barnabas.services.registry import names, reads, records, settings, writes
+from barnabas.services.registry.content import Content, Previous, Resolved
+from barnabas.services.registry.election import Identity, assignment_of, choose, identity_of
+from barnabas.services.registry.errors import Refusal
+from barnabas.services.registry.formats import Reference
+from barnabas.services.registry.parsing import Parser
+from barnabas.services.registry.records import Record, SchemaVersion
+from barnabas.services.registry.store import Applied, Store
+from barnabas.services.registry.writes import Decision, Registration
+
+ALL = settings.LEVELS
+A = '{"type":"record","name":"R","fields":[{"name":"a","type":"string"}]}'
+AB = '{"type":"record","name":"R","fields":[{"name":"a","type":"string"},{"name":"b","type":"string"}]}'
+A_B = (
+    '{"type":"record","name":"R","fields":'
+    '[{"name":"a","type":"string"},{"name":"b","type":["null","string"],"default":null}]}'
+)
+
+
+class Log:
+    """A store, and the records that made it: what a topic would hold."""
+
+    def __init__(self) -> None:
+        self.store = Store()
+        self.records: list[Record] = []
+
+    def write(self, decision: Decision) -> Decision:
+        for record in decision.records:
+            assert self.store.apply(record.key, record.value, len(self.records)) is Applied.DONE
+            self.records.append(record)
+        return decision
+
+    def register(self, subject: str, text: str, **more: int) -> SchemaVersion:
+        wanted = Registration(subject=subject, content=Content("AVRO", text), **more)
+        version = self.write(writes.register(self.store, wanted)).answer
+        assert isinstance(version, SchemaVersion)
+        return version
+
+    def compacted(self) -> Store:
+        """The state after compaction has gone over everything."""
+        last = {record.key: offset for offset, record in enumerate(self.records)}
+        store = Store()
+        for offset, record in enumerate(self.records):
+            if last[record.key] == offset and record.value is not None:
+                store.apply(record.key, record.value, offset)
+        return store
+
+
+def seen(store: Store) -> object:
+    """All that clients can see of a state."""
+    return (
+        {subject: store.versions(subject, deleted=True) for subject in sorted(store.subjects)},
+        {name: (context.ids, context.contents, context.highest_id) for name, context in sorted(store.contexts.items())},
+        store.configs,
+        store.modes,
+        store.named_contexts,
+        {
+            (subject, version): store.referrers(subject, version, deleted=True)
+            for subject, versions in store.subjects.items()
+            for version in versions
+        },
+    )
+
+
+# -- state ------------------------------------------------------------------------------------------------------------------
+
+_operations = st.lists(
+    st.tuples(
+        st.sampled_from(["register", "soft", "hard", "soft subject", "hard subject", "config", "no config", "import"]),
+        st.sampled_from(["s", "t", ":.c:s"]),
+        st.integers(1, 4),
+    ),
+    max_size=40,
+)
+
+
+@given(_operations)
+def test_compaction_changes_nothing_that_clients_see(operations: list[tuple[str, str, int]]) -> None:
+    log = Log()
+    given_out: dict[tuple[str, int], str] = {}
+    for what, subject, number in operations:
+        try:
+            match what:
+                case "register":
+                    version = log.register(subject, f'"text {number}"')
+                    place = (names.context_of(subject), version.id)
+                    assert given_out.setdefault(place, version.content.text) == version.content.text
+                case "soft" | "hard":
+                    log.write(writes.delete_version(log.store, subject, number, permanent=what == "hard"))
+                case "soft subject" | "hard subject":
+                    log.write(writes.delete_subject(log.store, subject, permanent=what.startswith("hard")))
+                case "config":
+                    log.write(writes.set_config(log.store, subject, {"compatibility": ALL[number]}))
+                case "no config":
+                    log.write(writes.delete_config(log.store, subject))
+                case "import":
+                    log.write(writes.set_mode(log.store, subject, "IMPORT", force=False))
+                    log.write(writes.delete_mode(log.store, subject))
+        except Refusal:
+            continue
+    assert seen(log.compacted()) == seen(log.store)
+    again = Store()
+    for offset, record in enumerate(log.records):
+        again.apply(record.key, record.value, offset)
+    assert seen(again) == seen(log.store)
+    assert again.size_bytes == log.store.size_bytes
+
+
+def test_a_record_that_gives_an_id_twice_is_skipped_by_all() -> None:
+    log = Log()
+    first = log.register("s", A)
+    rival = SchemaVersion("t", 1, first.id, Content("AVRO", AB))
+    assert log.store.apply(rival.key.to_bytes(), rival.to_bytes(), 9) is Applied.CONFLICT
+    assert log.store.content_by_id(".", first.id) == first.content
+    assert "t" not in log.store.subjects
+    undone = writes.undo(log.store, [Record(rival.key.to_bytes(), rival.to_bytes())])
+    assert undone == [Record(rival.key.to_bytes(), None)], "compaction must not bring it back when the first one goes"
+
+
+def test_the_same_schema_of_many_subjects_is_kept_once() -> None:
+    log = Log()
+    versions = [log.register(f"s{number}", A) for number in range(100)]
+    assert len({version.id for version in versions}) == 1
+    kept = [log.store.version(version.subject, 1) for version in versions]
+    assert len({id(each.content) for each in kept if each is not None}) == 1
+    assert log.store.size_bytes == versions[0].content.size_bytes
+
+
+def test_a_tombstone_removes_a_key_in_every_way_in_which_it_was_written() -> None:
+    store = Store()
+    old = b'{"magic":0,"keytype":"SCHEMA","version":1,"subject":"s"}'
+    store.apply(old, b'{"subject":"s","version":1,"id":1,"schema":"\\"int\\"","deleted":true}', 0)
+    decision = writes.delete_version(store, "s", 1, permanent=True)
+    own = b'{"keytype":"SCHEMA","subject":"s","version":1,"magic":1}'
+    assert [record.key for record in decision.records if record.value is None] == [old, own]
+
+
+def test_a_deleted_subject_counts_up_to_the_version_that_the_record_names() -> None:
+    log = Log()
+    log.register("s", A)
+    log.register("s", A_B)
+    record = records.delete_subject_record("s", 1)
+    log.store.apply(record.key, record.value, 5)
+    assert [version.version for version in log.store.versions("s")] == [2]
+
+
+# -- references -------------------------------------------------------------------------------------------------------------
+
+
+def test_references_come_in_the_order_in_which_they_need_each_other() -> None:
+    store = Store()
+
+    def put(subject: str, text: str, *references: Reference) -> None:
+        version = SchemaVersion(subject, 1, store.next_id("."), Content("AVRO", text, references))
+        store.apply(version.key.to_bytes(), version.to_bytes(), store.next_offset)
+
+    put("d", "D")
+    put("b", "B", Reference("D", "d", 1))
+    put("c", "C", Reference("D", "d", 1))
+    content = Content("AVRO", "A", (Reference("B", "b", 1), Reference("C", "c", 1)))
+    resolved = reads.resolve(store, "a", content, is_new=True)
+    assert resolved.references == (("D", "D"), ("B", "B"), ("C", "C"))
+    # Import may bring circles: they end.
+    put("x", "X", Reference("Y", "y", 1))
+    put("y", "Y", Reference("X", "x", 1))
+    assert dict(reads.resolve(store, "a", Content("AVRO", "A", (Reference("X", "x", 1),)), is_new=True).references) == {
+        "X": "X",
+        "Y": "Y",
+    }
+
+
+def test_a_chain_of_references_has_an_end() -> None:
+    store = Store()
+    for number in range(1, 1_200):
+        references = (Reference(f"N{number - 1}", f"s{number - 1}", 1),) if number > 1 else ()
+        version = SchemaVersion(f"s{number}", 1, number, Content("AVRO", f"T{number}", references))
+        store.apply(version.key.to_bytes(), version.to_bytes(), number)
+    last = Content("AVRO", "T", (Reference("N", "s1199", 1),))
+    with pytest.raises(Refusal, match="more than 1000 schemas"):
+        reads.resolve(store, "s", last, is_new=True)
+
+
+# -- levels -----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("before", "new", "allowed"),
+    [
+        ([A], A_B, set(ALL)),
+        ([A], AB, {"NONE", "FORWARD", "FORWARD_TRANSITIVE"}),
+        ([AB], A, {"NONE", "BACKWARD", "BACKWARD_TRANSITIVE"}),
+        ([A, A_B], AB, {"NONE", "FORWARD", "FORWARD_TRANSITIVE"}),
+        ([A, AB], AB, {"NONE", "FORWARD", "FORWARD_TRANSITIVE", "BACKWARD", "FULL"}),
+        (['"string"', '"int"'], '"int"', {"NONE", "BACKWARD", "FORWARD", "FULL"}),
+        ([], A, set(ALL)),
+    ],
+)
+def test_each_level_lets_through_what_it_says(before: list[str], new: str, allowed: set[str]) -> None:
+    parser = Parser()
+    previous = [Previous(number, Resolved("AVRO", text)) for number, text in enumerate(before, 1)]
+    found = {level for level in ALL if not parser.incompatibilities(level, Resolved("AVRO", new), previous)}
+    assert found == allowed
+
+
+def test_the_cache_of_parsed_schemas_is_bounded() -> None:
+    parser = Parser(cache_bytes_max=1_000)
+    for number in range(100):
+        schema = Resolved("AVRO", f'{{"type":"fixed","name":"F{number}","size":{number}}}')
+        assert parser.parse(schema) is parser.parse(schema)
+    assert sum(schema.size_bytes for schema in parser._cache) == parser._cached_bytes <= 1_000
+
+
+# -- names ------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "context", "name"),
+    [
+        ("orders", ".", "orders"),
+        (":.staging:orders", ".staging", "orders"),
+        (":.staging:", ".staging", ""),
+        (":.staging", ".staging", ""),
+        (":.:orders", ".", "orders"),
+        (":*:orders", "*", "orders"),
+        (":orders", ".", ":orders"),
+        (":.c:a:b", ".c", "a:b"),
+    ],
+)
+def test_a_subject_may_name_its_context(text: str, context: str, name: str) -> None:
+    assert names.split(text) == (context, name)
+
+
+def test_settings_are_those_of_the_nearest() -> None:
+    store = Store(default_compatibility="FULL")
+    assert settings.config_in_scope(store, ":.c:s")["compatibilityLevel"] == "FULL"
+    store.configs[":.__GLOBAL:"] = {"compatibilityLevel": "FORWARD"}
+    assert settings.config_in_scope(store, ":.c:s")["compatibilityLevel"] == "FORWARD"
+    store.configs[None] = {"compatibilityLevel": "BACKWARD", "normalize": True}
+    assert settings.config_in_scope(store, "s")["compatibilityLevel"] == "BACKWARD"
+    assert settings.config_in_scope(store, ":.c:s")["compatibilityLevel"] == "FORWARD"
+    store.configs[":.c:"] = {"compatibilityLevel": "NONE"}
+    assert settings.config_in_scope(store, ":.c:s")["compatibilityLevel"] == "NONE"
+    store.configs["s"] = {"compatibilityLevel": "NONE"}
+    assert settings.config_in_scope(store, "s") == {"normalize": True, "compatibilityLevel": "NONE"}
+
+
+# -- elections --------------------------------------------------------------------------------------------------------------
+
+
+def _at(port: int, **more: bool) -> Identity:
+    return Identity(host="h", port=port, **more)
+
+
+def test_the_smallest_address_is_elected_unless_one_leads_already() -> None:
+    assert choose({"a": _at(2), "b": _at(1)}).member_id == "b"
+    assert choose({"a": _at(2, is_primary=True), "b": _at(1)}).member_id == "a"
+    assert choose({"a": _at(2, is_primary=True), "b": _at(1), "c": _at(3, is_primary=True)}).member_id == "b"
+    assert choose({"a": _at(1, is_eligible=False), "b": _at(2)}).member_id == "b"
+    nobody = choose({"a": _at(1, is_eligible=False)})
+    assert (nobody.member_id, nobody.primary) == (None, None)
+    assert choose({"a": _at(1), "b": _at(1)}).error == 1
+
+
+def test_members_of_other_makes_are_understood() -> None:
+    confluent = '{"host":"sr1","port":8081,"master_eligibility":true,"scheme":"https","version":1,"leader":false}'
+    assert identity_of(json.loads(confluent)).url == "https://sr1:8081"
+    karapace = '{"version": 2, "host": "127.0.0.1", "port": 8081, "scheme": "http", "master_eligibility": false}'
+    assert not identity_of(json.loads(karapace)).is_eligible
+    told = b'{"version":1,"error":0,"master":"m-1","master_identity":' + confluent.encode() + b"}"
+    found = assignment_of(told)
+    assert found.member_id == "m-1" and found.primary is not None and found.primary.port == 8081
+    assert assignment_of(found.to_bytes()) == found

@@ -1,0 +1,170 @@
+"""What a broker offers on its metrics port: every metric is documented, and how it is when asked."""
+
+import asyncio
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import barnabas
+from barnabas.base.metrics.exposition import render
+from barnabas.broker.compose import Broker
+from barnabas.broker.features.tiered.metrics import TierMetrics
+from barnabas.broker.replication.topic_counters import TopicCounters
+from barnabas.broker.security.quotas import Quota
+from barnabas.broker.server.quota_metrics import QuotaMetrics
+from barnabas.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
+from tests.unit.broker.compose.live_broker import ask, live_broker
+from tests.unit.broker.zookeeper_client.zookeeper_fixture import run, zookeeper
+
+PAGE = Path(barnabas.__file__).parents[3] / "docs/metrics.md"
+METRICS = {"barnabas.metrics.port": "0"}
+
+
+async def get(broker: Broker, path: str) -> tuple[int, str]:
+    reader, writer = await asyncio.open_connection("127.0.0.1", broker.metrics_server.port)
+    writer.write(f"GET {path} HTTP/1.1\r\n\r\n".encode())
+    head, _, body = (await reader.read()).decode().partition("\r\n\r\n")
+    writer.close()
+    return int(head.split()[1]), body
+
+
+async def verdict(broker: Broker, path: str) -> tuple[int, Mapping[str, Any]]:
+    status, body = await get(broker, path)
+    return status, json.loads(body)
+
+
+def families(text: str) -> set[str]:
+    return set(re.findall(r"^# TYPE (\S+) (?:counter|gauge|histogram)$", text, re.MULTILINE))
+
+
+def test_every_metric_is_on_the_page_and_every_metric_of_the_page_is_offered(tmp_path: Path) -> None:
+    seen: list[str] = []
+
+    async def story() -> None:
+        tiered = {
+            "remote.log.storage.system.enable": "true",
+            "barnabas.remote.storage.url": f"file://{tmp_path}/tier",
+        }
+        async with zookeeper() as ensemble, live_broker(ensemble, tmp_path / "logs", METRICS | tiered) as broker:
+            topic = CreatableTopic(name="t", num_partitions=1, replication_factor=1)
+            await ask(broker, CreateTopicsRequest(topics=[topic]), CreateTopicsResponse, version=5)
+            # Made when they are first needed.
+            TopicCounters.of(broker.registry, "t")
+            TierMetrics(broker.registry).of("t")
+            QuotaMetrics(broker.registry).throttled(Quota.PRODUCE, ("user", "client"), 1)
+            seen.append((await get(broker, "/metrics"))[1])
+
+    run(story())
+    documented = set(re.findall(r"^\| `([a-z]+_[a-z_]+)`", PAGE.read_text(), re.MULTILINE))
+    assert families(seen[0]) == documented
+
+
+def test_numbers_of_the_metrics_are_those_of_the_broker(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with zookeeper() as ensemble, live_broker(ensemble, tmp_path, METRICS) as broker:
+            topic = CreatableTopic(name="t", num_partitions=2, replication_factor=1)
+            await ask(broker, CreateTopicsRequest(topics=[topic]), CreateTopicsResponse, version=5)
+            while len(broker.logs.all_logs()) < 2:
+                await asyncio.sleep(0.01)
+            text = (await get(broker, "/metrics"))[1]
+            for line in (
+                "kafka_controller_active_controller_count 1.0",
+                "kafka_controller_global_partition_count 2.0",
+                "kafka_controller_offline_partitions_count 0.0",
+                "kafka_server_zookeeper_session_connected 1.0",
+                "kafka_server_broker_state 3.0",
+                'kafka_log_log_end_offset{partition="1",topic="t"} 0.0',
+                "kafka_log_offline_log_directory_count 0.0",
+            ):
+                assert line in text.splitlines()
+            usable = re.search(r'kafka_log_dir_usable_bytes{log_dir="[^"]+"} (\S+)', text)
+            assert usable is not None and float(usable[1]) > 0
+            memory = re.search(r"^process_resident_memory_bytes (\S+)", text, re.MULTILINE)
+            assert memory is not None and float(memory[1]) > 1_000_000
+
+    run(story())
+
+
+def test_broker_is_live_and_ready_and_tells_when_zookeeper_goes_away(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with zookeeper() as ensemble, live_broker(ensemble, tmp_path, METRICS) as broker:
+            assert (await verdict(broker, "/ready"))[0] == 200
+            status, document = await verdict(broker, "/health")
+            assert (status, document["status"], document["phase"]) == (200, "pass", "serving")
+            await ensemble.server.stop()
+            while broker.session.is_connected:
+                await asyncio.sleep(0.01)
+            # Clients of live leaders go on: nobody is helped by a restart, or by no endpoint at all.
+            for path in ("/health", "/ready"):
+                status, document = await verdict(broker, path)
+                assert (status, document["status"]) == (200, "warn")
+                assert "is away" in document["warnings"][0]
+            assert "kafka_server_zookeeper_session_connected 0.0" in render(broker.registry).decode()
+
+    run(story())
+
+
+def test_broker_that_waits_for_zookeeper_is_live_but_not_ready(tmp_path: Path, unused_tcp_port: int) -> None:
+    async def story() -> None:
+        settings = {
+            "zookeeper.connect": f"127.0.0.1:{unused_tcp_port}",
+            "broker.id": "1",
+            "listeners": "PLAINTEXT://127.0.0.1:0",
+            "log.dirs": str(tmp_path),
+            **METRICS,
+        }
+        broker = Broker(settings)
+        life = asyncio.create_task(broker.run())
+        while broker.metrics_server.port < 0:
+            await asyncio.sleep(0.01)
+        assert (await verdict(broker, "/health"))[0] == 200
+        status, document = await verdict(broker, "/ready")
+        assert (status, document["status"], document["phase"]) == (503, "fail", "waiting for ZooKeeper")
+        assert (await get(broker, "/nothing"))[0] == 404
+        broker.stop()
+        await life
+
+    run(story())
+
+
+def test_broker_outside_of_an_isr_is_ready_but_not_in_sync(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with zookeeper() as ensemble, live_broker(ensemble, tmp_path, METRICS) as broker:
+            topic = CreatableTopic(name="t", num_partitions=12, replication_factor=1)
+            await ask(broker, CreateTopicsRequest(topics=[topic]), CreateTopicsResponse, version=5)
+            while broker.metadata.partition_count("t") < 12:
+                await asyncio.sleep(0.01)
+            assert (await verdict(broker, "/in-sync"))[0] == 200
+            image = broker.metadata.topic("t")
+            assert image is not None
+            for state in image.partitions.values():
+                state.isr = []
+            assert (await verdict(broker, "/ready"))[0] == 200
+            status, document = await verdict(broker, "/in-sync")
+            assert (status, document["status"], document["behind"]) == (503, "fail", 12)
+            assert len(document["partitions"]) == 10
+
+    run(story())
+
+
+def test_broken_broker_is_not_live(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with zookeeper() as ensemble, live_broker(ensemble, tmp_path, METRICS) as broker:
+            broker.health.fatal = RuntimeError("a bug")
+            status, document = await verdict(broker, "/health")
+            assert (status, document["fatal"]) == (503, "RuntimeError: a bug")
+
+    run(story())
+
+
+@pytest.fixture
+def unused_tcp_port() -> int:
+    import socket
+
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])

@@ -1,0 +1,77 @@
+"""What can wait for brokers to answer, and for how long."""
+
+import asyncio
+from collections.abc import Callable
+
+from barnabas.broker.controller.deferral import Deferral
+
+
+class Brokers:
+    def __init__(self) -> None:
+        self.have_answered = False
+        self.deferral = Deferral(lambda: self.have_answered)
+        self.done: list[str] = []
+
+    def put_off(self, name: str) -> None:
+        self.deferral.await_quiet(lambda: self.done.append(name))
+
+
+def on_a_loop(story: Callable[[Brokers], None]) -> None:
+    async def run() -> None:
+        story(Brokers())
+
+    asyncio.run(run())
+
+
+def test_work_waits_until_all_have_answered() -> None:
+    def story(brokers: Brokers) -> None:
+        brokers.put_off("ISRs")
+        brokers.deferral.look()
+        assert brokers.done == []
+        brokers.have_answered = True
+        brokers.deferral.look()
+        assert brokers.done == ["ISRs"]
+        brokers.deferral.look()
+        assert brokers.done == ["ISRs"]
+        brokers.put_off("more")
+        assert brokers.done == ["ISRs", "more"], "there is nobody to wait for"
+
+    on_a_loop(story)
+
+
+def test_work_in_a_hurry_waits_for_nobody_until_there_is_time_again() -> None:
+    def story(brokers: Brokers) -> None:
+        brokers.put_off("first")
+        brokers.deferral.hurry()
+        brokers.put_off("second")
+        assert brokers.done == ["first", "second"]
+        brokers.deferral.rest()
+        brokers.put_off("third")
+        assert brokers.done == ["first", "second"]
+        brokers.deferral.drop()
+
+    on_a_loop(story)
+
+
+def test_broker_that_does_not_answer_is_waited_for_once() -> None:
+    async def run() -> None:
+        brokers, first = Brokers(), asyncio.Event()
+        brokers.deferral.await_quiet(first.set)
+        async with asyncio.timeout(60):
+            await first.wait()
+        brokers.put_off("next")
+        assert brokers.done == ["next"]
+
+    asyncio.run(run())
+
+
+def test_work_that_nobody_wants_any_more_is_not_done() -> None:
+    def story(brokers: Brokers) -> None:
+        brokers.put_off("of a session that is over")
+        brokers.deferral.drop()
+        brokers.have_answered = True
+        brokers.deferral.look()
+        brokers.deferral.hurry()
+        assert brokers.done == []
+
+    on_a_loop(story)

@@ -1,0 +1,238 @@
+"""What a broker reads of `__remote_log_metadata`, from leaders that do not know all, or send what cannot be read."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from types import SimpleNamespace
+from typing import Any, cast
+
+import crc32c
+import pytest
+
+from barnabas.base.errors import ErrorCode
+from barnabas.base.ids import BrokerId
+from barnabas.broker.features.tiered.metadata_records import encode_event, metadata_partition
+from barnabas.broker.features.tiered.metadata_topic import MetadataUnavailable, RemoteMetadata
+from barnabas.broker.features.tiered.segment_metadata import Event, SegmentState, TierPartition
+from barnabas.client.connection import Connection
+from barnabas.wire.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
+from barnabas.wire.messages.list_offsets import (
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+)
+from barnabas.wire.records import BatchBuilder
+from tests.manual_time import ManualClock
+from tests.unit.broker.features.tiered.segments import segment, update
+
+FIRST, SECOND = segment(1, 0, 9), segment(2, 10, 19)
+ME, LEADER = BrokerId(1), BrokerId(2)
+
+
+def written(*events: Event) -> list[bytes]:
+    batches = []
+    for offset, event in enumerate(events):
+        builder = BatchBuilder(base_offset=offset, leader_epoch=0)
+        builder.append(None, encode_event(event), timestamp=0)
+        batches.append(bytes(builder.build()))
+    return batches
+
+
+class Leader:
+    """Of the one partition of the topic. A `Connection` to it."""
+
+    def __init__(self, batches: list[bytes]) -> None:
+        self.batches = batches
+        #: What consumers may read.
+        self.high_watermark = len(batches)
+        #: After an election: the followers have not said yet how much they have.
+        self.is_new = False
+        #: Of the last batch of an answer, missing.
+        self.cut_bytes = 0
+        self.closed = False
+        self.polls = 0
+        #: Whether it answers a fetch.
+        self.fetches = True
+        self.ends_told = 0
+
+    def close(self) -> None:
+        self.closed = True
+
+    async def request(self, request: object, answer: object, **_: object) -> object:
+        await asyncio.sleep(0)
+        if isinstance(request, ListOffsetsRequest):
+            self.ends_told += 1
+            code = ErrorCode.OFFSET_NOT_AVAILABLE if self.is_new else ErrorCode.NONE
+            end = ListOffsetsPartitionResponse(partition_index=0, error_code=code, offset=self.high_watermark)
+            return ListOffsetsResponse(topics=[ListOffsetsTopicResponse(partitions=[end])])
+        assert isinstance(request, FetchRequest)
+        while not self.fetches:
+            await asyncio.sleep(0.001)
+        self.polls += 1
+        data = PartitionData(partition_index=0, high_watermark=self.high_watermark)
+        at = request.topics[0].partitions[0].fetch_offset
+        found = b"".join(self.batches[at : self.high_watermark])
+        data.records = found[: len(found) - self.cut_bytes]
+        self.cut_bytes = 0
+        return FetchResponse(responses=[FetchableTopicResponse(partitions=[data])])
+
+
+class Reading:
+    """A broker that follows the partition whose segments these are."""
+
+    def __init__(self, leader: Leader) -> None:
+        cluster = SimpleNamespace(
+            partition_count=lambda topic: 1,
+            partition=lambda tp: SimpleNamespace(leader=LEADER),
+            is_alive=lambda broker: True,
+            subscribe=lambda hear: lambda: None,
+        )
+        self.tasks: list[asyncio.Task[None]] = []
+
+        async def connect(broker: BrokerId) -> Connection:
+            leader.closed = False
+            return cast(Connection, leader)
+
+        self.metadata = RemoteMetadata(
+            ME,
+            cast(Any, SimpleNamespace(partitions=1)),
+            cast(Any, cluster),
+            connect=connect,
+            lane=connect,
+            on_event=lambda of: None,
+            on_thread=on_thread,
+            clock=ManualClock(),
+            spawn=self._spawn,
+        )
+        self.metadata.assign(FIRST.id.of)
+
+    def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> "asyncio.Task[None]":
+        task = asyncio.get_running_loop().create_task(work, name=name)
+        self.tasks.append(task)
+        return task
+
+    async def __aenter__(self) -> "Reading":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.metadata.stop()
+        await asyncio.gather(*self.tasks)
+
+    async def until(self, condition: Callable[[], object]) -> None:
+        async with asyncio.timeout(50):
+            while not condition():
+                assert not any(task.done() for task in self.tasks), "a reader that ends, ends the broker"
+                await asyncio.sleep(0.001)
+
+    async def reads_all(self) -> list[SegmentState]:
+        await self.until(lambda: self.metadata.view(FIRST.id.of) is not None)
+        view = self.metadata.view(FIRST.id.of)
+        assert view is not None
+        return [each.state for each in view.all()]
+
+
+async def on_thread(work: Callable[[], Any]) -> Any:
+    return work()
+
+
+FINISHED = SegmentState.COPY_FINISHED
+EVENTS = (FIRST, update(FIRST, FINISHED), SECOND, update(SECOND, FINISHED))
+
+
+async def test_thousands_of_partitions_come_and_go_without_a_look_at_all_of_them_for_each(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A broker that gets 5000 of them in one LeaderAndIsr did nothing else for twenty seconds."""
+    computed = 0
+
+    def counted(of: TierPartition, partitions: int) -> int:
+        nonlocal computed
+        computed += 1
+        return metadata_partition(of, partitions)
+
+    monkeypatch.setattr("barnabas.broker.features.tiered.metadata_topic.metadata_partition", counted)
+    leader = Leader(written(*EVENTS))
+    async with Reading(leader) as reading:
+        others = [FIRST.id.of._replace(partition=number) for number in range(1, 500)]
+        for of in others:
+            reading.metadata.assign(of)
+        for of in others:
+            reading.metadata.unassign(of)
+        assert computed < 10 * len(others)
+        assert await reading.reads_all() == [FINISHED, FINISHED]
+        assert reading.metadata.is_read(FIRST.id.of)
+        reading.metadata.unassign(FIRST.id.of)
+        assert not reading.metadata.is_read(FIRST.id.of)
+
+
+async def test_a_new_leader_that_does_not_know_the_end_yet_has_not_told_all() -> None:
+    """What is committed above its high watermark may be the segments that the log has in the tier only."""
+    leader = Leader(written(*EVENTS))
+    leader.is_new, leader.high_watermark = True, 2
+    async with Reading(leader) as reading:
+        await reading.until(lambda: leader.polls >= 2)
+        assert reading.metadata.view(FIRST.id.of) is None
+        leader.is_new, leader.high_watermark = False, 4
+        assert await reading.reads_all() == [FINISHED, FINISHED]
+
+
+async def test_a_batch_that_is_cut_is_asked_for_again() -> None:
+    """Kafka's brokers cut the last batch of an answer."""
+    leader = Leader(written(*EVENTS))
+    leader.cut_bytes = 7
+    async with Reading(leader) as reading:
+        assert await reading.reads_all() == [FINISHED, FINISHED]
+
+
+async def test_a_batch_that_was_written_as_nonsense_is_passed_over() -> None:
+    """Whoever may write to the topic could end every broker that reads it, for ever."""
+    builder = BatchBuilder(base_offset=2, leader_epoch=0, codec=1)
+    builder.append(None, b"x" * 100, timestamp=0)
+    nonsense = bytearray(builder.build())
+    nonsense[70:90] = bytes(20)
+    nonsense[17:21] = crc32c.crc32c(bytes(nonsense[21:])).to_bytes(4, "big")
+    batches = written(FIRST, update(FIRST, FINISHED), SECOND, SECOND, update(SECOND, FINISHED))
+    leader = Leader([*batches[:2], bytes(nonsense), *batches[3:]])
+    async with Reading(leader) as reading:
+        assert await reading.reads_all() == [FINISHED, FINISHED]
+        assert reading.metadata.malformed == 1
+
+
+async def test_bytes_that_are_not_what_was_written_are_read_again_and_pass_nothing_over() -> None:
+    batches = written(*EVENTS)
+    damaged = bytearray(batches[1])
+    damaged[-1] ^= 1
+    leader = Leader([batches[0], bytes(damaged), *batches[2:]])
+    async with Reading(leader) as reading:
+        await reading.until(lambda: leader.polls >= 3)
+        assert reading.metadata.view(FIRST.id.of) is None
+        assert reading.metadata._partitions[0].position == 1
+        leader.batches = batches
+        assert await reading.reads_all() == [FINISHED, FINISHED]
+
+
+async def test_who_has_caught_up_has_a_view() -> None:
+    """A new leader looks once whether its first segments are still there: without a view it would find nothing to do."""
+    leader = Leader(written(*EVENTS))
+    leader.is_new = True
+    async with Reading(leader) as reading:
+        partition = reading.metadata._partitions[0]
+        await reading.until(lambda: partition.position == 4)
+        assert not partition.caught_up, "nobody has told it where the partition ends"
+        leader.is_new, leader.fetches = False, False
+        with pytest.raises(MetadataUnavailable, match="is being read again"):
+            await reading.metadata.catch_up(FIRST.id.of)
+        leader.fetches = True
+        assert await reading.reads_all() == [FINISHED, FINISHED]
+        await reading.metadata.catch_up(FIRST.id.of)
+
+
+async def test_a_log_that_ends_before_its_former_end_is_asked_for_its_end_again() -> None:
+    leader = Leader(written(*EVENTS))
+    leader.fetches = False
+    async with Reading(leader) as reading:
+        await reading.until(lambda: leader.ends_told)
+        leader.batches, leader.high_watermark = leader.batches[:2], 2
+        leader.fetches = True
+        assert await reading.reads_all() == [FINISHED]
+        assert leader.ends_told == 2

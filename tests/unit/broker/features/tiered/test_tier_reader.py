@@ -1,0 +1,440 @@
+"""What a log has in the tier is read as if it were here: records, timestamps, aborted transactions."""
+
+import asyncio
+from collections.abc import Coroutine
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+from barnabas.broker.features.tiered.lineage import pieces
+from barnabas.broker.features.tiered.reader import FetchQuota, NotInTier
+from barnabas.broker.features.tiered.store import StoreFault
+from barnabas.broker.storage.log_types import Origin
+from barnabas.wire.record_batch import check_crc, iter_batches
+from barnabas.wire.records import BatchBuilder, end_txn_marker, iter_records
+from tests.unit.broker.features.tiered.tier_support import Tier
+from tests.unit.broker.storage.log.log_support import NOW_MS, Entry, batch, contents
+
+T = TypeVar("T")
+
+
+async def read_all(tier: Tier, offset: int, *, max_bytes: int = 300) -> list[Entry]:
+    """From `offset` to the local start, as a consumer does."""
+    found: list[Entry] = []
+    while offset < tier.log.local_log_start_offset:
+        result = await tier.reader.read(tier.view, offset, max_bytes=max_bytes, max_offset=tier.log.high_watermark)
+        data = result.read()
+        assert data
+        for position, header in iter_batches(data):
+            check_crc(data, position, header)
+            found += [
+                Entry(record.offset, record.value, header.leader_epoch)
+                for record in iter_records(data, position, header)
+                if record.offset >= offset
+            ]
+        offset = found[-1].offset + 1
+        assert result.upper_offset == offset
+    return found
+
+
+async def filled(tmp_path: Path, **how: int) -> Tier:
+    tier = Tier(tmp_path, **how)
+    for epoch in (0, 2, 3):
+        tier.partition.fill(20, epoch=epoch)
+    tier.partition.commit()
+    return tier
+
+
+@pytest.mark.parametrize("max_bytes", [1, 300, 5000])
+@pytest.mark.parametrize("chunk_bytes", [100, 256, 1 << 20])
+async def test_every_record_is_read_from_any_offset(tmp_path: Path, max_bytes: int, chunk_bytes: int) -> None:
+    tier = await filled(tmp_path, chunk_bytes=chunk_bytes)
+    before = contents(tier.log)
+    await tier.copy()
+    local = tier.log.local_log_start_offset
+    assert local > 90
+    for offset in (0, 1, 17, 39, 40, 41, local - 1):
+        assert await read_all(tier, offset, max_bytes=max_bytes) == [e for e in before if offset <= e.offset < local]
+    await tier.settled()
+
+
+async def test_a_read_is_whole_batches_and_no_more_than_it_may_have(tmp_path: Path) -> None:
+    tier = await filled(tmp_path)
+    await tier.copy()
+    result = await tier.reader.read(tier.view, 5, max_bytes=400, max_offset=1000)
+    assert 0 < result.size_bytes <= 400
+    assert result.is_cut
+    result.release()
+    nothing = await tier.reader.read(tier.view, 5, max_bytes=10, max_offset=1000, min_one_batch=False)
+    assert (nothing.size_bytes, nothing.upper_offset) == (0, 5)
+    bounded = await tier.reader.read(tier.view, 5, max_bytes=400, max_offset=6)
+    assert [header.last_offset for _, header in iter_batches(bounded.read())] == [5]
+    await tier.settled()
+
+
+async def test_an_offset_that_no_segment_has_is_not_in_the_tier(tmp_path: Path) -> None:
+    tier = await filled(tmp_path)
+    with pytest.raises(NotInTier):
+        await tier.reader.read(tier.view, 0, max_bytes=100, max_offset=1000)
+
+
+async def test_chunks_are_fetched_once_for_all_who_ask_and_kept(tmp_path: Path) -> None:
+    tier = await filled(tmp_path, chunk_bytes=1 << 20)
+    await tier.copy()
+    tier.store.gate = asyncio.Event()
+    reads = [
+        asyncio.ensure_future(tier.reader.read(tier.view, offset, max_bytes=300, max_offset=1000))
+        for offset in (0, 2, 4)
+    ]
+    await asyncio.sleep(0)
+    tier.store.gate.set()
+    for each in await asyncio.gather(*reads):
+        each.release()
+    assert len(tier.store.gets) == 2  # the indexes, and one chunk
+    (await tier.reader.read(tier.view, 1, max_bytes=300, max_offset=1000)).release()
+    assert len(tier.store.gets) == 2
+    assert tier.quota_bytes == tier.copies.fetched_bytes > 0
+    await tier.settled()
+
+
+async def test_a_reader_in_order_is_read_ahead_for_over_the_end_of_a_segment(tmp_path: Path) -> None:
+    tier = await filled(tmp_path, chunk_bytes=256, read_ahead_bytes=100_000)
+    await tier.copy()
+    first = await tier.reader.read(tier.view, 0, max_bytes=300, max_offset=1000)
+    first.release()
+    await tier.settled()
+    one = set(tier.store.gets)
+    assert len(one) == 2, "who reads once may never come back"
+    (await tier.reader.read(tier.view, first.upper_offset, max_bytes=300, max_offset=1000)).release()
+    await tier.settled()
+    assert len(set(tier.store.gets)) == 4
+    asked = len(tier.store.gets)
+    after = next(iter(pieces(tier.segments, tier.log.epochs, 0, 1000))).end
+    (await tier.reader.read(tier.view, after, max_bytes=300, max_offset=1000)).release()
+    assert len(tier.store.gets) == asked, "it was there before it was asked for"
+    await tier.settled()
+
+
+async def test_copies_are_bounded_and_go_with_the_one_that_was_not_used_for_longest(tmp_path: Path) -> None:
+    tier = await filled(tmp_path, chunks_bytes_max=2500)
+    await tier.copy()
+    pinned = await tier.reader.read(tier.view, 0, max_bytes=300, max_offset=1000)
+    expected = pinned.ranges[0].read()
+    assert len(await read_all(tier, 0)) > 50
+    await tier.settled()
+    assert tier.copies.chunks_bytes <= 2500
+    kept = list((tmp_path / "copies").iterdir())
+    assert 1 <= len(kept) <= 3
+    assert pinned.read() == expected, "what is being sent lasts as long"
+    assert len(await read_all(tier, 0)) > 50
+    await tier.settled()
+
+
+async def test_readers_get_everything_even_if_nothing_may_be_kept(tmp_path: Path) -> None:
+    tier = await filled(tmp_path, chunks_bytes_max=0, read_ahead_bytes=1000)
+    before = contents(tier.log)
+    await tier.copy()
+    local = tier.log.local_log_start_offset
+    for found in await asyncio.gather(*(read_all(tier, 0) for _ in range(3))):
+        assert found == [entry for entry in before if entry.offset < local]
+    await tier.settled()
+    assert tier.copies.chunks_bytes == 0
+    assert not list((tmp_path / "copies").iterdir())
+
+
+async def test_readers_get_everything_even_if_one_index_is_more_than_may_be_kept(tmp_path: Path) -> None:
+    tier = await filled(tmp_path)
+    before = contents(tier.log)
+    await tier.copy()
+    tier.copies.indexes_bytes_max = 1
+    async with asyncio.timeout(50):
+        for offset in (0, 50):
+            assert await read_all(tier, offset) == [
+                each for each in before if offset <= each.offset < tier.log.local_log_start_offset
+            ]
+    await tier.settled()
+    assert len(tier.copies._copies) <= 1
+
+
+async def test_what_was_read_ahead_of_a_copy_that_had_to_go_is_let_go(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    tier = await filled(tmp_path)
+    await tier.copy()
+    segment = next(iter(pieces(tier.segments, tier.log.epochs, 0, 9))).segment
+    copy = await tier.copies.open(segment)
+    asked = len(tier.store.gets)
+    tier.copies.read_ahead(segment, 0, 600)
+    tier.copies.forget(copy)  # before the first of its chunks was asked for
+    await tier.settled()
+    assert len(tier.store.gets) == asked
+    assert not list((tmp_path / "copies").iterdir())
+    assert "cannot remove" not in caplog.text
+
+
+async def test_a_segment_that_retention_deletes_is_looked_for_again(tmp_path: Path) -> None:
+    tier = await filled(tmp_path)
+    await tier.copy()
+    gone = next(iter(pieces(tier.segments, tier.log.epochs, 0, 1000))).segment
+    tier.store.gate = asyncio.Event()
+    read = asyncio.ensure_future(tier.reader.read(tier.view, 0, max_bytes=300, max_offset=1000))
+    await asyncio.sleep(0.01)
+    tier.delete(gone)
+    tier.store.gate.set()
+    with pytest.raises(NotInTier):
+        await read
+    await tier.settled()
+
+
+async def test_a_store_that_is_away_is_a_fault_and_no_more_once_it_is_back(tmp_path: Path) -> None:
+    tier = await filled(tmp_path)
+    await tier.copy()
+    tier.store.is_away = True
+    with pytest.raises(StoreFault, match="away"):
+        await tier.reader.read(tier.view, 0, max_bytes=300, max_offset=1000)
+    tier.store.is_away = False
+    assert len(await read_all(tier, 0)) > 50
+    tier.copies.forget(await tier.copies.open(next(iter(pieces(tier.segments, tier.log.epochs, 0, 9))).segment))
+    await tier.settled()
+
+
+@pytest.mark.parametrize("suffix", [".log", ".indexes"])
+async def test_damage_is_a_fault_and_what_is_damaged_is_not_kept(tmp_path: Path, suffix: str) -> None:
+    tier = await filled(tmp_path)
+    await tier.copy()
+    key = next(each for each in sorted(tier.store.objects) if each.endswith(suffix))
+    good = tier.store.objects[key]
+    tier.store.objects[key] = bytes(len(good))
+    with pytest.raises(StoreFault):
+        await tier.reader.read(tier.view, 0, max_bytes=300, max_offset=1000)
+    tier.store.objects[key] = good
+    assert len(await read_all(tier, 0)) > 50
+    await tier.settled()
+
+
+async def test_records_of_an_overruled_leader_are_not_the_logs(tmp_path: Path) -> None:
+    """An unclean election: the old leader has copied more of its epoch than the new one ever had."""
+    tier = await filled(tmp_path)
+    await tier.copies.prepare()
+    for candidate in list(tier.log.copy_candidates(0)):
+        segment = await tier.copy_one(candidate)
+        if len(segment.epochs) == 2:
+            break
+    epochs = tier.log.epochs
+    cut = int(segment.epochs[max(segment.epochs)]) + 2
+    epochs.truncate_from_end(cut)
+    epochs.assign(9, cut)
+    found = list(pieces(tier.segments, epochs, 0, 1000))
+    assert found[-1].end == cut, "from there on the log has other records"
+    result = await tier.reader.read(tier.view, segment.start_offset, max_bytes=10_000, max_offset=1000)
+    last = [header.last_offset for _, header in iter_batches(result.read())][-1]
+    assert last == cut - 1
+    with pytest.raises(NotInTier):
+        await tier.reader.read(tier.view, cut, max_bytes=10_000, max_offset=1000)
+    await tier.settled()
+
+
+# -- timestamps
+
+
+async def test_a_timestamp_is_found_on_either_side_of_the_border(tmp_path: Path) -> None:
+    tier = Tier(tmp_path)
+    for number in range(60):
+        tier.partition.append(b"%d" % number * 20, timestamp=NOW_MS + number * 1000)
+    tier.partition.commit()
+    await tier.copy()
+    local = tier.log.local_log_start_offset
+    assert 40 < local < 60
+    for number in (0, 1, 7, 30, local - 1):
+        found = await tier.reader.offset_for_timestamp(tier.view, NOW_MS + number * 1000 - 5)
+        assert found == (NOW_MS + number * 1000, number, 0)
+    assert await tier.reader.offset_for_timestamp(tier.view, NOW_MS + local * 1000 - 5) is None
+    tier.log.maybe_increment_log_start_offset(12)
+    found = await tier.reader.offset_for_timestamp(tier.view, 0)
+    assert found == (NOW_MS + 12_000, 12, 0)
+    assert tier.reader.max_timestamp(tier.view) == NOW_MS + (local - 1) * 1000
+    await tier.settled()
+
+
+async def test_a_timestamp_out_of_order_is_found_where_it_comes_first(tmp_path: Path) -> None:
+    tier = Tier(tmp_path)
+    stamps = [5, 3, 9, 1, 2, 20, 4, 8, 30, 6] * 6
+    for number, stamp in enumerate(stamps):
+        tier.partition.append(b"%d" % number * 20, timestamp=stamp + 100 * (number // 20))
+    tier.partition.commit()
+    await tier.copy()
+    local = tier.log.local_log_start_offset
+    real = [stamp + 100 * (number // 20) for number, stamp in enumerate(stamps)]
+    for wanted in (1, 4, 9, 10, 25, 31, 105, 130):
+        expected = next((n for n, stamp in enumerate(real) if stamp >= wanted and n < local), None)
+        found = await tier.reader.offset_for_timestamp(tier.view, wanted)
+        assert (None if found is None else found.offset) == expected, wanted
+    await tier.settled()
+
+
+async def test_a_timestamp_is_found_behind_one_that_was_deleted_in_the_middle_of_its_batch(tmp_path: Path) -> None:
+    """The index names the batch, of which only earlier records are left. What follows it had not been fetched, and was taken
+    for damage each time."""
+    tier = Tier(tmp_path)
+    builder = BatchBuilder()
+    builder.append(b"key", b"deleted", timestamp=NOW_MS + 5000)
+    builder.append(b"key", b"kept", timestamp=NOW_MS)
+    tier.log.append_as_leader(bytearray(builder.build()), leader_epoch=0, now_ms=NOW_MS)
+    for number in range(2, 30):
+        tier.partition.append(b"%d" % number * 20, timestamp=NOW_MS + (6000 if number == 8 else 1))
+    tier.partition.commit()
+    tier.log.maybe_increment_log_start_offset(1)
+    await tier.copy()
+    assert tier.log.local_log_start_offset > 8
+    assert await tier.reader.offset_for_timestamp(tier.view, NOW_MS + 4500) == (NOW_MS + 6000, 8, 0)
+    await tier.settled()
+
+
+async def leaves_the_disk_while_the_store_is_asked(tier: Tier, question: Coroutine[Any, Any, T], until: int) -> T:
+    """Half is in the tier only, the rest in both; the rest goes from the disk before the store answers."""
+    await tier.copy(until=until)
+    rest = list(tier.log.copy_candidates(tier.log.local_log_start_offset))
+    for candidate in rest:
+        await tier.copy_one(candidate)
+    tier.store.gate = asyncio.Event()
+    asked = asyncio.ensure_future(question)
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert tier.store.gets, "it waits for the store"
+    tier.log.highest_copied_offset = rest[-1].end_offset
+    tier.log.delete_old_segments(NOW_MS)
+    assert tier.log.local_log_start_offset == rest[-1].end_offset + 1
+    tier.store.gate.set()
+    answer = await asked
+    await tier.settled()
+    return answer
+
+
+async def test_a_timestamp_is_found_in_what_leaves_the_disk_while_the_store_is_asked(tmp_path: Path) -> None:
+    tier = Tier(tmp_path)
+    for number in range(60):
+        # The first is the latest of its segment: so the store is asked for it.
+        tier.partition.append(b"%d" % number * 20, timestamp=NOW_MS + (25_500 if number == 0 else number * 1000))
+    tier.partition.commit()
+    tier.log.maybe_increment_log_start_offset(1)
+    question = tier.reader.offset_for_timestamp(tier.view, NOW_MS + 25_000)
+    found = await leaves_the_disk_while_the_store_is_asked(tier, question, until=20)
+    assert found == (NOW_MS + 25_000, 25, 0)
+
+
+# -- transactions
+
+
+def begin(tier: Tier, producer: int, sequence: int) -> int:
+    records = batch([b"open" * 30], producer_id=producer, producer_epoch=0, sequence=sequence, transactional=True)
+    return tier.log.append_as_leader(records, leader_epoch=0, now_ms=NOW_MS).first_offset
+
+
+def end(tier: Tier, producer: int, *, commit: bool) -> None:
+    marker = end_txn_marker(
+        commit=commit, coordinator_epoch=0, producer_id=producer, producer_epoch=0, timestamp=NOW_MS
+    )
+    tier.log.append_as_leader(bytearray(marker), leader_epoch=0, now_ms=NOW_MS, origin=Origin.COORDINATOR)
+
+
+async def test_aborted_transactions_are_the_same_before_and_after_the_copy(tmp_path: Path) -> None:
+    tier = Tier(tmp_path)
+    begin(tier, 1, 0)
+    for sequence in range(12):
+        begin(tier, 2, sequence)
+        if sequence % 3 == 0:
+            end(tier, 2, commit=False)
+        elif sequence % 3 == 2:
+            end(tier, 2, commit=True)
+        tier.partition.fill(1)
+    end(tier, 1, commit=False)  # its first record is segments before its marker
+    tier.partition.fill(12)
+    tier.partition.commit()
+    ranges = [(start, start + size) for start in range(0, tier.log.log_end_offset, 3) for size in (1, 5, 40)]
+    expected = {each: set(tier.log.aborted_transactions(*each)) for each in ranges}
+    assert any(expected.values())
+    marker = max(txn.last_offset for each in expected.values() for txn in each)
+    for until in (marker - 10, None):
+        await tier.copy(until=until)
+        border = tier.log.local_log_start_offset
+        assert border > 0
+        for start, upper in ranges:
+            if start < border:
+                found = await tier.reader.aborted_transactions(tier.view, start, upper)
+                wanted = {(txn.producer_id, txn.first_offset) for txn in expected[start, upper]}
+                assert {(txn.producer_id, txn.first_offset) for txn in found} == wanted
+                assert len(found) == len(wanted)
+    await tier.settled()
+
+
+async def test_an_abort_that_leaves_the_disk_while_the_store_is_asked_is_found(tmp_path: Path) -> None:
+    tier = Tier(tmp_path)
+    begin(tier, 2, 0)
+    end(tier, 2, commit=False)
+    first = begin(tier, 1, 0)
+    tier.partition.fill(20)
+    end(tier, 1, commit=False)
+    tier.partition.fill(20)
+    tier.partition.commit()
+    marker = max(txn.last_offset for txn in tier.log.aborted_transactions(0, 100))
+    question = tier.reader.aborted_transactions(tier.view, first, first + 1)
+    found = await leaves_the_disk_while_the_store_is_asked(tier, question, until=marker)
+    assert [(txn.producer_id, txn.first_offset) for txn in found] == [(1, first)]
+
+
+async def test_what_an_overruled_leader_aborted_does_not_hide_what_the_log_aborted(tmp_path: Path) -> None:
+    """An unclean election: the old leader had committed what is aborted in the log, and has aborted something else."""
+    tier = Tier(tmp_path)
+    await tier.copies.prepare()
+    first = begin(tier, 1, 0)
+    cut = tier.log.log_end_offset
+    end(tier, 1, commit=True)
+    begin(tier, 2, 0)
+    end(tier, 2, commit=False)
+    tier.partition.fill(10)
+    tier.partition.commit()
+    await tier.copy_one(next(iter(tier.log.copy_candidates(0))))
+    tier.log.truncate_to(cut)
+    marker = end_txn_marker(commit=False, coordinator_epoch=0, producer_id=1, producer_epoch=0, timestamp=NOW_MS)
+    tier.log.append_as_leader(bytearray(marker), leader_epoch=9, now_ms=NOW_MS, origin=Origin.COORDINATOR)
+    tier.partition.fill(20, epoch=9)
+    tier.partition.commit()
+    await tier.copy()
+    assert tier.log.local_log_start_offset > cut
+    found = await tier.reader.aborted_transactions(tier.view, first, first + 1)
+    assert [(txn.producer_id, txn.first_offset) for txn in found] == [(1, first)]
+    await tier.settled()
+
+
+# -- a new replica
+
+
+async def test_a_replica_begins_after_a_segment_with_its_epochs_and_producers(tmp_path: Path) -> None:
+    tier = Tier(tmp_path)
+    for sequence in range(30):
+        records = batch([b"x" * 60], producer_id=4, producer_epoch=1, sequence=sequence)
+        tier.log.append_as_leader(records, leader_epoch=sequence // 10, now_ms=NOW_MS)
+    tier.partition.commit()
+    await tier.copy()
+    segment = list(pieces(tier.segments, tier.log.epochs, 0, 1000))[1].segment
+    start = await tier.reader.start_after(segment, log_start_offset=3)
+    assert start.offset == segment.end_offset + 1
+    assert start.epochs[0] == (0, 3)
+    assert [entry.epoch for entry in start.epochs] == [e.epoch for e in tier.log.epochs.below(start.offset)]
+    assert [(entry.producer_id, entry.last_sequence) for entry in start.producers] == [(4, start.offset - 1)]
+    broken = replace(segment, id=segment.id._replace(uuid=b"x" * 16))
+    with pytest.raises(StoreFault):
+        await tier.reader.start_after(broken, log_start_offset=3)
+
+
+async def test_the_quota_makes_those_wait_who_come_when_it_is_used_up() -> None:
+    now = [0]
+    quota = FetchQuota(windows=2, window_ms=20, now_ms=lambda: now[0], limit=10_000_000_000)
+    await asyncio.wait_for(quota.wait_for(1000), 1)
+    quota.limit = 1000
+    waiting = asyncio.ensure_future(quota.wait_for(1000))
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    await waiting

@@ -1,0 +1,146 @@
+"""An internal topic that is loaded from a real log: nothing counts before it is committed."""
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from barnabas.base.errors import ErrorCode, Refused
+from barnabas.base.host.disk import Disk
+from barnabas.broker.runtime.machine import Marker, ReplayedRecord
+from barnabas.broker.server.coordinator_log import InternalTopicLog
+from tests.unit.broker.replication.test_replica_manager import FOLLOWER, ME, World
+
+
+class Loading:
+    """A load under way, and the offsets of what it has replayed."""
+
+    def __init__(self, world: World, pool: ThreadPoolExecutor) -> None:
+        self.offsets: list[int] = []
+        log = InternalTopicLog("t", world.manager, pool)
+        self.task = asyncio.ensure_future(log.load(0, self._replay))
+
+    def _replay(self, entry: ReplayedRecord | Marker, offset: int) -> None:
+        self.offsets.append(offset)
+
+    async def until_replayed(self, count: int) -> None:
+        async with asyncio.timeout(60):
+            while len(self.offsets) < count:
+                await asyncio.sleep(0.001)
+        for _ in range(5):
+            await asyncio.sleep(0)
+
+
+def test_load_ends_when_everything_that_was_found_is_committed(tmp_path: Path) -> None:
+    async def main() -> None:
+        world = World(tmp_path, replicas=(ME, FOLLOWER), isr=(ME, FOLLOWER))
+        world.append_own()
+        with ThreadPoolExecutor(1) as pool:
+            loading = Loading(world, pool)
+            await loading.until_replayed(2)
+            assert not loading.task.done(), "the follower has not confirmed it"
+            world.append_own()  # a marker, say
+            world.fetch_as_follower(2)
+            await loading.task
+        assert loading.offsets == [0, 1, 2, 3]
+
+    asyncio.run(main())
+
+
+def test_load_of_a_partition_whose_leadership_is_lost_meanwhile_is_refused(tmp_path: Path) -> None:
+    async def main() -> None:
+        world = World(tmp_path, replicas=(ME, FOLLOWER), isr=(ME, FOLLOWER))
+        world.append_own()
+        with ThreadPoolExecutor(1) as pool:
+            loading = Loading(world, pool)
+            await loading.until_replayed(2)
+            world.partition.machine.stop()
+            world.manager.wake_all(world.partition)
+            with pytest.raises(Refused) as refusal:
+                await loading.task
+        assert refusal.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+    asyncio.run(main())
+
+
+def test_load_goes_on_in_the_directory_that_the_log_has_moved_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It failed, and its groups had no coordinator until the next election."""
+    monkeypatch.setattr("barnabas.broker.server.coordinator_log.LOAD_STEP_BYTES", 100)
+
+    async def main() -> None:
+        world = World(tmp_path)
+        for _ in range(5):
+            world.append_own()
+        with ThreadPoolExecutor(1) as pool:
+            offsets: list[int] = []
+
+            def replay(entry: ReplayedRecord | Marker, offset: int) -> None:
+                offsets.append(offset)
+                if offset == 3:
+                    world.move_log()
+
+            await InternalTopicLog("t", world.manager, pool).load(0, replay)
+        assert offsets == list(range(10))
+
+    asyncio.run(main())
+
+
+class FullProcess(Disk):
+    """Has no descriptor for the next `failures` files."""
+
+    __slots__ = ("failures",)
+
+    def __init__(self) -> None:
+        self.failures = 0
+
+    def open(self, path: str, **how: Any) -> int:
+        if self.failures:
+            self.failures -= 1
+            raise OSError(24, "Too many open files")
+        return super().open(path, **how)
+
+
+def test_load_waits_for_a_descriptor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its groups had no coordinator until the next election: the disk is well, so nobody is elected."""
+    monkeypatch.setattr("barnabas.base.host.descriptors.WAIT_S", 0.001)
+
+    async def main() -> None:
+        disk = FullProcess()
+        world = World(tmp_path, disk=disk)
+        for _ in range(3):
+            world.append_own()
+        world.log.active_segment.release_files()  # as after a start
+        disk.failures = 4
+        with ThreadPoolExecutor(1) as pool:
+            loading = Loading(world, pool)
+            await loading.task
+        assert disk.failures == 0
+        assert loading.offsets == list(range(6))
+
+    asyncio.run(main())
+
+
+def test_load_goes_on_behind_what_retention_takes_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With cleanup.policy=compact,delete. Its groups had no coordinator until the next election."""
+    monkeypatch.setattr("barnabas.broker.server.coordinator_log.LOAD_STEP_BYTES", 100)
+
+    async def main() -> None:
+        world = World(tmp_path)
+        for _ in range(5):
+            world.append_own()
+        with ThreadPoolExecutor(1) as pool:
+            offsets: list[int] = []
+
+            def replay(entry: ReplayedRecord | Marker, offset: int) -> None:
+                offsets.append(offset)
+                if offset == 3:
+                    world.log.maybe_increment_log_start_offset(8)
+
+            await InternalTopicLog("t", world.manager, pool).load(0, replay)
+        assert offsets == [0, 1, 2, 3, 8, 9]
+
+    asyncio.run(main())

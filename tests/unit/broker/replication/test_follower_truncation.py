@@ -1,0 +1,117 @@
+"""A follower's log is cut while the world goes on: real partition and log, a scripted leader, threads in the test's hands."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+from barnabas.base.ids import BrokerId, LeaderEpoch, TopicPartition
+from barnabas.broker.replication.fetch_steps import FetchedPartition
+from barnabas.broker.replication.fetchers import FetcherManager
+from barnabas.broker.replication.machine import PartitionMachine
+from barnabas.broker.replication.partition import Partition
+from barnabas.broker.replication.state import PartitionLeadership
+from barnabas.broker.storage.epoch_cache import EpochEnd
+from tests.manual_time import ManualThreads
+from tests.unit.broker.replication.test_replica_fetcher import ScriptedLeader, add, managed, turns_until
+from tests.unit.broker.storage.log import log_support
+
+ME, LEADER = BrokerId(1), BrokerId(2)
+TP = TopicPartition("topic", 0)
+
+
+def state(leader: BrokerId, epoch: int) -> PartitionLeadership:
+    replicas = (ME, LEADER)
+    return PartitionLeadership(
+        leader=leader, leader_epoch=LeaderEpoch(epoch), isr=replicas, partition_epoch=epoch, replicas=replicas
+    )
+
+
+class Follower:
+    """Has 50 records of an idempotent producer in leader epoch 0; its leader ended that epoch at 20."""
+
+    def __init__(self, folder: Path) -> None:
+        self.stored = log_support.Partition(folder, manual_threads=True)
+        for sequence in range(50):
+            self.stored.log.append_as_leader(
+                log_support.batch([b"x"], producer_id=7, producer_epoch=0, sequence=sequence),
+                leader_epoch=0,
+                now_ms=log_support.NOW_MS,
+            )
+        self.threads.run_pending()  # flushes of what was rolled
+        machine = PartitionMachine(local_broker=ME, replica_lag_time_max_ms=1000)
+        self.partition = Partition(TP, machine, self.stored.clock, on_high_watermark=lambda partition: None)
+        self.partition.attach(self.stored.log)
+        self.partition.become_follower(state(LEADER, 1))
+        self.leader = ScriptedLeader()
+
+    @property
+    def threads(self) -> ManualThreads:
+        assert isinstance(self.stored.threads, ManualThreads)
+        return self.stored.threads
+
+    async def begin_to_cut(self, manager: FetcherManager) -> None:
+        add(manager, TP, self.partition, leader=LEADER, leader_epoch=LeaderEpoch(1))
+        await self.leader.plan()
+        self.leader.say(FetchedPartition(TP, 0, 20, 0, EpochEnd(LeaderEpoch(0), 20), None))
+        await turns_until(lambda: len(self.threads) == 1)
+
+
+def run(tmp_path: Path, story: Callable[[Follower, FetcherManager], object]) -> None:
+    async def bounded() -> None:
+        follower = Follower(tmp_path)
+        async with managed({LEADER: follower.leader}) as manager:
+            await follower.begin_to_cut(manager)
+            await story(follower, manager)  # type: ignore[misc]
+
+    asyncio.run(bounded())
+
+
+def test_follower_takes_nothing_of_a_later_epoch_than_its_leader(tmp_path: Path) -> None:
+    """Its former leader has been cut, and written over, while the answer was on its way out of the file: below 50 it has other
+    records now, and the next leader, who compares the last epoch alone, would never find out (KAFKA-18723)."""
+    partition = Follower(tmp_path).partition
+    good = bytes(log_support.batch([b"good"], base_offset=50, leader_epoch=1))
+    later = bytes(log_support.batch([b"later"], base_offset=51, leader_epoch=2))
+    partition.append_follower(memoryview(good + later), 52, 0)
+    assert (partition.log_end, partition.latest_epoch) == (51, 1)
+    partition.append_follower(memoryview(later), 52, 0)
+    assert (partition.log_end, partition.latest_epoch) == (51, 1)
+    partition.become_follower(state(LEADER, 2))
+    partition.append_follower(memoryview(later), 52, 0)
+    assert (partition.log_end, partition.latest_epoch) == (52, 2)
+
+
+def test_follower_fetches_on_from_where_it_was_cut(tmp_path: Path) -> None:
+    async def story(follower: Follower, manager: FetcherManager) -> None:
+        assert follower.partition.log_end == 50
+        follower.threads.run_pending()
+        assert (await follower.leader.plan()).to_send[TP].fetch_offset == 20
+        entry = follower.partition.local_log.producers.entry(7)
+        assert entry is not None and entry.last_sequence == 19
+
+    run(tmp_path, story)
+
+
+def test_replica_that_becomes_leader_before_the_cut_keeps_its_records(tmp_path: Path) -> None:
+    """The controller elected it with what it has. A cut that was decided as a follower would take that away."""
+
+    async def story(follower: Follower, manager: FetcherManager) -> None:
+        manager.remove([TP])
+        follower.partition.become_leader(state(ME, 2), now_ms=0)
+        follower.threads.run_pending()
+        await asyncio.sleep(0)
+        assert follower.partition.log_end == 50
+        assert follower.partition.is_leader
+
+    run(tmp_path, story)
+
+
+def test_replica_that_follows_in_another_epoch_before_the_cut_asks_its_new_leader_first(tmp_path: Path) -> None:
+    async def story(follower: Follower, manager: FetcherManager) -> None:
+        manager.remove([TP])
+        follower.partition.become_follower(state(LEADER, 3))
+        add(manager, TP, follower.partition, leader=LEADER, leader_epoch=LeaderEpoch(3))
+        follower.threads.run_pending()
+        assert (await follower.leader.plan()).to_send[TP].fetch_offset == 50
+
+    run(tmp_path, story)

@@ -1,0 +1,104 @@
+"""KIP-368 from the client's side: a session is renewed in time, between requests, and nobody notices."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+import uvloop
+
+from barnabas.broker.api import sasl
+from barnabas.broker.server.listener import Endpoint
+from barnabas.client import security
+from barnabas.client.connection import Connection, authenticate, open_connection
+from barnabas.client.errors import AuthenticationFailed, ConnectionLost
+from barnabas.wire.auth.machine import Mechanism, SaslSession
+from barnabas.wire.auth.mechanisms.plain import PlainServer
+from barnabas.wire.messages.heartbeat import HeartbeatResponse
+from barnabas.wire.versions import VersionRange
+from tests.manual_time import ManualClock
+from tests.unit.broker.server.harness import Harness, heartbeat
+
+SESSION_MS = 10_000
+SETTINGS = {"sasl.mechanism": "PLAIN", "sasl.jaas.config": 'x required username="alice" password="secret";'}
+
+
+class Broker:
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.passwords = {"alice": "secret"}
+        self.sessions: list[SaslSession] = []
+        self.handshakes = 0
+        api = sasl.SaslApi(self.clock, failure_delay_ms=0)
+        mechanisms = {"PLAIN": Mechanism(self._begin, SESSION_MS)}
+        self.harness = Harness(
+            endpoint=Endpoint(
+                name="SASL",
+                host="127.0.0.1",
+                port=0,
+                gate=lambda: sasl.SaslGate(SaslSession(mechanisms), api, frame_bytes_max=1_000),
+            ),
+            more=sasl.handlers(api),
+        )
+
+    def _begin(self) -> PlainServer:
+        self.handshakes += 1
+        return PlainServer(self.passwords)
+
+    async def connect(self) -> Connection:
+        secured = security.ClientSecurity.of("SASL_PLAINTEXT", SETTINGS)
+
+        async def prove(connection: Connection) -> None:
+            connection.versions.apis = {12: VersionRange(0, 4), 17: VersionRange(0, 1), 36: VersionRange(0, 2)}
+            await authenticate(connection, secured, timeout_ms=5_000)
+
+        return await open_connection(
+            "127.0.0.1", self.harness.port, authenticate=prove, negotiate=False, max_in_flight=5
+        )
+
+
+def run(story: Callable[[Broker], Awaitable[None]]) -> None:
+    async def main() -> None:
+        broker = Broker()
+        async with asyncio.timeout(60), broker.harness:
+            await story(broker)
+
+    uvloop.run(main())
+
+
+def test_session_is_renewed_between_requests_of_many_tasks() -> None:
+    async def story(broker: Broker) -> None:
+        connection = await broker.connect()
+        assert connection._renew is not None
+        for renewals in range(1, 6):
+            broker.clock.advance_ms(SESSION_MS)  # over: only a renewal helps
+            waiting = [asyncio.ensure_future(connection.request(heartbeat(), HeartbeatResponse)) for _ in range(20)]
+            connection.renew_after(0, connection._renew)
+            await asyncio.gather(*waiting)
+            assert broker.handshakes == 1 + renewals
+        connection.close()
+
+    run(story)
+
+
+def test_session_that_is_not_renewed_in_time_ends() -> None:
+    async def story(broker: Broker) -> None:
+        connection = await broker.connect()
+        await connection.request(heartbeat(), HeartbeatResponse)
+        broker.clock.advance_ms(SESSION_MS)
+        with pytest.raises(ConnectionLost):
+            await connection.request(heartbeat(), HeartbeatResponse)
+
+    run(story)
+
+
+def test_password_that_was_changed_meanwhile_ends_the_connection_with_words() -> None:
+    async def story(broker: Broker) -> None:
+        connection = await broker.connect()
+        broker.clock.advance_ms(5_000)
+        broker.passwords["alice"] = "another"
+        connection.renew_after(0, connection._renew)  # type: ignore[arg-type]
+        with pytest.raises(AuthenticationFailed, match="Invalid username or password"):
+            await connection.request(heartbeat(), HeartbeatResponse)
+        assert connection.closed
+
+    run(story)

@@ -1,0 +1,110 @@
+"""Partitions in Metadata answers are packed by hand and kept: the bytes are those of the message, and never old."""
+
+import pytest
+
+from barnabas.base.errors import ErrorCode
+from barnabas.base.ids import TopicId
+from barnabas.broker.api.metadata_encoding import encoded_partitions
+from barnabas.broker.zookeeper_client.metadata_cache import MetadataCache
+from barnabas.wire.codec import decode, encode
+from barnabas.wire.messages.metadata import MetadataResponse, MetadataResponsePartition, MetadataResponseTopic
+from barnabas.wire.messages.update_metadata import (
+    UpdateMetadataBroker,
+    UpdateMetadataEndpoint,
+    UpdateMetadataPartitionState,
+    UpdateMetadataRequest,
+    UpdateMetadataTopicState,
+)
+
+VERSIONS = range(MetadataResponse.MIN_VERSION, MetadataResponse.MAX_VERSION + 1)
+
+
+def broker(number: int, *listeners: str) -> UpdateMetadataBroker:
+    endpoints = [UpdateMetadataEndpoint(port=9000, host="h", listener=each, security_protocol=0) for each in listeners]
+    return UpdateMetadataBroker(id=number, endpoints=endpoints)
+
+
+def state(number: int, leader: int, offline: tuple[int, ...] = ()) -> UpdateMetadataPartitionState:
+    return UpdateMetadataPartitionState(
+        partition_index=number,
+        leader=leader,
+        leader_epoch=7 + number,
+        isr=[leader],
+        replicas=[1, 2, 3],
+        offline_replicas=list(offline),
+    )
+
+
+def cache_of(*states: UpdateMetadataPartitionState, brokers: tuple[UpdateMetadataBroker, ...]) -> MetadataCache:
+    cache = MetadataCache()
+    change(cache, *states, brokers=brokers)
+    return cache
+
+
+def change(
+    cache: MetadataCache, *states: UpdateMetadataPartitionState, brokers: tuple[UpdateMetadataBroker, ...]
+) -> None:
+    topics = [UpdateMetadataTopicState(topic_name="t", topic_id=bytes(range(16)), partition_states=list(states))]
+    cache.update(
+        UpdateMetadataRequest(controller_id=1, topic_states=topics if states else [], live_brokers=list(brokers))
+    )
+
+
+def told(cache: MetadataCache, version: int, listener: str = "IN") -> list[MetadataResponsePartition]:
+    """As a client of this version reads it."""
+    image = cache.topics["t"]
+    topic = MetadataResponseTopic(name="t", topic_id=TopicId(bytes(range(16))))
+    topic.partitions = encoded_partitions(cache, image, listener, version)
+    response = decode(MetadataResponse, encode(MetadataResponse(topics=[topic]), version), version)
+    return response.topics[0].partitions
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_every_version_is_told_what_it_can_understand(version: int) -> None:
+    # Broker 3 is dead, 2 has no such listener, and 1 lost the directory of partition 2.
+    cache = cache_of(state(0, 1), state(1, 2), state(2, 3, offline=(1,)), brokers=(broker(1, "IN"), broker(2, "OTHER")))
+    unreachable = ErrorCode.LISTENER_NOT_FOUND if version >= 6 else ErrorCode.LEADER_NOT_AVAILABLE
+    expected = []
+    for number, (error, leader, offline) in enumerate(
+        [(0, 1, [3]), (unreachable, -1, [3]), (ErrorCode.LEADER_NOT_AVAILABLE, -1, [1, 3])]
+    ):
+        expected.append(
+            MetadataResponsePartition(
+                error_code=error,
+                partition_index=number,
+                leader_id=leader,
+                leader_epoch=7 + number if version >= 7 else -1,
+                replica_nodes=[1, 2, 3],
+                isr_nodes=[number + 1],
+                offline_replicas=offline if version >= 5 else [],
+            )
+        )
+    assert told(cache, version) == expected
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_many_replicas_and_partitions_have_long_counts(version: int) -> None:
+    wide = state(0, 1)
+    wide.replicas = wide.isr = list(range(1, 201))
+    cache = cache_of(wide, *(state(number, 1) for number in range(1, 300)), brokers=(broker(1, "IN"),))
+    partitions = told(cache, version)
+    assert len(partitions) == 300
+    assert partitions[0].replica_nodes == partitions[0].isr_nodes == list(range(1, 201))
+
+
+def test_answer_is_encoded_once_until_something_changes() -> None:
+    cache = cache_of(state(0, 1), state(1, 1), brokers=(broker(1, "IN"), broker(2, "IN")))
+    image = cache.topics["t"]
+    first = encoded_partitions(cache, image, "IN", 12)
+    assert encoded_partitions(cache, image, "IN", 12) is first
+    assert encoded_partitions(cache, image, "IN", 9) is not first
+    assert encoded_partitions(cache, image, "OUT", 12) is not first
+    change(cache, state(1, 2), brokers=(broker(1, "IN"), broker(2, "IN")))
+    assert [each.leader_id for each in told(cache, 12)] == [1, 2]
+
+
+def test_broker_that_dies_is_no_leader_in_answers_that_were_kept() -> None:
+    cache = cache_of(state(0, 1), brokers=(broker(1, "IN"), broker(2, "IN"), broker(3, "IN")))
+    assert [(each.leader_id, each.offline_replicas) for each in told(cache, 12)] == [(1, [])]
+    change(cache, brokers=(broker(2, "IN"),))
+    assert [(each.leader_id, each.offline_replicas) for each in told(cache, 12)] == [(-1, [1, 3])]

@@ -1,0 +1,305 @@
+"""Markers: gathered by leader, sent again until every partition has one, and never after the coordinator has moved."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from barnabas.base.errors import ErrorCode, Refused
+from barnabas.base.ids import BrokerId, TopicPartition
+from barnabas.broker.transactions import markers as markers_module
+from barnabas.broker.transactions.machine import SendMarkers
+from barnabas.broker.transactions.markers import MarkerSender
+from barnabas.broker.transactions.state import Identity
+from barnabas.wire.messages.write_txn_markers import (
+    WritableTxnMarkerPartitionResult,
+    WritableTxnMarkerResult,
+    WritableTxnMarkerTopicResult,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
+)
+from tests.manual_time import ManualClock, ManualTimers
+from tests.unit.broker.transactions.txn_harness import A0, A1, B0
+
+PRODUCER = Identity(7, 3)
+COORDINATOR = 4
+
+
+class World:
+    """Leaders, what they were sent, and what they answer."""
+
+    def __init__(self, tasks: asyncio.TaskGroup) -> None:
+        self.leaders: dict[TopicPartition, int] = {A0: 1, A1: 1, B0: 2}
+        self.epochs: dict[int, int] = {COORDINATOR: 9}
+        self.sent: list[tuple[int, WriteTxnMarkersRequest]] = []
+        self.errors: dict[TopicPartition, list[ErrorCode]] = {}
+        self.lost = 0
+        #: Partitions that exist, though this broker does not know it.
+        self.unheard_of: set[TopicPartition] = set()
+        self.zookeeper_is_away = False
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.completed: list[tuple[int, str, Identity]] = []
+        self.refusals: list[ErrorCode] = []
+        self.bugs: list[BaseException] = []
+
+        self.clock = ManualClock()
+        self.timers = ManualTimers(self.clock)
+        self.tasks: list[asyncio.Task[None]] = []
+
+        def spawn(work: Coroutine[Any, Any, None], name: str) -> object:
+            self.tasks.append(tasks.create_task(work, name=name))
+            return self.tasks[-1]
+
+        self.sender = MarkerSender(
+            self,
+            coordinator_epoch=self.epochs.get,
+            send=self.send,
+            complete=self.complete,
+            exists=self.exists,
+            timers=self.timers,
+            spawn=spawn,
+            on_bug=self.bugs.append,
+        )
+
+    def leader_of(self, partition: TopicPartition) -> BrokerId | None:
+        leader = self.leaders.get(partition)
+        return None if leader is None else BrokerId(leader)
+
+    async def exists(self, partition: TopicPartition) -> bool:
+        if self.zookeeper_is_away:
+            raise Refused(ErrorCode.NETWORK_EXCEPTION)
+        return partition in self.leaders or partition in self.unheard_of
+
+    async def send(self, broker: BrokerId, request: WriteTxnMarkersRequest) -> WriteTxnMarkersResponse:
+        self.sent.append((broker, request))
+        await self.gate.wait()
+        await asyncio.sleep(0)
+        if self.lost:
+            self.lost -= 1
+            raise Refused(ErrorCode.NETWORK_EXCEPTION)
+        response = WriteTxnMarkersResponse()
+        for marker in request.markers:
+            result = WritableTxnMarkerResult(producer_id=marker.producer_id)
+            response.markers.append(result)
+            for topic in marker.topics:
+                answers = WritableTxnMarkerTopicResult(name=topic.name)
+                result.topics.append(answers)
+                for number in topic.partition_indexes:
+                    errors = self.errors.get(TopicPartition(topic.name, number))
+                    code = errors.pop(0) if errors else ErrorCode.NONE
+                    answers.partitions.append(WritableTxnMarkerPartitionResult(partition_index=number, error_code=code))
+        return response
+
+    async def complete(self, partition: int, transactional_id: str, identity: Identity) -> None:
+        await asyncio.sleep(0)
+        if self.refusals:
+            raise Refused(self.refusals.pop(0))
+        self.completed.append((partition, transactional_id, identity))
+
+    def decide(self, *partitions: TopicPartition, transactional_id: str = "t") -> None:
+        self.sender.start(COORDINATOR, SendMarkers(transactional_id, PRODUCER, True, partitions, 2))
+
+    async def all_sent(self) -> None:
+        """Every request that is under way has been answered."""
+        while pending := [task for task in self.tasks if not task.done()]:
+            await asyncio.wait(pending, timeout=60)
+        assert self.bugs == []
+
+    async def settled(self) -> None:
+        """Every marker is written, with as many retries as it takes."""
+        async with asyncio.timeout(60):
+            while len(self.sender):
+                await self.all_sent()
+                self.timers.advance_ms(markers_module.RETRY_BACKOFF_MS)
+                await asyncio.sleep(0)
+        assert self.bugs == []
+
+
+def run(scenario: Callable[[World], Awaitable[None]]) -> None:
+    async def main() -> None:
+        async with asyncio.TaskGroup() as tasks:
+            await scenario(World(tasks))
+
+    asyncio.run(main())
+
+
+def test_one_request_for_each_leader_then_the_completion() -> None:
+    async def scenario(world: World) -> None:
+        world.decide(A0, A1, B0)
+        await world.settled()
+        assert [broker for broker, _ in world.sent] == [1, 2]
+        [marker] = world.sent[0][1].markers
+        assert (marker.producer_id, marker.producer_epoch) == PRODUCER
+        assert marker.coordinator_epoch == 9
+        assert marker.transaction_result
+        assert marker.transaction_version == 2
+        assert [(topic.name, topic.partition_indexes) for topic in marker.topics] == [("a", [0, 1])]
+        assert world.completed == [(COORDINATOR, "t", PRODUCER)]
+
+    run(scenario)
+
+
+def test_transactions_that_are_decided_meanwhile_travel_together() -> None:
+    async def scenario(world: World) -> None:
+        world.gate.clear()
+        for number in range(5):
+            world.decide(A0, transactional_id=f"t{number}")
+            await asyncio.sleep(0)
+        world.gate.set()
+        await world.settled()
+        assert [len(request.markers) for _, request in world.sent] == [1, 4]
+        assert len(world.completed) == 5
+
+    run(scenario)
+
+
+def test_a_transaction_without_partitions_is_complete_at_once() -> None:
+    async def scenario(world: World) -> None:
+        world.decide()
+        await world.settled()
+        assert world.sent == []
+        assert len(world.completed) == 1
+
+    run(scenario)
+
+
+def test_a_marker_follows_the_leader() -> None:
+    async def scenario(world: World) -> None:
+        world.errors[A0] = [ErrorCode.NOT_LEADER_OR_FOLLOWER]
+        world.gate.clear()
+        world.decide(A0, A1)
+        await asyncio.sleep(0)
+        world.leaders[A0] = 3
+        world.gate.set()
+        await world.settled()
+        assert [(broker, request.markers[0].topics[0].partition_indexes) for broker, request in world.sent] == [
+            (1, [0, 1]),
+            (3, [0]),
+        ]
+
+    run(scenario)
+
+
+def test_a_leader_that_does_not_answer_is_asked_again() -> None:
+    async def scenario(world: World) -> None:
+        world.lost = 3
+        world.decide(A0)
+        await world.settled()
+        assert len(world.sent) == 4
+        assert len(world.completed) == 1
+
+    run(scenario)
+
+
+def test_a_partition_without_a_leader_waits_for_one() -> None:
+    async def scenario(world: World) -> None:
+        world.leaders[A0] = -1
+        world.decide(A0)
+        await asyncio.sleep(0)
+        assert world.sent == []
+        world.leaders[A0] = 2
+        world.sender.metadata_changed()
+        await world.settled()
+        assert [broker for broker, _ in world.sent] == [2]
+
+    run(scenario)
+
+
+def test_a_deleted_partition_needs_no_marker() -> None:
+    async def scenario(world: World) -> None:
+        world.errors[A0] = [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+        world.gate.clear()
+        world.decide(A0, B0)
+        await asyncio.sleep(0)
+        del world.leaders[A0]
+        world.gate.set()
+        await world.settled()
+        assert len(world.completed) == 1
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("zookeeper_is_away", [False, True])
+def test_a_partition_that_this_broker_has_not_heard_of_yet_gets_its_marker(zookeeper_is_away: bool) -> None:
+    """Its readers would wait for ever without it. A broker that has just started hears of its own partitions first."""
+
+    async def scenario(world: World) -> None:
+        leader = world.leaders.pop(B0)
+        world.unheard_of.add(B0)
+        world.zookeeper_is_away = zookeeper_is_away
+        world.decide(A0, B0)
+        await world.all_sent()
+        assert world.completed == []
+        world.leaders[B0] = leader
+        world.sender.metadata_changed()
+        await world.settled()
+        assert {TopicPartition(topic.name, number) for _, request in world.sent for marker in request.markers
+                for topic in marker.topics for number in topic.partition_indexes} == {A0, B0}  # fmt: skip
+        assert len(world.completed) == 1
+
+    run(scenario)
+
+
+def test_a_coordinator_that_was_replaced_sends_nothing_more_and_completes_nothing() -> None:
+    async def scenario(world: World) -> None:
+        world.gate.clear()
+        world.decide(A0)
+        await asyncio.sleep(0)
+        world.decide(A1, transactional_id="u")
+        world.epochs.clear()
+        world.sender.forget(COORDINATOR)
+        world.gate.set()
+        await world.all_sent()
+        world.timers.advance_ms(60_000)
+        await world.all_sent()
+        assert len(world.sent) == 1
+        assert world.completed == []
+
+    run(scenario)
+
+
+def test_a_newer_coordinator_has_been_there() -> None:
+    async def scenario(world: World) -> None:
+        world.errors[A0] = [ErrorCode.TRANSACTION_COORDINATOR_FENCED]
+        world.decide(A0)
+        await world.settled()
+        assert world.completed == [], "this one is the zombie"
+
+    run(scenario)
+
+
+def test_a_marker_of_an_earlier_epoch_of_ours_is_sent_again_with_the_new_one() -> None:
+    async def scenario(world: World) -> None:
+        world.errors[A0] = [ErrorCode.TRANSACTION_COORDINATOR_FENCED]
+        world.gate.clear()
+        world.decide(A0)
+        await asyncio.sleep(0)
+        world.epochs[COORDINATOR] = 10
+        world.gate.set()
+        await world.settled()
+        assert [request.markers[0].coordinator_epoch for _, request in world.sent] == [9, 10]
+        assert len(world.completed) == 1
+
+    run(scenario)
+
+
+def test_a_completion_that_cannot_be_written_is_tried_again() -> None:
+    async def scenario(world: World) -> None:
+        world.refusals = [ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.COORDINATOR_NOT_AVAILABLE]
+        world.decide(A0)
+        await world.settled()
+        assert len(world.completed) == 1
+
+    run(scenario)
+
+
+def test_a_completion_is_left_to_the_next_coordinator() -> None:
+    async def scenario(world: World) -> None:
+        world.refusals = [ErrorCode.NOT_COORDINATOR]
+        world.decide(A0)
+        await world.settled()
+        assert world.completed == []
+
+    run(scenario)

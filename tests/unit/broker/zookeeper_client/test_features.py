@@ -1,0 +1,127 @@
+"""Features of the cluster: every broker sees the same levels under the same epoch, and a later change has a higher one."""
+
+import asyncio
+from collections.abc import Collection
+
+from barnabas.broker.zookeeper_client import paths
+from barnabas.broker.zookeeper_client.features import ANNOUNCED, TRANSACTION_VERSION, ClusterFeatures
+from barnabas.broker.zookeeper_client.session import ZooKeeperSession
+from barnabas.broker.zookeeper_client.zk_errors import SessionExpired
+from barnabas.broker.zookeeper_client.znodes import BrokerRegistration, Endpoint
+from tests.unit.broker.zookeeper_client.zookeeper_fixture import Ensemble, run, session, zookeeper
+
+
+def registration(broker_id: int, *, is_ours: bool) -> bytes:
+    endpoints = (Endpoint("PLAINTEXT", "PLAINTEXT", "localhost", 9000 + broker_id),)
+    return BrokerRegistration(id=broker_id, endpoints=endpoints, features=ANNOUNCED if is_ours else {}).encode()
+
+
+async def put(zk: ZooKeeperSession, broker_id: int, *, is_ours: bool) -> None:
+    await zk.create(paths.broker_id(broker_id), registration(broker_id, is_ours=is_ours), make_path=True)
+
+
+async def seen(features: ClusterFeatures) -> tuple[int, int]:
+    await features.refresh()
+    return features.epoch, features.level(TRANSACTION_VERSION)
+
+
+def test_brokers_of_any_age_agree_on_the_epoch_and_every_change_raises_it() -> None:
+    async def story() -> None:
+        async with zookeeper() as ensemble, session(ensemble) as zk:
+            old = ClusterFeatures(zk)
+            await put(zk, 1, is_ours=True)
+            history = [await seen(old)]
+            for is_ours in (True, False):
+                await put(zk, 2, is_ours=is_ours)
+                history.append(await seen(old))
+                assert await seen(ClusterFeatures(zk)) == history[-1], "a broker that has just started"
+                await zk.delete(paths.broker_id(2))
+                history.append(await seen(old))
+            assert [level for _, level in history] == [2, 2, 2, 0, 2]
+            epochs = [epoch for epoch, _ in history]
+            assert epochs == sorted(set(epochs))
+
+    run(story())
+
+
+def test_broker_that_returns_at_once_with_other_features_is_noticed() -> None:
+    async def story() -> None:
+        async with zookeeper() as ensemble, session(ensemble) as zk:
+            features, changed = ClusterFeatures(zk), asyncio.Event()
+            features.on_change = changed.set
+            returned: list[Collection[int]] = []
+            features.on_returned = returned.append
+            for broker_id in (1, 2):
+                await put(zk, broker_id, is_ours=True)
+            assert (await seen(features))[1] == 2
+            await zk.delete(paths.broker_id(2))
+            await put(zk, 2, is_ours=False)
+            async with asyncio.timeout(60):
+                await changed.wait()
+            assert (await seen(features))[1] == 0
+            assert returned == [{2}]
+
+    run(story())
+
+
+def test_broker_that_returns_after_it_was_missed_is_noticed() -> None:
+    """Nobody may have told of its absence: it was the controller, say, and is back before there is another."""
+
+    async def story() -> None:
+        async with zookeeper() as ensemble, session(ensemble) as zk:
+            features = ClusterFeatures(zk)
+            returned: list[Collection[int]] = []
+            features.on_returned = returned.append
+            for broker_id in (1, 2):
+                await put(zk, broker_id, is_ours=True)
+            await features.refresh()
+            await zk.delete(paths.broker_id(2))
+            await features.refresh()
+            assert returned == []
+            await put(zk, 2, is_ours=True)
+            await put(zk, 3, is_ours=True)
+            await features.refresh()
+            assert returned == [{2}], "3 is new: nobody waits for a former life of it"
+
+    run(story())
+
+
+def test_a_child_that_is_no_broker_of_ours_has_no_features_and_stops_nobody() -> None:
+    async def story() -> None:
+        async with zookeeper() as ensemble, session(ensemble) as zk:
+            features = ClusterFeatures(zk)
+            await put(zk, 1, is_ours=True)
+            await zk.create(f"{paths.BROKER_IDS}/note-to-self", b"hello")
+            for name in ("02", "3e9", "99999999999", "٣"):
+                await zk.create(f"{paths.BROKER_IDS}/{name}", b"hello")
+            assert (await seen(features))[1] == 2
+            await zk.create(paths.broker_id(2), b"{")
+            assert (await seen(features))[1] == 0
+
+    run(story())
+
+
+def test_an_expired_session_puts_the_look_off_until_there_is_another() -> None:
+    class Expiring:
+        """A session that ends with the first request."""
+
+        def __init__(self, zk: ZooKeeperSession, ensemble: Ensemble) -> None:
+            self._zk = zk
+            self._ensemble: Ensemble | None = ensemble
+            self.on_state, self.outlive = zk.on_state, zk.outlive
+
+        async def batch(self, operations: object) -> object:
+            if self._ensemble is not None:
+                self._ensemble.expire_sessions()
+                self._ensemble = None
+                raise SessionExpired("expired with the request under way")
+            return await self._zk.batch(operations)  # type: ignore[arg-type]
+
+    async def story() -> None:
+        async with zookeeper() as ensemble, session(ensemble) as zk:
+            await put(zk, 1, is_ours=True)
+            features = ClusterFeatures(Expiring(zk, ensemble))  # type: ignore[arg-type]
+            async with asyncio.timeout(60):
+                assert (await seen(features))[1] == 2
+
+    run(story())

@@ -1,0 +1,143 @@
+"""What leaders of mirror partitions note in ZooKeeper."""
+
+import asyncio
+from dataclasses import replace
+from typing import cast
+
+from barnabas.base.ids import LeaderEpoch, Offset, TopicPartition
+from barnabas.broker.features.link.store import LinkStore
+from barnabas.broker.zookeeper_client import paths
+from barnabas.broker.zookeeper_client.session import ZooKeeperSession
+from barnabas.broker.zookeeper_client.znodes_link import LinkChange, LinkSpec, MirrorPartition, MirrorState, MirrorTopic
+from tests.unit.broker.zookeeper_client.zookeeper_fixture import LosesAnswers, run, session, zookeeper
+
+ORDERS = TopicPartition("orders", 0)
+PAYMENTS = TopicPartition("payments", 0)
+
+
+def noted(leader_epoch: int, source_epoch: int, *, final_offset: int | None = None) -> MirrorPartition:
+    return MirrorPartition(
+        leader_epoch=LeaderEpoch(leader_epoch),
+        epochs=((LeaderEpoch(source_epoch), Offset(0)),),
+        final_offset=None if final_offset is None else Offset(final_offset),
+        is_done=final_offset is not None,
+    )
+
+
+async def store_with_topics(opened: object) -> LinkStore:
+    store = LinkStore(opened)  # type: ignore[arg-type]
+    await store.prepare()
+    await store.create("east", LinkSpec(topics=".*", configs={}))
+    for tp in (ORDERS, PAYMENTS):
+        await store.create_topic("east", tp.topic, MirrorTopic())
+    return store
+
+
+def test_where_nobody_has_made_a_link_there_is_none_to_list_or_to_delete() -> None:
+    """Also where somebody has made the place of notifications, or deleted that of links: no broker ends because of it."""
+
+    async def scenario() -> None:
+        async with zookeeper() as ensemble, session(ensemble) as opened:
+            store = LinkStore(opened)
+            assert not await store.delete("east")
+            await opened.ensure_path(paths.LINK_CHANGES)
+            assert await store.names() == []
+            assert not await store.delete("east")
+
+    run(scenario())
+
+
+def test_a_former_leader_that_wakes_late_writes_over_nobody_and_keeps_what_it_still_leads() -> None:
+    async def scenario() -> None:
+        async with zookeeper() as ensemble, session(ensemble) as opened:
+            store = await store_with_topics(opened)
+            former, later = noted(3, 7), noted(4, 7, final_offset=100)
+            assert await store.write_partitions("east", {ORDERS: former, PAYMENTS: former}) == set()
+            assert await store.write_partitions("east", {ORDERS: later}) == set()
+
+            late = noted(3, 8)
+            assert await store.write_partitions("east", {ORDERS: late, PAYMENTS: late}) == {ORDERS}
+
+            assert await store.partition("east", ORDERS) == later
+            assert await store.partition("east", PAYMENTS) == late
+
+    run(scenario())
+
+
+def test_two_leaders_that_write_at_once_leave_the_later_ones_word() -> None:
+    async def scenario() -> None:
+        async with zookeeper() as ensemble, session(ensemble) as one, session(ensemble) as other:
+            former = await store_with_topics(one)
+            later = LinkStore(other)
+            for _ in range(20):
+                fenced, none = await asyncio.gather(
+                    former.write_partitions("east", {ORDERS: noted(3, 7)}),
+                    later.write_partitions("east", {ORDERS: noted(4, 9)}),
+                )
+                assert none == set()
+                assert fenced in (set(), {ORDERS})
+                assert await later.partition("east", ORDERS) == noted(4, 9)
+                await one.delete(paths.link_partition("east", ORDERS))
+
+    run(scenario())
+
+
+def test_what_cannot_be_read_is_written_over() -> None:
+    async def scenario() -> None:
+        async with zookeeper() as ensemble, session(ensemble) as opened:
+            store = await store_with_topics(opened)
+            await opened.create(paths.link_partition("east", ORDERS), b"{", make_path=True)
+            assert await store.write_partitions("east", {ORDERS: noted(1, 1)}) == set()
+            assert await store.partition("east", ORDERS) == noted(1, 1)
+
+    run(scenario())
+
+
+def stopped(mirror: MirrorTopic) -> MirrorTopic | None:
+    return None if mirror.state is MirrorState.STOPPED else replace(mirror, state=MirrorState.STOPPED)
+
+
+async def told(opened: ZooKeeperSession) -> list[LinkChange]:
+    names = sorted(await opened.children(paths.LINK_CHANGES))
+    found = [LinkChange.decode("", (await opened.get(f"{paths.LINK_CHANGES}/{name}"))[0] or b"") for name in names]
+    for name in names:
+        await opened.delete(f"{paths.LINK_CHANGES}/{name}")
+    return found
+
+
+def test_others_hear_of_what_was_done_though_the_answer_to_it_was_lost() -> None:
+    """They would not mirror a new topic, or go on with one that has ended, until their next session."""
+
+    async def scenario() -> None:
+        async with zookeeper() as ensemble, session(ensemble) as opened:
+            await LinkStore(opened).prepare()
+            store = LinkStore(cast(ZooKeeperSession, LosesAnswers(opened)))
+            await store.create("east", LinkSpec(topics=".*", configs={}))
+            await store.create_topic("east", "orders", MirrorTopic())
+            changed = await store.change_topic("east", "orders", stopped)
+            assert changed is not None and changed.state is MirrorState.STOPPED
+            of_topic = LinkChange("east", "orders")
+            assert await told(opened) == [LinkChange("east"), of_topic, of_topic]
+            await store.delete("east")
+            assert await told(opened) == [LinkChange("east")]
+            assert await store.spec("east") is None
+
+    run(scenario())
+
+
+def test_who_repeats_what_a_broker_did_before_it_died_tells_of_it() -> None:
+    async def scenario() -> None:
+        async with zookeeper() as ensemble, session(ensemble) as opened:
+            store = await store_with_topics(opened)
+            promoting = MirrorTopic(state=MirrorState.PROMOTING)
+            await opened.set(paths.link_topic("east", "orders"), promoting.encode())
+            await told(opened)
+            assert await store.change_topic("east", "orders", lambda _: promoting) == promoting
+            await store.create_topic("east", "orders", MirrorTopic())
+            assert await store.topic("east", "orders") == promoting
+            assert await told(opened) == [LinkChange("east", "orders")] * 2
+            # What is left as it is, nobody needs to hear of.
+            assert await store.change_topic("east", "orders", lambda _: None) == promoting
+            assert await told(opened) == []
+
+    run(scenario())

@@ -1,0 +1,40 @@
+"""Who fails to log in again and again is evaluated ever more slowly; nobody else is."""
+
+from barnabas.wire.auth.login_pace import ADDRESSES_MAX, FREE_FAILURES, STEP_MS, WAITING_MAX, LoginPace
+
+
+def failing(times: int = FREE_FAILURES) -> LoginPace:
+    pace = LoginPace()
+    for _ in range(times):
+        pace.failed("eve", 0)
+    return pace
+
+
+def test_a_few_failures_are_forgiven() -> None:
+    assert failing(FREE_FAILURES - 1).wait_ms("eve", 0) == 0
+
+
+def test_attempts_after_too_many_failures_wait_for_each_other() -> None:
+    pace = failing()
+    assert [pace.wait_ms("eve", 0) for _ in range(3)] == [STEP_MS, 2 * STEP_MS, 3 * STEP_MS]
+    pace.waited("eve")
+    assert pace.wait_ms("eve", 0) == 3 * STEP_MS
+    assert pace.wait_ms("alice", 0) == 0
+
+
+def test_too_many_that_wait_are_refused() -> None:
+    pace = failing()
+    assert None not in [pace.wait_ms("eve", 0) for _ in range(WAITING_MAX)]
+    assert pace.wait_ms("eve", 0) is None
+
+
+def test_failures_are_forgotten() -> None:
+    pace = failing()
+    assert pace.wait_ms("eve", 60_000) == 0
+
+
+def test_memory_of_addresses_is_bounded() -> None:
+    pace = LoginPace()
+    for number in range(ADDRESSES_MAX + 10):
+        pace.failed(f"h{number}", 0)
+    assert len(pace._addresses) == ADDRESSES_MAX

@@ -1,0 +1,58 @@
+"""Every API, version and direction: our bytes are kio's bytes, and they come back as they went."""
+
+import random
+from typing import Any
+
+import pytest
+
+pytest.importorskip("kio", reason="kio, a development dependency, is the oracle here")
+
+from kio.index import load_entity_schema
+from kio.schema.index import api_key_map, schema_name_map
+from kio.static.constants import EntityType
+
+from barnabas.wire.codec import decode, encode
+from barnabas.wire.messages.base import Versioned
+from barnabas.wire.messages.consumer_protocol_assignment import ConsumerProtocolAssignment
+from barnabas.wire.messages.consumer_protocol_subscription import ConsumerProtocolSubscription
+from barnabas.wire.messages.default_principal_data import DefaultPrincipalData
+from barnabas.wire.messages.end_txn_marker import EndTxnMarker
+from barnabas.wire.versions import API
+from tests.unit.wire.messages.kio_oracle import kio_bytes, random_entity, to_ours
+
+INSTANCES_PER_VERSION = 5
+
+DATA: dict[str, type[Versioned]] = {
+    "consumer_protocol_assignment": ConsumerProtocolAssignment,
+    "consumer_protocol_subscription": ConsumerProtocolSubscription,
+    "default_principal_data": DefaultPrincipalData,
+    "end_txn_marker": EndTxnMarker,
+}
+
+
+def agree(schema: str, kind: EntityType, ours: type[Versioned]) -> None:
+    versions = sorted(schema_name_map[schema])
+    assert (versions[0], versions[-1]) == (ours.MIN_VERSION, ours.MAX_VERSION)
+    for version in versions:
+        theirs: type[Any] = load_entity_schema(schema, version, kind)  # type: ignore[arg-type]
+        assert theirs.__flexible__ == (version >= ours.FLEXIBLE_FROM)
+        chance = random.Random(f"{schema} {kind} {version}")
+        for _ in range(INSTANCES_PER_VERSION):
+            entity = random_entity(chance, theirs)
+            message = to_ours(entity, ours)
+            assert isinstance(message, Versioned)
+            expected = kio_bytes(entity)
+            assert encode(message, version) == expected, (ours, version)
+            assert decode(ours, expected, version) == message
+            assert decode(ours, memoryview(b"***" + expected)[3:], version) == message
+
+
+@pytest.mark.parametrize("key", sorted(api_key_map), ids=lambda key: api_key_map[key])
+def test_requests_and_responses_are_the_bytes_that_kio_writes(key: int) -> None:
+    agree(api_key_map[key], EntityType.request, API[key].request_class)
+    agree(api_key_map[key], EntityType.response, API[key].response_class)
+
+
+@pytest.mark.parametrize("schema", sorted(DATA))
+def test_data_schemas_are_the_bytes_that_kio_writes(schema: str) -> None:
+    agree(schema, EntityType.data, DATA[schema])
