@@ -35,7 +35,7 @@ test: $(READY) $(VENV)/.tests-compiled ## The whole suite, in random order, on f
 # Every process of pytest collects all tests: without this each would compile all of them by itself.
 $(VENV)/.tests-compiled: $(READY) $(shell find src tests -name '*.py')
 	@$(BIN)/python -m compileall -q -j 0 src
-	@for part in tests/unit "tests/scenarios/spark tests/scenarios tests/simulation tests/scenarios/registry tests/scenarios/console"; do \
+	@for part in tests/unit "tests/scenarios tests/simulation"; do \
 		$(BIN)/python -m pytest --collect-only -qq $$part >/dev/null & \
 	done; wait
 	@touch $@

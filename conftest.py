@@ -34,7 +34,7 @@ TOGETHER = dict.fromkeys(APPLICATIONS, "applications of Spark") | {
         "tests/scenarios/tiered/",
     )
 }
-REAL_PROCESSES = (SPARK, "tests/scenarios/", "tests/scenarios/console/", "tests/scenarios/registry/")
+REAL_PROCESSES = ("tests/scenarios/",)
 SIMULATION = "tests/simulation/"
 #: Each of these is as long as whole modules are, and shares nothing: every one goes where there is room.
 LONG = (

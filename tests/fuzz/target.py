@@ -7,7 +7,6 @@ import contextlib
 import ipaddress
 import socket
 import struct
-import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -91,7 +90,6 @@ def ours() -> Iterator[Target]:
 @contextlib.contextmanager
 def apache() -> Iterator[Target]:
     """Apache Kafka 3.9.1 and its ZooKeeper, fetched by name as `make interop` does. A heap of 1 GB is Kafka's default."""
-    sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "interop"))
     from tests.interop.kinds import APACHE, MixedCluster, free_port, wait_until
 
     with tempfile.TemporaryDirectory() as folder:

@@ -1,18 +1,15 @@
 """Tests against Apache Kafka, its clients and kcat. Everything is fetched by name: from Maven, or from Debian."""
 
-import sys
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from barnabas.cli.local_cluster import LocalCluster
+from tests.interop import maven
+
 _HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(_HERE)]
-
-import maven  # noqa: E402
-
-from barnabas.cli.local_cluster import LocalCluster  # noqa: E402
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -5,18 +5,14 @@
 """
 
 import asyncio
-import sys
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve().parents[2])]
-
-from tests.authorization import acl_keeping, quota_keeping, table  # noqa: E402
-from tests.authorization.worlds import WORLDS, World  # noqa: E402
-from tests.interop.kinds import APACHE, MixedCluster  # noqa: E402
+from tests.authorization import acl_keeping, quota_keeping, table
+from tests.authorization.worlds import WORLDS, World
+from tests.interop.kinds import APACHE, MixedCluster
 
 
 class Secured(MixedCluster):

@@ -1,16 +1,12 @@
 """The exactly-once sink on Apache Kafka: drivers that die, attempts that lose, transactions that a broker aborted."""
 
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from bench.kafka import ApacheKafka
 
 from barnabas.spark.sink_connection import close_connections
 from barnabas.spark.transactions import ALL_ENDED, DECIDED, HALF_ENDED, READY, DriverReplaced, TransactionsLost
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "spark"))
 from tests.unit.spark.spark_sink_query import Died, Query, all_of, rows_of
 
 

@@ -229,7 +229,7 @@ def _serve(kind: str, arguments: list[str]) -> int:
         from barnabas.cli.main import app
 
         app([kind, *arguments])
-    from barnabas import process
+    from barnabas.broker import process
 
     return process.main(arguments)
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from barnabas.base.errors import Malformed
-from barnabas.broker.zookeeper_client.paths import is_valid_path
+from barnabas.base.znode_path import is_valid_path
 from barnabas.zookeeper import acl as acls
 from barnabas.zookeeper.acl import Identity, Refusal
 from barnabas.zookeeper.tree import (

@@ -1,7 +1,6 @@
 """The console in a real browser, on clusters of ours and on Apache Kafka."""
 
 import functools
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,14 +9,13 @@ from typing import Any
 import pytest
 
 _HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(_HERE), str(_HERE.parent)]
 
 pytest.importorskip("playwright", reason="needs playwright")
 
-import stage  # noqa: E402
 from playwright.sync_api import Browser  # noqa: E402
 
 from barnabas.cli.local_cluster import LocalCluster  # noqa: E402
+from tests.interop.console import stage  # noqa: E402
 from tests.interop.console.browser import WIDE, Tab, axe_source, chromium  # noqa: E402
 
 

@@ -1,16 +1,14 @@
 """Links from Apache Kafka 4.3.0 in KRaft mode into a cluster of ours."""
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-_HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(_HERE), str(_HERE.parent)]
+from barnabas.cli.local_cluster import LocalCluster
+from tests.interop.kraft import KraftCluster
 
-from barnabas.cli.local_cluster import LocalCluster  # noqa: E402
-from tests.interop.kraft import KraftCluster  # noqa: E402
+_HERE = Path(__file__).resolve().parent
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -1,18 +1,15 @@
 """Apache ZooKeeper 3.8.4 beside ours."""
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.interop import maven
+from tests.interop.zookeeper.zk_apache import ZOOKEEPER, apache_zookeeper
+from tests.scenarios.zookeeper.zk_process import ZooKeeperProcess, running
+
 _HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(_HERE), str(_HERE.parent), str(_HERE.parents[1] / "scenarios" / "zookeeper")]
-
-import maven  # noqa: E402
-
-from tests.interop.zookeeper.zk_apache import ZOOKEEPER, apache_zookeeper  # noqa: E402
-from tests.scenarios.zookeeper.zk_process import ZooKeeperProcess, running  # noqa: E402
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

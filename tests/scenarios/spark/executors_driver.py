@@ -1,7 +1,7 @@
 """A Spark whose executors are processes of their own: what was planned changes before it is read, rows and workers get lost.
 
-`python -m tests.scenarios.spark.executors_driver BOOTSTRAP FOLDER [CHECK …]`: run by `test_spark_executors.py`, in a process of its own
-because a process has one Spark. Every check raises; the last line says that all were done.
+`python -m tests.scenarios.spark.executors_driver BOOTSTRAP FOLDER [CHECK …]`: run by `test_spark_executors.py`,
+in a process of its own because a process has one Spark. Every check raises; the last line says that all were done.
 """
 
 import os

@@ -1,7 +1,7 @@
 """One driver of two: a query for each kind of sink, all from one topic. The first of the two stops in the middle of a batch.
 
-`python -m tests.scenarios.spark.two_drivers SETTINGS` with the settings as JSON: run twice by `test_spark_two_drivers.py`, with the same
-checkpoints, in processes of their own. Where a file `hold` is in its folder, a driver stops in each query where that has
+`python -m tests.scenarios.spark.two_drivers SETTINGS` with the settings as JSON: run twice by `test_spark_two_drivers.py`,
+with the same checkpoints, in processes of their own. Where a file `hold` is in its folder, a driver stops in each query where that has
 looked whether its batch is new and has not shown it yet, until there is a file `go`: as one that was taken for dead.
 """
 

@@ -1,6 +1,7 @@
 """Spark's readers straight from an object store: the same rows as through the brokers, also when segments go.
 
-The readers are driven as Spark drives them, without a JVM; `tests/scenarios/spark/test_spark_tier.py` has one of them in a query.
+The readers are driven as Spark drives them, without a JVM;
+`tests/scenarios/spark/test_spark_tier.py` has one of them in a query.
 """
 
 import pickle

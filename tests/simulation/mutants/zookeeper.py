@@ -35,7 +35,7 @@ MUTANTS = [
     ),
     Mutant(
         "ZooKeeper takes a torn flush for damage",
-        "broker/zookeeper_client",
+        "zookeeper",
         "        if not mark and len(head) == RECORD_HEADER.size:",
         "        if len(head) == RECORD_HEADER.size:",
         finding="R11",
@@ -56,20 +56,20 @@ MUTANTS = [
     ),
     Mutant(
         "ZooKeeper takes a page of zeros among acknowledged writes for the end",
-        "broker/zookeeper_client",
+        "zookeeper",
         "        if mark > at:\n",
         "        if False:\n",
-        also=(("broker/zookeeper_client", "            self._disk.fdatasync(self._fd)\n", "            pass\n"),),
+        also=(("zookeeper", "            self._disk.fdatasync(self._fd)\n", "            pass\n"),),
         profile="zookeeper",
     ),
     Mutant(
         "ephemeral znodes outlive their session",
-        "broker/zookeeper_client",
+        "zookeeper",
         "        paths = tuple(self.tree.ephemerals.get(session_id, ()))",
         "        paths = ()",
         also=(
             (
-                "broker/zookeeper_client",
+                "zookeeper",
                 "        for path in dict.fromkeys((*txn.paths, *self.tree.ephemerals.get(session_id, ()))):",
                 "        for path in txn.paths:",
             ),
@@ -78,21 +78,21 @@ MUTANTS = [
     ),
     Mutant(
         "ZooKeeper answers before its log is synced",
-        "broker/zookeeper_client",
+        "zookeeper",
         "        if self._records:\n            held = self._waiting\n        elif self._flushing is not None:\n            held = self._flushing\n        else:\n",
         "        if True:\n",
         profile="zookeeper",
     ),
     Mutant(
         "a conditional write ignores the version",
-        "broker/zookeeper_client",
+        "zookeeper",
         "    if expected not in (-1, current):\n        raise Refusal(Err.BAD_VERSION)\n",
         "",
         profile="zookeeper",
     ),
     Mutant(
         "a watch is not told",
-        "broker/zookeeper_client",
+        "zookeeper",
         "        clients = table.trigger(path, event)\n",
         "        clients = table.trigger(path, event)[1:]\n",
     ),

@@ -4,7 +4,7 @@ import struct
 
 import pytest
 
-from barnabas.broker.zookeeper_client.paths import is_valid_path
+from barnabas.base.znode_path import is_valid_path
 from barnabas.zookeeper import acl as acls
 from barnabas.zookeeper import reads, wire
 from barnabas.zookeeper.watches import Client

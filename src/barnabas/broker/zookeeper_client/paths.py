@@ -3,10 +3,10 @@
 One home for these literals: no other module spells a path.
 """
 
-import re
 from urllib.parse import quote, unquote_plus
 
 from barnabas.base.ids import TopicPartition
+from barnabas.base.znode_path import is_valid_path
 
 ADMIN = "/admin"
 BROKERS = "/brokers"
@@ -199,16 +199,6 @@ def sanitize(name: str) -> str:
 
 def desanitize(name: str) -> str:
     return unquote_plus(name)
-
-
-# What ZooKeeper's PathUtils refuses: control characters, surrogates and the private use area, specials; beyond the BMP Java
-# sees surrogates, so those are refused as well.
-_BAD = "\\x00-\\x1f\\x7f-\\x9f\\ud800-\\uf8ff\\ufff0-\\uffff\U00010000-\U0010ffff"
-_PATH = re.compile(rf"(?:/(?!\.{{1,2}}(?:/|\Z))[^/{_BAD}]+)+")
-
-
-def is_valid_path(path: str) -> bool:
-    return path == "/" or _PATH.fullmatch(path) is not None
 
 
 def is_valid_name(name: str) -> bool:

@@ -20,7 +20,7 @@ from barnabas.wire.messages.create_topics import CreatableTopic, CreateTopicsReq
 from tests.unit.broker.compose.live_broker import ask, live_broker
 from tests.unit.broker.zookeeper_client.zookeeper_fixture import run, zookeeper
 
-PAGE = Path(barnabas.__file__).parents[3] / "docs/metrics.md"
+PAGE = Path(barnabas.__file__).parents[2] / "docs/metrics.md"
 METRICS = {"barnabas.metrics.port": "0"}
 
 

@@ -370,7 +370,8 @@ assert kernel_signatures() == before, (before, kernel_signatures())
 
 def test_a_worker_with_little_to_do_never_imports_numba() -> None:
     script = (
-        "import sys; from barnabas.broker.storage.cleaner import worker; from barnabas.broker.storage.cleaner.engine import EngineChoice;"
+        "import sys; from barnabas.broker.storage.cleaner import worker;"
+        "from barnabas.broker.storage.cleaner.engine import EngineChoice;"
         "EngineChoice(); assert not {'numba', 'numpy'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", script], check=True, timeout=60)

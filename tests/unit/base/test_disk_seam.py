@@ -1,4 +1,4 @@
-"""Every file operation of storage, of sending ranges, and of the embedded ZooKeeper goes through `runtime.disk`.
+"""Every file operation of storage, of sending ranges, and of the embedded ZooKeeper goes through `base.host.disk`.
 
 The simulation runs them on a disk in memory: one call past the seam would touch a real file, and escape every fault.
 """
@@ -13,15 +13,15 @@ import barnabas
 
 SOURCE = Path(barnabas.__file__).parent
 #: A process of its own, the pipes to it, and a tool that prints files.
-OUTSIDE = {"storage/cleaner/worker.py", "storage/cleaner/process.py"}
+OUTSIDE = {"broker/storage/cleaner/worker.py", "broker/storage/cleaner/process.py"}
 EMBEDDED = ("store.py", "txnlog.py", "snapshot.py", "commit.py", "server.py")
 MODULES = sorted(
     str(path.relative_to(SOURCE))
     for path in (
-        *(SOURCE / "storage").rglob("*.py"),
-        SOURCE / "server/ranges.py",
-        SOURCE / "server/writer.py",
-        *(SOURCE / "coordination/embedded" / name for name in EMBEDDED),
+        *(SOURCE / "broker/storage").rglob("*.py"),
+        SOURCE / "broker/server/ranges.py",
+        SOURCE / "broker/server/writer.py",
+        *(SOURCE / "zookeeper" / name for name in EMBEDDED),
     )
     if path.parent.name != "dump" and str(path.relative_to(SOURCE)) not in OUTSIDE
 )
