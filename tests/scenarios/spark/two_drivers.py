@@ -1,8 +1,8 @@
 """One driver of two: a query for each kind of sink, all from one topic. The first of the two stops in the middle of a batch.
 
-`python -m tests.scenarios.spark.two_drivers SETTINGS` with the settings as JSON: run twice by `test_spark_two_drivers.py`,
-with the same checkpoints, in processes of their own. Where a file `hold` is in its folder, a driver stops in each query where that has
-looked whether its batch is new and has not shown it yet, until there is a file `go`: as one that was taken for dead.
+`python -m tests.scenarios.spark.two_drivers SETTINGS` with the settings as JSON. `test_spark_two_drivers.py` runs it twice
+with the same checkpoints, in processes of their own. While a file `hold` is in its folder and no file `go`, each query of the
+driver stops after it has checked whether its batch is new and before it publishes it, like a driver that was taken for dead.
 """
 
 import json
