@@ -174,7 +174,7 @@ class Trimmed(Return):
         return [Trimmer(self._cluster, f"trimmer{number}") for number in range(2)]
 
     def _moment(self, leader: BrokerProcess, log: Any) -> str:
-        kept, start = log._state.kept_epochs, _saved(leader, log, names.LOG_START_OFFSET_CHECKPOINT)
+        kept, start = log.kept_epochs, _saved(leader, log, names.LOG_START_OFFSET_CHECKPOINT)
         if kept is None or not kept.epochs or kept.epochs[0].start_offset <= start:
             return ""
         return f"says on disk that {TP} starts at {start}, and keeps its epochs from {kept.epochs[0].start_offset} on"

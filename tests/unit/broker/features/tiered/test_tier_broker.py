@@ -146,7 +146,7 @@ async def test_retention_waits_for_a_new_leader_that_does_not_know_yet_what_is_c
         await tier.create()
         await tier.produce(10, timestamp=1_000_000)
         await until(lambda: is_whole(tier), "history is in the tier")
-        state, committed = tier.log._state, tier.log.high_watermark
+        state, committed = tier.log, tier.log.high_watermark
         state.high_watermark = Offset(1)
         state.config = replace(state.config, retention_ms=1000)
         lead = tier.manager.led[TP]

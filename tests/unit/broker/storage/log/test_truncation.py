@@ -128,7 +128,7 @@ def test_cut_reads_more_segments_than_may_be_open(tmp_path: Path) -> None:
     threads(partition).run_pending()
     segments = len(partition.log.segments)
     assert segments > 4
-    snapshots = partition.log._state.snapshots
+    snapshots = partition.log.snapshots
     for offset in list(snapshots.offsets):
         snapshots.remove(offset)
     cut = Cut(partition, 75)
