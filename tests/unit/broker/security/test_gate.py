@@ -13,9 +13,10 @@ import pytest
 import uvloop
 
 from barnabas.base.errors import ErrorCode
-from barnabas.broker.api import sasl
+from barnabas.broker.api.sasl import SaslApi, SaslGate
 from barnabas.broker.server import listener
 from barnabas.broker.server.connection import Connection
+from barnabas.broker.server.handler import handlers_of
 from barnabas.broker.server.listener import Endpoint
 from barnabas.wire.auth.machine import Mechanism, NotAdmitted, RequestKind, SaslSession
 from barnabas.wire.auth.mechanisms.plain import PlainServer
@@ -44,7 +45,7 @@ class Listener:
 
     def __init__(self, *, reauth_ms: int = 0, failure_delay_ms: int = 0) -> None:
         self.clock = ManualClock()
-        api = sasl.SaslApi(self.clock, failure_delay_ms=failure_delay_ms)
+        api = SaslApi(self.clock, failure_delay_ms=failure_delay_ms)
         mechanisms = {"PLAIN": Mechanism(lambda: PlainServer({"alice": "secret"}), reauth_ms)}
         self.principals: list[str] = []
         self.harness = Harness(
@@ -53,9 +54,9 @@ class Listener:
                 name="SASL_PLAINTEXT",
                 host="127.0.0.1",
                 port=0,
-                gate=lambda: sasl.SaslGate(SaslSession(mechanisms), api, frame_bytes_max=TOKEN_BYTES_MAX),
+                gate=lambda: SaslGate(SaslSession(mechanisms), api, frame_bytes_max=TOKEN_BYTES_MAX),
             ),
-            more=sasl.handlers(api),
+            more=handlers_of(api),
         )
 
     def _heartbeat(self, call: Any, request: Any) -> HeartbeatResponse:
@@ -231,8 +232,8 @@ async def test_second_authentication_without_need_is_answered_and_the_connection
 
 @on_loop
 async def test_listener_without_sasl_answers_an_illegal_state() -> None:
-    api = sasl.SaslApi(ManualClock(), failure_delay_ms=0)
-    async with Harness(more=sasl.handlers(api)) as server:
+    api = SaslApi(ManualClock(), failure_delay_ms=0)
+    async with Harness(more=handlers_of(api)) as server:
         client = await server.client()
         assert (await handshake(client)).error_code == ErrorCode.ILLEGAL_SASL_STATE
         assert (await authenticate(client)).error_code == ErrorCode.ILLEGAL_SASL_STATE

@@ -12,8 +12,9 @@ from barnabas.base.host.disk import REAL_DISK
 from barnabas.base.metrics.registry import Registry
 from barnabas.broker.security.connection_rates import ConnectionRates
 from barnabas.broker.server.call import Call
+from barnabas.broker.server.handler import ApiHandler
 from barnabas.broker.server.listener import ConnectionLimits, Endpoint, SocketServer
-from barnabas.broker.server.pipeline import ApiHandler, Pipeline
+from barnabas.broker.server.pipeline import Pipeline
 from barnabas.broker.storage.file_handle import FileRange, OpenFile
 from barnabas.wire import frame
 from barnabas.wire.codec import RecordsRef, decode

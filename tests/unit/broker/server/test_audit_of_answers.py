@@ -10,11 +10,11 @@ from typing import Any
 from barnabas.base.config.log_config import LogConfig
 from barnabas.base.errors import ErrorCode, Refused
 from barnabas.base.host.disk import REAL_DISK
-from barnabas.broker.api.log_dirs import LogDirsApi, refuse_delete_records
+from barnabas.broker.api.log_dirs import LogDirsApi
 from barnabas.broker.server.audit import AuditLog
 from barnabas.broker.server.call import Call
+from barnabas.broker.server.handler import handler_of
 from barnabas.broker.server.later import answer_later
-from barnabas.broker.server.pipeline import ApiHandler
 from barnabas.wire.messages.delete_link import DeleteLinkRequest, DeleteLinkResponse
 from barnabas.wire.messages.delete_records import (
     DeleteRecordsPartition,
@@ -22,7 +22,6 @@ from barnabas.wire.messages.delete_records import (
     DeleteRecordsTopic,
 )
 from barnabas.wire.messages.offset_delete import OffsetDeleteRequest, OffsetDeleteResponse
-from barnabas.wire.versions import api_named
 from tests.unit.broker.server.harness import Harness, eventually
 
 
@@ -70,7 +69,7 @@ def test_deletion_of_records_is_told_when_the_replicas_have_followed(tmp_path: P
         replicas=SimpleNamespace(delete_records=delete_records),
         dynamic=SimpleNamespace(log_config=lambda topic: LogConfig()),
     )
-    handler = ApiHandler(api_named("DeleteRecords"), LogDirsApi(context).delete_records, refuse_delete_records)
+    handler = handler_of(LogDirsApi(context), "DeleteRecords")
 
     async def run() -> None:
         async with Harness(more=[handler]) as server:
