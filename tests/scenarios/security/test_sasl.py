@@ -134,7 +134,7 @@ def test_confluent_kafka_comes_in_and_does_what_it_may(sasl_cluster: LocalCluste
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
-def test_aiokafka_comes_in_and_does_what_it_may(sasl_cluster: LocalCluster, topic: str, mechanism: str) -> None:
+async def test_aiokafka_comes_in_and_does_what_it_may(sasl_cluster: LocalCluster, topic: str, mechanism: str) -> None:
     open_topic(sasl_cluster, topic)
     secure = {
         "bootstrap_servers": client_bootstrap(sasl_cluster),
@@ -144,14 +144,11 @@ def test_aiokafka_comes_in_and_does_what_it_may(sasl_cluster: LocalCluster, topi
         "sasl_plain_password": ALICE[1],
     }
 
-    async def story() -> None:
-        async with asyncio.timeout(60):
-            async with AIOKafkaProducer(**secure) as producer:
-                await producer.send_and_wait(topic, b"hello")
-            async with AIOKafkaConsumer(topic, auto_offset_reset="earliest", **secure) as consumer:
-                assert (await consumer.getone()).value == b"hello"
-
-    asyncio.run(story())
+    async with asyncio.timeout(60):
+        async with AIOKafkaProducer(**secure) as producer:
+            await producer.send_and_wait(topic, b"hello")
+        async with AIOKafkaConsumer(topic, auto_offset_reset="earliest", **secure) as consumer:
+            assert (await consumer.getone()).value == b"hello"
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
@@ -192,21 +189,18 @@ def test_wrong_credentials_are_refused_in_words(
         asyncio.run(with_our_own_client())
 
 
-def test_aiokafka_with_a_wrong_password_is_refused(sasl_cluster: LocalCluster) -> None:
-    async def story() -> None:
-        producer = AIOKafkaProducer(
-            bootstrap_servers=client_bootstrap(sasl_cluster),
-            security_protocol="SASL_PLAINTEXT",
-            sasl_mechanism="SCRAM-SHA-256",
-            sasl_plain_username="alice",
-            sasl_plain_password="wrong",
-        )
-        async with asyncio.timeout(60):
-            with pytest.raises(AioKafkaError):
-                await producer.start()
-            await producer.stop()
-
-    asyncio.run(story())
+async def test_aiokafka_with_a_wrong_password_is_refused(sasl_cluster: LocalCluster) -> None:
+    producer = AIOKafkaProducer(
+        bootstrap_servers=client_bootstrap(sasl_cluster),
+        security_protocol="SASL_PLAINTEXT",
+        sasl_mechanism="SCRAM-SHA-256",
+        sasl_plain_username="alice",
+        sasl_plain_password="wrong",
+    )
+    async with asyncio.timeout(60):
+        with pytest.raises(AioKafkaError):
+            await producer.start()
+        await producer.stop()
 
 
 def test_revoked_acl_takes_effect_on_a_connection_that_is_open(sasl_cluster: LocalCluster, topic: str) -> None:

@@ -1,16 +1,13 @@
 """A listener with SASL, frame by frame: what passes before, during and after authentication, and what hostile peers get."""
 
 import asyncio
-import functools
 import gc
 import random
 import struct
 import weakref
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-import uvloop
 
 from barnabas.base.errors import ErrorCode
 from barnabas.broker.api.sasl import SaslApi, SaslGate
@@ -28,16 +25,11 @@ from barnabas.wire.messages.sasl_handshake import SaslHandshakeRequest, SaslHand
 from tests.manual_time import ManualClock
 from tests.unit.broker.server.harness import Harness, RawClient, eventually, heartbeat
 
+pytestmark = pytest.mark.uvloop
+
+
 GOOD, BAD = b"\0alice\0secret", b"\0alice\0wrong"
 TOKEN_BYTES_MAX = 1_000
-
-
-def on_loop(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
-    @functools.wraps(test)
-    def run(*arguments: Any, **named: Any) -> None:
-        uvloop.run(test(*arguments, **named))
-
-    return run
 
 
 class Listener:
@@ -80,7 +72,6 @@ async def is_hung_up_on(client: RawClient) -> bool:
     return closed
 
 
-@on_loop
 async def test_authenticated_client_is_served_under_its_own_name() -> None:
     made = Listener()
     async with made.harness as server:
@@ -92,7 +83,6 @@ async def test_authenticated_client_is_served_under_its_own_name() -> None:
         await client.close()
 
 
-@on_loop
 async def test_request_before_authentication_closes_the_connection_unanswered() -> None:
     made = Listener()
     async with made.harness as server:
@@ -105,7 +95,6 @@ async def test_request_before_authentication_closes_the_connection_unanswered() 
         assert made.principals == []
 
 
-@on_loop
 async def test_wrong_password_is_told_then_the_connection_ends_and_nothing_behind_it_runs() -> None:
     made = Listener()
     async with made.harness as server:
@@ -121,7 +110,6 @@ async def test_wrong_password_is_told_then_the_connection_ends_and_nothing_behin
         assert made.principals == []
 
 
-@on_loop
 async def test_refusal_waits_as_long_as_the_setting_says() -> None:
     made = Listener(failure_delay_ms=80)
     async with made.harness as server:
@@ -142,7 +130,6 @@ async def test_refusal_waits_as_long_as_the_setting_says() -> None:
     assert not made.harness.bugs
 
 
-@on_loop
 async def test_mechanism_that_is_not_offered_is_refused_with_those_that_are() -> None:
     made = Listener()
     async with made.harness as server:
@@ -152,7 +139,6 @@ async def test_mechanism_that_is_not_offered_is_refused_with_those_that_are() ->
         assert await is_hung_up_on(client)
 
 
-@on_loop
 async def test_tokens_without_headers_after_an_old_handshake() -> None:
     made = Listener()
     async with made.harness as server:
@@ -169,7 +155,6 @@ async def test_tokens_without_headers_after_an_old_handshake() -> None:
         assert await is_hung_up_on(stranger)
 
 
-@on_loop
 async def test_frames_are_small_before_authentication_and_large_after() -> None:
     made = Listener()
     async with made.harness as server:
@@ -184,7 +169,6 @@ async def test_frames_are_small_before_authentication_and_large_after() -> None:
         await client.close()
 
 
-@on_loop
 async def test_peer_that_never_says_who_it_is_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listener, "AUTHENTICATION_TIMEOUT_S", 0.05)
     made = Listener()
@@ -200,7 +184,6 @@ async def test_peer_that_never_says_who_it_is_is_closed(monkeypatch: pytest.Monk
         await good.close()
 
 
-@on_loop
 async def test_session_that_has_expired_is_closed_unless_authenticated_again() -> None:
     made = Listener(reauth_ms=60_000)
     async with made.harness as server:
@@ -217,7 +200,6 @@ async def test_session_that_has_expired_is_closed_unless_authenticated_again() -
         assert await is_hung_up_on(client)
 
 
-@on_loop
 async def test_second_authentication_without_need_is_answered_and_the_connection_stays() -> None:
     made = Listener()
     async with made.harness as server:
@@ -230,7 +212,6 @@ async def test_second_authentication_without_need_is_answered_and_the_connection
         await client.close()
 
 
-@on_loop
 async def test_listener_without_sasl_answers_an_illegal_state() -> None:
     api = SaslApi(ManualClock(), failure_delay_ms=0)
     async with Harness(more=handlers_of(api)) as server:
@@ -241,7 +222,6 @@ async def test_listener_without_sasl_answers_an_illegal_state() -> None:
         await client.close()
 
 
-@on_loop
 async def test_noise_harms_nobody_else() -> None:
     chance = random.Random(11)
     made = Listener()
@@ -262,7 +242,6 @@ async def test_noise_harms_nobody_else() -> None:
     assert set(made.principals) == {"User:alice"}
 
 
-@on_loop
 async def test_stranger_asks_for_versions_a_few_times_and_no_more() -> None:
     async with Listener().harness as server:
         # The harness has no ApiVersions: the gate is asked first.
@@ -281,7 +260,6 @@ def test_versions_are_asked_for_three_times_at_most_before_the_handshake() -> No
         session.admit(RequestKind.VERSIONS, now_ms=0)
 
 
-@on_loop
 async def test_one_address_tries_no_more_than_twenty_passwords_a_second() -> None:
     made = Listener()
     async with made.harness as server:
@@ -301,7 +279,6 @@ async def test_one_address_tries_no_more_than_twenty_passwords_a_second() -> Non
     assert not made.harness.bugs
 
 
-@on_loop
 async def test_connections_that_come_and_go_leave_nothing_behind() -> None:
     """Without a search of the heap for garbage: a broker makes few of those."""
     made = Listener()
@@ -323,7 +300,6 @@ async def test_connections_that_come_and_go_leave_nothing_behind() -> None:
             gc.enable()
 
 
-@on_loop
 async def test_strangers_together_have_no_more_than_so_much_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("barnabas.broker.server.connection.STRANGERS_BYTES_MAX", 2_500)
     async with Listener().harness as server:
