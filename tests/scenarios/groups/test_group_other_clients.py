@@ -10,7 +10,8 @@ from aiokafka.coordinator.assignors.range import RangePartitionAssignor
 from confluent_kafka.admin import AdminClient
 from kafka import KafkaConsumer
 
-from tests.scenarios.groups.group_clients import CLASSIC, Member, create, produce, wait_until
+from barnabas.testing import wait_until
+from tests.scenarios.groups.group_clients import CLASSIC, Member, create, produce
 
 MANY = 50
 GROUPS = 200

@@ -1,7 +1,5 @@
 """Anybody may write to an open ZooKeeper. What no broker understands is logged and passed over: it never ends one."""
 
-import asyncio
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,6 +14,7 @@ from barnabas.broker.zookeeper_client.znodes import ReplicaAssignment, TopicAssi
 from barnabas.client.admin import topics as topic_admin
 from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.config import client_config
+from tests.support.waiting import eventually
 from tests.unit.broker.compose.live_broker import LISTENER, live_broker
 from tests.unit.broker.zookeeper_client.zookeeper_fixture import session, zookeeper
 
@@ -99,11 +98,6 @@ async def put(zk: ZooKeeperSession, path: str, data: bytes) -> None:
         await zk.set(path, data)
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    while not condition():
-        await asyncio.sleep(0.01)
-
-
 @pytest.mark.parametrize("garbage", GARBAGE.values(), ids=GARBAGE.keys())
 async def test_broker_starts_and_serves_whatever_others_have_written(tmp_path: Path, garbage: bytes) -> None:
     async with zookeeper() as ensemble, session(ensemble) as zk:
@@ -126,6 +120,6 @@ async def test_broker_starts_and_serves_whatever_others_have_written(tmp_path: P
             async with AsyncClient(client_config(f"127.0.0.1:{broker.ports[LISTENER]}", {})) as client:
                 await topic_admin.create_topics(client, [topic_admin.NewTopic(name="fine", partitions=1)])
             await ConfigStore(zk, SystemClock()).write(paths.TOPICS, "fine", {"retention.ms": "12345"})
-            await until(lambda: broker.dynamic.log_config("fine").retention_ms == 12345)
-            await until(lambda: broker.metadata.has_all_leaders("fine", (0,)))
+            await eventually(lambda: broker.dynamic.log_config("fine").retention_ms == 12345)
+            await eventually(lambda: broker.metadata.has_all_leaders("fine", (0,)))
             assert broker.controller.is_active

@@ -23,7 +23,8 @@ from barnabas.wire.messages.heartbeat import HeartbeatResponse
 from barnabas.wire.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
 from barnabas.wire.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
 from tests.manual_time import ManualClock
-from tests.unit.broker.server.harness import Harness, RawClient, eventually, heartbeat
+from tests.support.waiting import eventually
+from tests.unit.broker.server.harness import Harness, RawClient, heartbeat
 
 pytestmark = pytest.mark.uvloop
 

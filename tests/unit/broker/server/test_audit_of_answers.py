@@ -22,7 +22,8 @@ from barnabas.wire.messages.delete_records import (
     DeleteRecordsTopic,
 )
 from barnabas.wire.messages.offset_delete import OffsetDeleteRequest, OffsetDeleteResponse
-from tests.unit.broker.server.harness import Harness, eventually
+from tests.support.waiting import eventually
+from tests.unit.broker.server.harness import Harness
 
 
 class Clock:

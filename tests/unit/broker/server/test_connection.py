@@ -25,7 +25,8 @@ from barnabas.wire import frame
 from barnabas.wire.messages.fetch import FetchRequest, FetchResponse
 from barnabas.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from barnabas.wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
-from tests.unit.broker.server.harness import Harness, PinnedRange, eventually, fetch_response, heartbeat
+from tests.support.waiting import eventually
+from tests.unit.broker.server.harness import Harness, PinnedRange, fetch_response, heartbeat
 
 pytestmark = pytest.mark.uvloop
 

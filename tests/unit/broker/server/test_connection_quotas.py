@@ -11,7 +11,8 @@ from barnabas.broker.server import quota_metrics
 from barnabas.broker.server.addresses import address_of
 from barnabas.broker.server.listener import ConnectionLimits
 from barnabas.broker.server.quota_metrics import QuotaMetrics
-from tests.unit.broker.server.harness import Harness, eventually
+from tests.support.waiting import eventually
+from tests.unit.broker.server.harness import Harness
 
 pytestmark = pytest.mark.uvloop
 

@@ -24,7 +24,8 @@ from barnabas.wire import frame
 from barnabas.wire.messages.fetch import FetchRequest, FetchResponse
 from barnabas.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from barnabas.wire.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
-from tests.unit.broker.server.harness import Harness, PinnedRange, eventually, heartbeat
+from tests.support.waiting import eventually
+from tests.unit.broker.server.harness import Harness, PinnedRange, heartbeat
 
 pytestmark = pytest.mark.uvloop
 

@@ -8,7 +8,7 @@ from typing import cast
 import pytest
 
 from barnabas.broker.server.writer import SEND_STEP_BYTES, SocketWriter, TransportWriter
-from tests.unit.broker.server.harness import eventually
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.uvloop
 

@@ -31,6 +31,7 @@ from barnabas.wire.auth.mechanisms.oauthbearer import (
 )
 from barnabas.wire.auth.registry import KeySetSettings
 from tests.oauth_provider import AUDIENCE, ISSUER, Provider, SigningKey, b64, key_set, serving
+from tests.support.waiting import eventually
 
 ALGORITHMS = ["RS256", "RS512", "PS256", "ES256", "ES384", "ES512", "EdDSA"]
 NOW_MS = 1_700_000_000_000
@@ -303,10 +304,10 @@ async def test_key_set_is_loaded_again_when_a_token_has_a_new_key(key: SigningKe
         with pytest.raises(InvalidToken, match="not been loaded"):
             source.verify(parse_jwt(key.token()))
         task = asyncio.create_task(source.run())
-        await until(lambda: verified(source, key))
+        await eventually(lambda: verified(source, key))
         new = SigningKey("new", "ES256")
         provider.keys.append(new)
-        await until(lambda: verified(source, new))
+        await eventually(lambda: verified(source, new))
         assert len(provider.requests) == 2
         stranger = SigningKey("stranger", "ES256")
         for _ in range(50):  # strangers cannot make the broker ask for more
@@ -323,12 +324,6 @@ def verified(source: Any, key: SigningKey) -> bool:
     except InvalidToken:
         return False
     return True
-
-
-async def until(condition: Any) -> None:
-    async with asyncio.timeout(60):
-        while not condition():
-            await asyncio.sleep(0.005)
 
 
 def test_file_that_is_no_key_set_is_refused_at_once(tmp_path: Path) -> None:
