@@ -10,13 +10,13 @@ from barnabas.client.admin.partitions import delete_records, list_offsets
 from barnabas.client.consumer import Consumer
 from barnabas.client.fetching import ConsumerConfig
 from tests.simulation.disk_files import File
-from tests.simulation.lineage import TP, HistoryReader
 from tests.simulation.load import Client, Persistent
+from tests.simulation.lossy_tiered_topic import TP, HistoryReader
 from tests.simulation.process import BrokerProcess
 from tests.simulation.tier_troubles import LOOK_S, Trouble
 
 if TYPE_CHECKING:
-    from tests.simulation.tiered import TieredCluster
+    from tests.simulation.tier_world import TieredCluster
 
 
 class Return(Trouble):
