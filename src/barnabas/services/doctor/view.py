@@ -86,6 +86,8 @@ class ZooKeeperView:
     controller_id: int | None = None
     #: When partitions in trouble last changed leader or ISR.
     changed_ms: Mapping[TopicPartition, int] = field(default_factory=dict)
+    #: Znodes that clients without credentials can change, or read where secrets are.
+    open_znodes: tuple[str, ...] = ()
     latency_ms: float = -1
     #: Of the disk with its log; -1 where it does not tell.
     total_bytes: int = -1

@@ -28,6 +28,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     zookeeper.reachable,
     zookeeper.answers_soon,
     zookeeper.disk,
+    zookeeper.closed_to_strangers,
     controller.one_that_all_know,
     brokers.answer,
     brokers.have_own_addresses,
