@@ -289,8 +289,8 @@ def test_cluster_without_a_controller_is_told_of() -> None:
 
 
 def test_znodes_that_strangers_can_change_are_reported_with_the_command_that_closes_them() -> None:
-    digest = {"barnabas.zookeeper.digest": "kafka:secret"}
-    with Cluster(brokers=1, config={"zookeeper.set.acl": "true", **digest}) as cluster:
+    closed = {"zookeeper.set.acl": "true", "barnabas.zookeeper.digest": "kafka:secret"}
+    with Cluster(brokers=1, config=closed) as cluster:
         client = KazooClient(cluster.zookeeper_connect, auth_data=[("digest", "kafka:secret")])
         client.start()
         try:
@@ -308,9 +308,8 @@ def test_znodes_that_strangers_can_change_are_reported_with_the_command_that_clo
         finally:
             client.stop()
             client.close()
-    with Cluster(
-        brokers=1, config={"authorizer.class.name": "kafka.security.authorizer.AclAuthorizer", **digest}
-    ) as cluster:
+    acls = {"authorizer.class.name": "kafka.security.authorizer.AclAuthorizer", "super.users": "User:ANONYMOUS"}
+    with Cluster(brokers=1, config=acls) as cluster:
         found = until_found(cluster.bootstrap, "znodes-open-with-acls")["znodes-open-with-acls"]
         assert (found.severity, "/config/users" in found.message) == (Severity.WARNING, True)
         assert "zookeeper.set.acl=true on every broker" in found.advice
