@@ -172,6 +172,12 @@ class ClusterView:
             for info in topic.partitions:
                 yield TopicPartition(name, info.index), info
 
+    def missing(self) -> list[int]:
+        """Brokers that have replicas, and are not in the cluster."""
+        return sorted(
+            {each for _, info in self.partitions() for each in info.replicas if each not in self.image.brokers}
+        )
+
     def changed_ms(self, partitions: list[TopicPartition]) -> int | None:
         """When the first of these got into trouble, as far as ZooKeeper told."""
         if self.zookeeper is None:
