@@ -61,6 +61,17 @@ def test_document_calls_only_programs_that_it_or_the_readme_names(name: str) -> 
     assert not unknown, "name it in the text, in `…`, or use a program that README.md tells to install"
 
 
+#: About releases: those that were, and the next.
+OF_RELEASES = {"CHANGELOG.md", "docs/releasing.md"}
+
+
+@pytest.mark.parametrize("name", [name for name in DOCUMENTS if name not in OF_RELEASES])
+def test_document_installs_from_a_clone_as_long_as_there_is_no_release(name: str) -> None:
+    """pip finds no `barnabas` elsewhere, and whoever takes the name would be installed instead."""
+    text = (ROOT / name).read_text().replace("Once barnabas is installed, `pip install 'barnabas[spark]'`", "")
+    assert re.findall(r"pip install (?:--\S+ )*'?barnabas\b(?!-\*).*", text) == []
+
+
 def test_readme_names_the_packages_that_documents_count_on() -> None:
     readme = (ROOT / "README.md").read_text()
     assert [package for package in NAMED_BY_THE_README if f"`{package}`" not in readme] == []
