@@ -9,13 +9,16 @@ passes has found a defect. The end of a run lists each test that was tried again
 such a failure may be a defect, too.
 """
 
+import asyncio
 import gc
+import inspect
 import signal
 from collections.abc import Generator
 from typing import Any
 
 import hypothesis
 import pytest
+import uvloop
 from xdist.scheduler import LoadScopeScheduling
 
 SPARK = "tests/scenarios/spark/"
@@ -129,3 +132,22 @@ def _reason(failure: pytest.TestReport) -> str:
     crash = getattr(failure.longrepr, "reprcrash", None)
     text = str(failure.longrepr if crash is None else crash.message).strip()
     return text.partition("\n")[0] or "no reason was given"
+
+
+#: A guard against a test that waits for ever, not a measure.
+COROUTINE_TEST_S = 60
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """A test may be a coroutine: it gets an event loop of its own; with the marker `uvloop`, the loop that a broker has."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    arguments = {name: pyfuncitem.funcargs[name] for name in inspect.signature(pyfuncitem.obj).parameters}
+
+    async def bounded() -> None:
+        async with asyncio.timeout(COROUTINE_TEST_S):
+            await pyfuncitem.obj(**arguments)
+
+    (uvloop.run if pyfuncitem.get_closest_marker("uvloop") else asyncio.run)(bounded())
+    return True

@@ -4,8 +4,9 @@ from collections.abc import Sequence
 
 from barnabas.base.config.broker import BrokerConfig
 from barnabas.base.config.properties import load as load_properties
+from barnabas.base.znode_path import closing_command
 from barnabas.broker.server.settings import session_config
-from barnabas.broker.zookeeper_client.open_znodes import closing_command, named
+from barnabas.broker.zookeeper_client.open_znodes import named
 from barnabas.broker.zookeeper_client.session_config import SessionConfig
 from barnabas.cli._command import complain
 

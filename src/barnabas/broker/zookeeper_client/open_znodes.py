@@ -9,6 +9,7 @@ import logging
 from collections.abc import Sequence
 from typing import Final
 
+from barnabas.base.znode_path import closing_command
 from barnabas.broker.zookeeper_client import paths
 from barnabas.broker.zookeeper_client.operations import GetAcl, Operation, SetAcl, ZkCode
 from barnabas.broker.zookeeper_client.session import ZooKeeperSession
@@ -51,8 +52,9 @@ def _of_every_cluster() -> tuple[str, ...]:
 
 
 async def find_open(session: ZooKeeperSession, chroot: str = "") -> list[str]:
-    """The znodes of every cluster, and the first children of each, that clients without credentials can change, or, where
-    secrets are, read. A znode whose ACL this session may not read is closed. Paths are relative to `chroot`."""
+    """The znodes of every cluster, and the first children of each, that clients without credentials can change. Znodes with
+    secrets count if such clients can read them, and come first. A znode whose ACL this session may not read is closed. Paths
+    are relative to `chroot`."""
     fixed = _of_every_cluster()
     children: list[str] = []
     for path in fixed[1:]:
@@ -61,7 +63,8 @@ async def find_open(session: ZooKeeperSession, chroot: str = "") -> list[str]:
         except (NoNode, NotAuthorized):
             continue
         children += [below for name in names[:CHILDREN_MAX] if (below := f"{path}/{name}") not in fixed]
-    return await open_among(session, (*fixed, *children), chroot)
+    found = await open_among(session, (*fixed, *children), chroot)
+    return sorted(found, key=lambda path: not paths.is_sensitive(path))
 
 
 async def open_among(session: ZooKeeperSession, wanted: Sequence[str], chroot: str = "") -> list[str]:
@@ -83,19 +86,10 @@ def _is_open(path: str, acl: Sequence[ZnodeAcl]) -> bool:
 
 
 def named(open_paths: Sequence[str]) -> str:
-    """`/config/users, /brokers/ids, /admin and 12 other znodes`, those with secrets first."""
-    ordered = sorted(open_paths, key=lambda path: not paths.is_sensitive(path))
-    more = len(ordered) - _NAMED_MAX
-    text = ", ".join(ordered[:_NAMED_MAX])
+    """`/config/users, /brokers/ids, /admin and 12 other znodes`."""
+    more = len(open_paths) - _NAMED_MAX
+    text = ", ".join(open_paths[:_NAMED_MAX])
     return text + (f" and {more} other znode{'s' if more > 1 else ''}" if more > 0 else "")
-
-
-def closing_command(connect: str, file: str = "BROKER.properties") -> str:
-    """`file`: with the brokers' settings of ZooKeeper."""
-    return (
-        f"barnabas zookeeper-security-migration --zookeeper.acl secure --zookeeper.connect {connect} "
-        f"--zk-tls-config-file {file}"
-    )
 
 
 async def close_what_is_open(session: ZooKeeperSession, *, connect: str, has_chroot: bool) -> None:

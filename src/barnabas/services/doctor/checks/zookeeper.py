@@ -1,7 +1,7 @@
 """ZooKeeper: do brokers reach it, how fast does it answer, has it room? Pure."""
 
 from barnabas.base.times import time_in
-from barnabas.broker.zookeeper_client.open_znodes import ROOT, closing_command, named
+from barnabas.base.znode_path import closing_command
 from barnabas.services.doctor.finding import Finding, Severity, some
 from barnabas.services.doctor.room import nearly_full, room
 from barnabas.services.doctor.view import ClusterView
@@ -64,10 +64,10 @@ def closed_to_strangers(view: ClusterView) -> list[Finding]:
         return []
     found = view.zookeeper.open_znodes
     subject = f"ZooKeeper at {view.zookeeper.connect}"
-    message = f"every client of ZooKeeper, without credentials, can change {named(found)}"
+    message = f"every client of ZooKeeper, without credentials, can change {some(found)}"
     command = closing_command(view.zookeeper.connect)
     if any(each.settings.get("zookeeper.set.acl") == "true" for each in view.brokers.values()):
-        if set(found) == {ROOT}:
+        if set(found) == {"/"}:
             means = "a stranger can delete /controller, and create znodes of its own beside Kafka's"
             return [Finding(Severity.WARNING, "znodes-open", subject, message, f"close it: {command}", means)]
         means = "a stranger can replace the password of a super user and become administrator, or delete topics"
