@@ -1,4 +1,4 @@
-"""Which paths a znode can have, and the command that closes znodes to strangers. Pure; for ZooKeeper's client and its server."""
+"""Which paths a znode can have, and the command that closes znodes. Pure; for ZooKeeper's client and its server."""
 
 import re
 
