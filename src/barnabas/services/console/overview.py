@@ -214,7 +214,7 @@ async def _answer_times(cluster: ConsoleCluster) -> dict[int, float | None]:
 
 @dataclass(slots=True)
 class LastLook:
-    """What doctor's answer was about, and when it looked."""
+    """What doctor's answer was about, and when that look began: what happens during a look is looked at right after it."""
 
     state: object = None
     at_s: float = -math.inf
@@ -238,8 +238,9 @@ async def doctor(call: Call) -> dict[str, Any]:
         from barnabas.services.doctor.look import Looker
         from barnabas.services.doctor.view import Limits
 
+        began_s = asyncio.get_running_loop().time()
         view = await Looker(cluster.client, image, Limits()).look()
-        last.state, last.at_s = state, asyncio.get_running_loop().time()
+        last.state, last.at_s = state, began_s
         return {
             "at": SystemClock().now_ms(),
             "findings": [finding.as_json() for finding in in_order(examine(view))],
