@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.scenarios.tools.conftest import Tool, until  # type: ignore[attr-defined]
+from barnabas.testing import wait_until
+from tests.scenarios.tools.conftest import Tool
 
 
 def test_lines_go_in_and_come_out(process: Tool, new_topic: Callable[..., str]) -> None:
@@ -147,7 +148,7 @@ def test_members_are_described_while_they_are_there(
     )
     try:
         state = ("consumer-groups", "--describe", "--group", group, "--json")
-        until(lambda: tool(*state, status=None).json[0]["state"] == "Stable")
+        wait_until(lambda: tool(*state, status=None).json[0]["state"] == "Stable")
         head, row = tool("consumer-groups", "--describe", "--group", group, "--members", "--verbose").lines[1:]
         assert head.split() == ["GROUP", "CONSUMER-ID", "HOST", "CLIENT-ID", "#PARTITIONS", "ASSIGNMENT"]
         assert row.split()[0] == group
@@ -294,7 +295,7 @@ def test_consumer_that_is_told_to_end_leaves_its_group(
         [*command, "--topic", topic, "--group", group], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
     )
     state = ("consumer-groups", "--describe", "--group", group, "--json")
-    until(lambda: tool(*state, status=None).json[0]["state"] == "Stable")
+    wait_until(lambda: tool(*state, status=None).json[0]["state"] == "Stable")
     consumer.terminate()
     _, errors = consumer.communicate(timeout=60)
     assert consumer.returncode == 128 + signal.SIGTERM
