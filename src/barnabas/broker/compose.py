@@ -53,6 +53,7 @@ from barnabas.broker.zookeeper_client.config_store import ConfigStore
 from barnabas.broker.zookeeper_client.deleted_topics import DeletedTopics
 from barnabas.broker.zookeeper_client.log_dir_failure import report_log_dir_failure
 from barnabas.broker.zookeeper_client.metadata_cache import MetadataChange
+from barnabas.broker.zookeeper_client.open_znodes import close_what_is_open
 from barnabas.broker.zookeeper_client.registration import (
     create_or_get_cluster_id,
     create_top_level_paths,
@@ -194,6 +195,9 @@ class Broker:
 
     async def _look_around(self) -> None:
         await create_top_level_paths(self.session)
+        if self.config.zookeeper_set_acl:
+            connect = self.config.zookeeper_connect
+            await close_what_is_open(self.session, connect=connect, has_chroot="/" in connect.rstrip("/"))
         self.cluster_id = await create_or_get_cluster_id(self.session, lambda: format_uuid(random_uuid()))
         self.broker_id = await find_broker_id(self.config, self.session, self._platform.disk)
 

@@ -8,6 +8,7 @@ from typing import Annotated, Final
 
 import typer
 
+from barnabas.cli._missing_topic import warn_of_creation
 from barnabas.cli._tool import Bootstrap, UsageError, options, pairs, run
 from barnabas.client import names
 from barnabas.client.asynchronous import AsyncClient
@@ -148,6 +149,7 @@ async def _produce(cluster: AsyncClient, topic: str, reader: "LineReader", confi
             failures.append(str(error))
             sys.stderr.write(f"error: {len(batch.records)} records for {batch.partition} were not sent: {error}\n")
 
+    await warn_of_creation(cluster, topic)
     async with Producer(cluster, config) as producer:
         try:
             async for line in stdin_lines(prompt=">"):

@@ -7,6 +7,7 @@ spends more than a small part of its time on its console.
 
 import asyncio
 import dataclasses
+import math
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -132,13 +133,14 @@ class ConsoleCluster:
 
     # -- metadata -------------------------------------------------------------------------------------------------------
 
-    async def image(self) -> ClusterImage:
+    async def image(self, *, age_s_max: float = math.inf) -> ClusterImage:
         async def ask() -> ClusterImage:
             image = await self.client.retrying("metadata", lambda: self.client.refresh(None))
             self.partitions = sum(len(topic.partitions) for topic in image.topics.values())
             return image
 
-        return await self.kept("image", self.paced_s(self.partitions, 30.0), ask, paced_s=5.0)
+        age_s = min(self.paced_s(self.partitions, 30.0), age_s_max)
+        return await self.kept("image", age_s, ask, paced_s=min(5.0, age_s_max))
 
     async def topic(self, name: str) -> TopicInfo:
         async def ask() -> TopicInfo | None:
