@@ -386,6 +386,14 @@ def test_ids_and_versions_are_imported(registry: Registry, subject: Subject) -> 
     assert registry.put(f"/mode/{taken}", {"mode": "IMPORT"}, force="true") == {"mode": "IMPORT"}
 
 
+def test_an_import_cannot_take_the_ids_of_all_others(own_registry: Registry) -> None:
+    own_registry.put("/mode/imported", {"mode": "IMPORT"})
+    for last in (2**31 - 1, 2**31 - 2):
+        assert own_registry.register("imported", A, id=last)[:2] == (422, 42205)
+    registered = own_registry.register("s", A)
+    assert own_registry.get("/subjects/s/versions/1")["id"] == registered["id"] == 1
+
+
 def test_the_mode_of_all_subjects(own_registry: Registry) -> None:
     assert own_registry.get("/mode") == {"mode": "READWRITE"}
     own_registry.put("/mode", {"mode": "READONLY"})

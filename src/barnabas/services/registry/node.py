@@ -354,6 +354,7 @@ class Node:
         self._claimed_term = term
 
     async def _append(self, written: list[Record]) -> int:
+        writes.check_readable(written)
         last = await self._log.append(written)
         try:
             async with asyncio.timeout(self._config.write_timeout_ms / 1000):
@@ -362,7 +363,8 @@ class Node:
             # The next write must not be decided without this one: to claim is to wait until all is applied.
             self._log.give_up()
             raise errors.timed_out("Write to the Kafka store timed out while it was read back") from None
-        if self._log.has_conflict(last - len(written) + 1, last):
+        if self._log.has_skipped(last - len(written) + 1, last) or not writes.is_kept(self.store, written):
+            log.error("the records up to offset %d do not say what was decided: taking them back", last)
             undone = writes.undo(self.store, written)
             await self._log.applied(await self._log.append(undone))
             raise errors.store_failed(

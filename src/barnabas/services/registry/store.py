@@ -21,6 +21,11 @@ Place = tuple[str, int]
 _SORTED: Final = tuple(f'{{"{name}":' for name in ("aliases", "default", "doc", "fields", "items", "name", "namespace"))
 #: Records are applied on the loop.
 _REORDERED_MAX: Final = 64 * 1024
+#: The last id that is given here. Ids above it are read, but they do not count when the next one is chosen: a record at the
+#: end of the range (an import, a damaged `maxId`) would otherwise leave its context without ids.
+GIVEN_ID_MAX: Final = 2**31 - 1 - 1_000_000
+#: The last id that an import may bring. A thousand million ids stay for what is registered afterwards.
+IMPORTED_ID_MAX: Final = 2**30
 
 
 class Applied(Enum):
@@ -37,8 +42,13 @@ class _Context:
     ids: dict[int, dict[str, int]] = field(default_factory=dict)
     contents: dict[int, Content] = field(default_factory=dict)
     by_content: dict[ContentKey, int] = field(default_factory=dict)
-    #: Never goes down: an id is given once.
+    #: Never goes down: an id is given once. At most GIVEN_ID_MAX.
     highest_id: int = 0
+
+    def note_given(self, schema_id: object) -> None:
+        """No later schema gets this id, or one below it."""
+        if type(schema_id) is int and self.highest_id < schema_id <= GIVEN_ID_MAX:
+            self.highest_id = schema_id
 
 
 class Store:
@@ -123,12 +133,15 @@ class Store:
             if known == digest
         ]
 
-    def next_id(self, context: str) -> int:
-        known = self.contexts.get(context)
-        return known.highest_id + 1 if known else 1
+    def next_id(self, context: str) -> int | None:
+        """The id of the next schema; None where all are given."""
+        following = self.highest_id(context) + 1
+        return following if following <= GIVEN_ID_MAX else None
 
     def highest_id(self, context: str) -> int:
-        return self.next_id(context) - 1
+        """The highest id that counts: see GIVEN_ID_MAX."""
+        known = self.contexts.get(context)
+        return known.highest_id if known else 0
 
     def referrers(self, subject: str, version: int, *, deleted: bool = False) -> list[SchemaVersion]:
         places = self._referrers.get((subject, version), ())
@@ -181,10 +194,7 @@ class Store:
                 else:
                     self.named_contexts.add(key.context)
             case records.NOOP if key.context and value is not None:
-                highest = records.value_of(value).get("maxId")
-                if isinstance(highest, int):
-                    context = self._context(key.context)
-                    context.highest_id = max(context.highest_id, highest)
+                self._context(key.context).note_given(records.value_of(value).get("maxId"))
             case records.NOOP | records.DELETE_SUBJECT | records.CLEAR_SUBJECT:
                 pass
             case _:
@@ -221,7 +231,7 @@ class Store:
         context.by_content[new.content.key] = new.id
         if (canonical := _in_our_order(new.content)) is not None:
             context.by_content.setdefault(canonical.key, new.id)
-        context.highest_id = max(context.highest_id, new.id)
+        context.note_given(new.id)
         self.subjects.setdefault(new.subject, {})[new.version] = new
         for place in _places(new.subject, new.content.references):
             self._referrers.setdefault(place, set()).add((new.subject, new.version))
