@@ -26,6 +26,10 @@ A_B = (
 )
 
 
+def anybody(subject: str) -> None:
+    """A user who may read everything."""
+
+
 class Log:
     """A store, and the records that made it: what a topic would hold."""
 
@@ -167,12 +171,14 @@ def test_references_come_in_the_order_in_which_they_need_each_other() -> None:
     put("b", "B", Reference("D", "d", 1))
     put("c", "C", Reference("D", "d", 1))
     content = Content("AVRO", "A", (Reference("B", "b", 1), Reference("C", "c", 1)))
-    resolved = reads.resolve(store, "a", content, is_new=True)
+    resolved = reads.resolve(store, "a", content, anybody, is_new=True)
     assert resolved.references == (("D", "D"), ("B", "B"), ("C", "C"))
     # Import may bring circles: they end.
     put("x", "X", Reference("Y", "y", 1))
     put("y", "Y", Reference("X", "x", 1))
-    assert dict(reads.resolve(store, "a", Content("AVRO", "A", (Reference("X", "x", 1),)), is_new=True).references) == {
+    assert dict(
+        reads.resolve(store, "a", Content("AVRO", "A", (Reference("X", "x", 1),)), anybody, is_new=True).references
+    ) == {
         "X": "X",
         "Y": "Y",
     }
@@ -186,7 +192,7 @@ def test_a_chain_of_references_has_an_end() -> None:
         store.apply(version.key.to_bytes(), version.to_bytes(), number)
     last = Content("AVRO", "T", (Reference("N", "s1199", 1),))
     with pytest.raises(Refusal, match="more than 1000 schemas"):
-        reads.resolve(store, "s", last, is_new=True)
+        reads.resolve(store, "s", last, anybody, is_new=True)
 
 
 # -- levels -----------------------------------------------------------------------------------------------------------------
