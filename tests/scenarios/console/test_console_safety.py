@@ -22,9 +22,9 @@ from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.config import client_config
 from barnabas.client.errors import ClientError
 from barnabas.services.console import guard as guard_module
-from barnabas.services.console import throttle as throttle_module
 from barnabas.services.console.settings import Settings
 from barnabas.testing import Cluster
+from barnabas.wire.auth import login_pace as throttle_module
 from barnabas.wire.auth.authority import LocalAuthority
 from barnabas.wire.auth.jwt import encode_unsecured
 from barnabas.wire.auth.mechanisms.oauthbearer import OAUTH_MODULE
@@ -150,7 +150,7 @@ def visit() -> Iterator[Callable[..., Visitor]]:
 @pytest.fixture
 def visitor(console: Console, visit: Callable[..., Visitor]) -> Callable[..., Visitor]:
     # All tests come from one address: the third failure of any of them would make the next one wait.
-    console.server.app.state.services.guard._throttle._failures.clear()
+    console.server.app.state.services.guard._throttle.clear()
     return partial(visit, console)
 
 
@@ -246,11 +246,11 @@ def test_wrong_passwords_are_slowed_down(secured: Cluster, visit: Make) -> None:
     with started(secured) as console:
         guesser = visit(console)
         statuses = [guesser.sign_in("root", f"guess-{number}").status_code for number in range(8)]
-        assert statuses[: throttle_module.FREE_FAILURES] == [401] * throttle_module.FREE_FAILURES
+        assert statuses[: throttle_module.FREE_SIGN_INS] == [401] * throttle_module.FREE_SIGN_INS
         assert 429 in statuses
         # A wait of the console is long on this clock: also the right password is not tried meanwhile.
         guard = console.server.app.state.services.guard
-        guard._throttle._failures[("address", "127.0.0.1")].count = 12
+        guard._throttle._addresses.latest("127.0.0.1").count = 12
         refused = guesser.sign_in(*ROOT)
         assert refused.status_code == 429
         assert int(refused.headers["retry-after"]) >= 1

@@ -24,8 +24,9 @@ from barnabas.services.console.services import Tasks
 from barnabas.services.console.sessions import LIFETIME_S, Session, Sessions, TooManySessions, is_csrf_token
 from barnabas.services.console.settings import Settings
 from barnabas.services.console.sign_in import Credentials, Identity, credentials_of, prove
-from barnabas.services.console.throttle import Throttle
 from barnabas.services.console.web import Call, Endpoint, User
+from barnabas.services.http.peers import peer_address
+from barnabas.wire.auth.login_pace import SignInThrottle
 
 log = logging.getLogger(__name__)
 #: Every change, and every sign-in: who, what, when, from where.
@@ -74,7 +75,7 @@ class Guard:
         #: Sessions of scripts, which send their credentials each time, by digest.
         self._scripts: dict[str, Session[Account]] = {}
         self._signing: dict[str, asyncio.Lock] = {}
-        self._throttle = Throttle()
+        self._throttle = SignInThrottle()
         self._sign_ins = asyncio.Semaphore(_SIGN_INS_MAX)
         self._sign_ins_waiting = 0
         self._searches: dict[str, int] = {}
@@ -137,9 +138,8 @@ class Guard:
         return session.csrf_token if session is not None else None
 
     def address_of(self, request: Request) -> str:
-        if self._settings.behind_proxy and (said := request.headers.get("x-forwarded-for")):
-            return said.rpartition(",")[2].strip()  # the last is what our proxy saw; those before it anybody may write
-        return request.client.host if request.client is not None else "unknown"
+        fields = request.headers.getlist("x-forwarded-for")
+        return peer_address(request.client, fields, behind_proxy=self._settings.behind_proxy)
 
     # -- signing in ---------------------------------------------------------------------------------------------------
 

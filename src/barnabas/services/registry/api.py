@@ -3,7 +3,7 @@
 import asyncio
 import json
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from functools import partial
 from typing import Any, Final
 
@@ -43,8 +43,10 @@ class Api:
         self._access = access
         self._store: Store = node.store
 
-    def application(self, *, body_bytes_max: int = BODY_BYTES_MAX) -> Application:
-        return Application(self.routes(), prepare=self._prepare, body_bytes_max=body_bytes_max)
+    def application(
+        self, *, body_bytes_max: int = BODY_BYTES_MAX, only_names: Collection[str] | None = None
+    ) -> Application:
+        return Application(self.routes(), prepare=self._prepare, body_bytes_max=body_bytes_max, only_names=only_names)
 
     def routes(self) -> list[Route]:
         return [

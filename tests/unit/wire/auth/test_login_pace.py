@@ -1,6 +1,6 @@
 """Who fails to log in again and again is evaluated ever more slowly; nobody else is."""
 
-from barnabas.wire.auth.login_pace import ADDRESSES_MAX, FREE_FAILURES, STEP_MS, WAITING_MAX, LoginPace
+from barnabas.wire.auth.login_pace import FREE_FAILURES, REMEMBERED_MAX, STEP_MS, WAITING_MAX, LoginPace
 
 
 def failing(times: int = FREE_FAILURES) -> LoginPace:
@@ -35,6 +35,6 @@ def test_failures_are_forgotten() -> None:
 
 def test_memory_of_addresses_is_bounded() -> None:
     pace = LoginPace()
-    for number in range(ADDRESSES_MAX + 10):
+    for number in range(REMEMBERED_MAX + 10):
         pace.failed(f"h{number}", 0)
-    assert len(pace._addresses) == ADDRESSES_MAX
+    assert len(pace._addresses) == REMEMBERED_MAX
