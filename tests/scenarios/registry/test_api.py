@@ -465,6 +465,36 @@ def test_content_types(registry: Registry) -> None:
 
 
 @pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"Origin": "http://evil.example"}, 403),
+        ({"Origin": "null"}, 403),
+        ({"Sec-Fetch-Site": "cross-site"}, 403),
+        ({"Host": "evil.example:8081"}, 421),
+        ({"Host": "evil.example:8081", "Origin": "http://evil.example:8081"}, 421),
+        ({"Content-Type": ""}, 415),
+        ({"Content-Type": "text/plain"}, 415),
+        ({"Content-Type": "application/x-www-form-urlencoded"}, 415),
+    ],
+)
+def test_a_page_of_another_site_registers_nothing(
+    registry: Registry, subject: Subject, headers: dict[str, str], status: int
+) -> None:
+    name = subject()
+    answer = registry.http.post(f"/subjects/{name}/versions", json={"schema": A}, headers=headers)
+    assert (answer.status_code, answer.json()["error_code"]) == (status, status)
+    assert registry.get(f"/subjects/{name}/versions")[1] == 40401
+
+
+def test_a_browser_may_open_an_address_of_the_registry_itself(registry: Registry) -> None:
+    own = {"Sec-Fetch-Site": "none", "Sec-Fetch-Mode": "navigate", "Accept": "text/html,*/*;q=0.8"}
+    assert registry.http.get("/subjects", headers=own).status_code == 200
+    same = {"Origin": registry.url, "Sec-Fetch-Site": "same-origin"}
+    assert registry.http.get("/subjects", headers=same).status_code == 200
+    assert registry.http.get("/subjects", headers={"Host": "localhost:8081"}).status_code == 200
+
+
+@pytest.mark.parametrize(
     ("body", "status"),
     [
         (b"", 422),

@@ -19,6 +19,7 @@ from barnabas.services.http.bodies import BODY_S, check_content_type, json_objec
 
 if TYPE_CHECKING:
     from barnabas.services.console.cluster import ConsoleCluster
+    from barnabas.services.console.registered import Registered
     from barnabas.services.console.services import Services
 
 log = logging.getLogger(__name__)
@@ -42,6 +43,8 @@ class User:
     name: str
     #: None for one who has yet to sign in.
     own_cluster: "ConsoleCluster | None"
+    #: The schema registry with the user's rights there; None where the console has none.
+    registered: "Registered | None" = None
     #: Notes that he is still there. False: his session is over, and so is what he watches.
     is_present: Callable[[], bool] = lambda: True
 
