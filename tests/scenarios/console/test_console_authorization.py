@@ -75,7 +75,7 @@ ROWS: Final[dict[tuple[str, str], Row]] = {
     ("PUT", "/users/{user}"): Row(path="/users/x", owner=403, body={"password": "pw", "mechanism": "SCRAM-SHA-512"}),
     ("DELETE", "/users/{user}/{mechanism}"): Row(path="/users/y/SCRAM-SHA-512", owner=403),
     ("GET", "/docs/{name}"): Row(path="/docs/console", other=200),
-    ("GET", "/events"): Row(path="/events?watch=/overview", other=200, is_endless=True),
+    ("GET", "/events"): Row(path="/events?watch=/api/overview", other=200, is_endless=True),
     ("GET", "/topics/{topic}/export"): Row(path="/topics/{topic}/export?format=jsonl"),
     ("GET", "/groups"): Row(path="/groups", other=200),
     ("GET", "/groups/{group}"): Row(path="/groups/{group}"),

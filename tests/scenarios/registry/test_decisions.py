@@ -303,7 +303,7 @@ def _importing(log: Log, subject: str) -> None:
     log.write(writes.set_mode(log.store, subject, "IMPORT", force=True))
 
 
-@pytest.mark.parametrize("schema_id", [store_module.IMPORTED_ID_MAX + 1, store_module.GIVEN_ID_MAX, _LAST - 1, _LAST])
+@pytest.mark.parametrize("schema_id", [store_module.IMPORTED_ID_MAX + 1, 2 * 10**9, _LAST - 1, _LAST])
 def test_an_import_near_the_end_of_the_ids_is_refused(schema_id: int) -> None:
     log = Log()
     _importing(log, "s")
@@ -315,16 +315,29 @@ def test_an_import_near_the_end_of_the_ids_is_refused(schema_id: int) -> None:
 
 
 @pytest.mark.parametrize("context", ["", ":.c:"])
-def test_a_context_with_a_poisoned_id_goes_on_with_its_ordinary_ids(context: str) -> None:
+@pytest.mark.parametrize("schema_id", [2**31 - 1, 2**31 - 2, 2**31 - 1_000_001, 2**30 + 1_000_001])
+def test_a_context_with_a_poisoned_id_goes_on_with_its_ordinary_ids(context: str, schema_id: int) -> None:
     log = Log()
     log.register(f"{context}a", A)
-    poison = _imported(log, f"{context}poison", '"int"', id=_LAST)
+    poison = _imported(log, f"{context}poison", '"int"', id=schema_id)
     assert log.register(f"{context}b", AB).id == 2
     for permanent in (False, True):
         log.write(writes.delete_subject(log.store, f"{context}poison", permanent=permanent))
     assert log.register(f"{context}c", A_B).id == 3
     again = log.compacted()
     assert again.next_id(names.context_of(poison.subject)) == 4, "the same after a restart"
+
+
+def test_ids_above_the_imported_ones_are_given_one_by_one_and_once() -> None:
+    log, last = Log(), store_module.IMPORTED_ID_MAX
+    _importing(log, "s")
+    log.register("s", A, id=last)
+    _imported(log, "poison", '"double"', id=_LAST)
+    _imported(log, "near", '"float"', id=last + 2)
+    assert [log.register("t", text).id for text in (AB, '"int"', '"long"')] == [last + 3, last + 4, last + 5]
+    for permanent in (False, True):
+        log.write(writes.delete_version(log.store, "t", 3, permanent=permanent))
+    assert log.compacted().next_id(".") == last + 6
 
 
 @pytest.mark.parametrize("highest", [_LAST, _LAST + 1, 10**30, True, "7", 1.5, None, -3])
@@ -337,7 +350,7 @@ def test_a_highest_id_that_no_registry_gives_does_not_count(highest: object) -> 
 
 def test_a_context_whose_ids_are_all_given_refuses_before_it_writes() -> None:
     log = Log()
-    log.write(Decision([records.highest_id_record(".", store_module.GIVEN_ID_MAX)], None))
+    log.store.contexts["."].highest_id = _LAST  # two thousand million schemas later
     with pytest.raises(Refusal) as refused:
         log.register("s", A)
     assert (refused.value.status, refused.value.code) == (500, 50001)

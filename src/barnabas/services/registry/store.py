@@ -21,11 +21,12 @@ Place = tuple[str, int]
 _SORTED: Final = tuple(f'{{"{name}":' for name in ("aliases", "default", "doc", "fields", "items", "name", "namespace"))
 #: Records are applied on the loop.
 _REORDERED_MAX: Final = 64 * 1024
-#: The last id that is given here. Ids above it are read, but they do not count when the next one is chosen: a record at the
-#: end of the range (an import, a damaged `maxId`) would otherwise leave its context without ids.
-GIVEN_ID_MAX: Final = 2**31 - 1 - 1_000_000
+LAST_ID: Final = 2**31 - 1
 #: The last id that an import may bring. A thousand million ids stay for what is registered afterwards.
 IMPORTED_ID_MAX: Final = 2**30
+#: An id that lies further than this above the highest one, and above those of imports, is read, but the next id does not follow
+#: it. A single record (an import into an older registry, a damaged `maxId`) would otherwise leave its context without ids.
+_JUMP_MAX: Final = 1_000_000
 
 
 class Applied(Enum):
@@ -42,12 +43,13 @@ class _Context:
     ids: dict[int, dict[str, int]] = field(default_factory=dict)
     contents: dict[int, Content] = field(default_factory=dict)
     by_content: dict[ContentKey, int] = field(default_factory=dict)
-    #: Never goes down: an id is given once. At most GIVEN_ID_MAX.
+    #: Never goes down: an id is given once.
     highest_id: int = 0
 
     def note_given(self, schema_id: object) -> None:
         """No later schema gets this id, or one below it."""
-        if type(schema_id) is int and self.highest_id < schema_id <= GIVEN_ID_MAX:
+        highest = self.highest_id
+        if type(schema_id) is int and highest < schema_id <= min(max(highest, IMPORTED_ID_MAX) + _JUMP_MAX, LAST_ID):
             self.highest_id = schema_id
 
 
@@ -135,11 +137,14 @@ class Store:
 
     def next_id(self, context: str) -> int | None:
         """The id of the next schema; None where all are given."""
+        known = self.contexts.get(context)
         following = self.highest_id(context) + 1
-        return following if following <= GIVEN_ID_MAX else None
+        while known is not None and following in known.contents:  # one that did not count
+            following += 1
+        return following if following <= LAST_ID else None
 
     def highest_id(self, context: str) -> int:
-        """The highest id that counts: see GIVEN_ID_MAX."""
+        """The highest id that counts."""
         known = self.contexts.get(context)
         return known.highest_id if known else 0
 
