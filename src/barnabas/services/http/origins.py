@@ -22,11 +22,18 @@ def check_host(headers: Mapping[str, str], names: Collection[str] = ()) -> None:
 def check_origin(headers: Mapping[str, str]) -> None:
     """:raises Refusal: where a page of another origin asks."""
     origin, site = headers.get("origin"), headers.get("sec-fetch-site", "none")
-    is_own = origin is None or urlsplit(origin).netloc.lower() == headers.get("host", "").lower() != ""
+    is_own = origin is None or _netloc(origin) == headers.get("host", "").lower() != ""
     if not is_own or site not in ("none", "same-origin"):
         raise Refusal(
             403, "WRONG_ORIGIN", "a page of another site asked for this, and the answer is not for other sites"
         )
+
+
+def _netloc(origin: str) -> str:
+    try:
+        return urlsplit(origin).netloc.lower()
+    except ValueError:
+        return ""
 
 
 def host_of(header: str) -> str:

@@ -3,6 +3,7 @@
 import asyncio
 from typing import Any, Final
 
+import h11
 from uvicorn.config import Config
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
@@ -60,6 +61,21 @@ class BoundedProtocol(H11Protocol):
             self._waiting.cancel()
             self._waiting = None
         self._connections.enter(self._place, State.ARRIVING if cycle.more_body else State.SERVED)
+
+    def send_400_response(self, msg: str) -> None:
+        """For bytes that are not HTTP. A request before them that has arrived whole is answered first, and nothing after them."""
+        cycle = self.cycle
+        if cycle is not None and not cycle.response_complete:
+            if not cycle.more_body:
+                cycle.keep_alive = False
+                self.flow.pause_reading()
+                return
+            cycle.disconnected = True
+            cycle.message_event.set()
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            super().send_400_response(msg)
+        else:
+            self.transport.abort()  # an answer has begun already
 
     def on_response_complete(self) -> None:
         self._connections.enter(self._place, State.RESTING)

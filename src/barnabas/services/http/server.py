@@ -140,7 +140,7 @@ def http_server(
         lifespan=lifespan,
         access_log=False,
         log_config=None,
-        log_level=logging.WARNING,
+        log_level=logging.ERROR,  # a warning for each request that is no HTTP would let strangers fill the log
         server_header=False,
         # Any program on this machine could say where a request comes from. `peers` reads the header of a proxy that is named.
         proxy_headers=False,

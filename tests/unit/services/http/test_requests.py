@@ -94,7 +94,15 @@ def test_hosts() -> None:
 def test_origins() -> None:
     check_origin({"host": "localhost:8081"})
     check_origin({"host": "localhost:8081", "origin": "http://localhost:8081", "sec-fetch-site": "same-origin"})
-    for odd in ("http://evil.example", "null", "", "http://localhost:8080", "http://localhost"):
+    for odd in (
+        "http://evil.example",
+        "null",
+        "",
+        "http://localhost:8080",
+        "http://localhost",
+        "http://[",
+        "http://[::1",
+    ):
         with pytest.raises(Refusal):
             check_origin({"host": "localhost:8081", "origin": odd})
     for site in ("cross-site", "same-site", "anything"):

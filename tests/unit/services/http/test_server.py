@@ -1,11 +1,12 @@
 """The server on real sockets: heads and bodies that come slowly, many idle connections, clients that do not read."""
 
 import asyncio
+import re
 import socket
 import ssl
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -191,7 +192,7 @@ def test_idle_connections_do_not_lock_others_out(serve: Serve, first: bytes) -> 
 
 def test_half_tls_handshakes_do_not_lock_others_out(serve: Serve, tmp_path: Path) -> None:
     authority = Authority.create(tmp_path)
-    service = serve(certificate=str(authority.issue("http", subject="/CN=localhost")), HEAD_S=1.0)
+    service = serve(certificate=str(authority.issue("http", subject="/CN=localhost")), HEAD_S=5.0)
     trust = ssl.create_default_context(cafile=str(authority.certificate))
     with ExitStack() as stack:
         idle = [
@@ -201,7 +202,10 @@ def test_half_tls_handshakes_do_not_lock_others_out(serve: Serve, tmp_path: Path
             peer.sendall(GET)
             assert answer(peer).startswith(b"HTTP/1.1 200")
         assert is_closed(idle[-1])
-    assert len(service.server.connections) == 0
+    deadline = time.monotonic() + DEADLINE_S
+    while len(service.server.connections):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
 def test_no_header_says_where_a_request_comes_from(serve: Serve) -> None:
@@ -216,3 +220,32 @@ def test_a_stop_ends_what_is_idle_and_finishes_what_is_served(serve: Serve) -> N
         assert answer(rested)
         service.stop()
         assert is_closed(new) and is_closed(rested)
+
+
+POST = b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("sent", "statuses"),
+    [
+        (b"\x16\x03\x01", [400]),
+        (GET + b"\0\0\r\n\r\n", [200, 400]),
+        (GET.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n") + GET, [200]),
+        (POST + b"zz\r\n", [400]),
+        (POST.replace(b"/", b"/early", 1), [200]),
+        (POST.replace(b"/", b"/early", 1) + b"zz\r\n", [400]),
+    ],
+)
+def test_bytes_that_are_not_http_end_a_connection_and_fill_no_log(
+    serve: Serve, sent: bytes, statuses: list[int], caplog: pytest.LogCaptureFixture
+) -> None:
+    with connect(serve(), sent) as peer:
+        data = answer(peer) if statuses[0] == 200 else b""
+        if statuses == [200] and b"early" in sent:
+            peer.sendall(b"zz\r\n")
+        peer.settimeout(DEADLINE_S)
+        with suppress(ConnectionError):
+            while part := peer.recv(4096):
+                data += part
+    assert [int(each) for each in re.findall(rb"HTTP/1.1 (\d{3})", data)] == statuses
+    assert not [record for record in caplog.records if record.name.startswith("uvicorn")]
