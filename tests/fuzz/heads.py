@@ -85,7 +85,7 @@ _RESPONSE: Final = re.compile(rb"HTTP/1\.1 (\d{3}) ")
 
 
 class Transport(asyncio.Transport):
-    """What a socket would be. It takes everything."""
+    """Stands for a socket. It takes everything."""
 
     def __init__(self) -> None:
         super().__init__({"peername": ("127.0.0.1", 4711), "sockname": ("127.0.0.1", 8081)})
@@ -192,7 +192,7 @@ class Harness:
         return Sent("\r\n".join(lines).encode() + b"\r\n\r\n" + body, not is_foreign, is_foreign, closes)
 
     def parts(self, data: bytes) -> list[bytes]:
-        """In pieces by chance; together they are the data."""
+        """The data in pieces of random sizes."""
         found, at = [], 0
         while at < len(data):
             size = self.chance.choice((1, 7, 100, 5_000))

@@ -1,7 +1,7 @@
 """`python -m tests.fuzz.registry [--seconds 300] [--seed 7]`: hostile bodies and histories at the registry's own code.
 
-A history is a sequence of requests by chance, beside records that another program writes into `_schemas`. After each
-step: what was acknowledged is there, ids are in range and given once, every record that was written can be read, and a
+A history is a random sequence of requests, beside records that another program writes into `_schemas`. After each
+step every acknowledged schema is there, ids are in range and given once, every record that was written can be read, and a
 registry that reads the log from its beginning comes to the same state. Nothing but a refusal may be raised.
 Exits with 1 and what was found.
 """
@@ -69,7 +69,7 @@ class Found(Exception):
 
 @dataclass
 class History:
-    """A registry without its log: the state, the records that made it, and what clients were told."""
+    """A registry without its log: the state, the records that made it, and what it acknowledged."""
 
     chance: random.Random
     store: Store = field(default_factory=Store)

@@ -4,9 +4,9 @@ from ipaddress import IPv6Address, ip_address, ip_network
 
 
 def is_loopback(host: str) -> bool:
-    """Whether nobody but this machine can be meant."""
+    """Whether the address belongs to this machine alone."""
     if host.lower() == "localhost" or host.lower().endswith(".localhost"):
-        return True  # browsers and resolvers give these to nobody else
+        return True  # browsers and resolvers keep these names for this machine
     try:
         return ip_address(host.removeprefix("[").removesuffix("]")).is_loopback
     except ValueError:
@@ -14,7 +14,7 @@ def is_loopback(host: str) -> bool:
 
 
 def network_of(host: str) -> str:
-    """What one client can be told apart by: an address, of IPv6 the /64 that a provider's customer has to themselves."""
+    """The network of one client: its address; of IPv6 the /64, since one customer of a provider has all of it."""
     try:
         parsed = ip_address(host.partition("%")[0])
     except ValueError:

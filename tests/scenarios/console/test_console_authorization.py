@@ -1,4 +1,4 @@
-"""Who may ask what: every endpoint as the owner of topics and groups, as another user, as nobody and as an administrator.
+"""The rights at every endpoint: of the owner of topics and groups, another user, a stranger and an administrator.
 
 Each row has what the console answers. The cluster's ACLs and the registry's rules decide, through the console, as they do
 without it.
@@ -33,7 +33,7 @@ from tests.scenarios.console.test_console_safety import Visitor, started
 from tests.scenarios.registry.conftest import Registry, config_for
 from tests.scenarios.registry.conftest import running as running_registry
 
-OWNER, OTHER, ADMIN, NOBODY = "owner", "other", "admin", "nobody"
+OWNER, OTHER, ADMIN, STRANGER = "owner", "other", "admin", "stranger"
 USERS: Final = (OWNER, OTHER, ADMIN)
 #: It stands in the names and records of the owner, and nowhere else.
 MARKER: Final = "own-"
@@ -43,20 +43,20 @@ _numbers = itertools.count(1)
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """What the endpoint answers. Nobody gets 401 everywhere but at the open ones."""
+    """The status that each user gets. A stranger gets 401 everywhere but at the open endpoints."""
 
     #: Below `/api`. `{topic}` is one of the owner's with a record; `{group}` one of the owner's that has committed there.
     path: str
     owner: int = 200
     other: int = 403
     admin: int = 200
-    nobody: int = 401
+    stranger: int = 401
     body: Any = None
     #: The answer does not end by itself.
     is_endless: bool = False
 
     def status(self, user: str) -> int:
-        return {OWNER: self.owner, OTHER: self.other, ADMIN: self.admin, NOBODY: self.nobody}[user]
+        return {OWNER: self.owner, OTHER: self.other, ADMIN: self.admin, STRANGER: self.stranger}[user]
 
 
 ACL: Final = {
@@ -113,11 +113,11 @@ ROWS: Final[dict[tuple[str, str], Row]] = {
     ("GET", "/subjects/{subject}/check"): Row(path="/subjects/{subject}/check?schema=%22int%22"),
     ("POST", "/subjects/{subject}/versions"): Row(path="/subjects/{subject}-2/versions", body={"schema": '"string"'}),
     ("DELETE", "/subjects/{subject}/versions/{version}"): Row(path="/subjects/{subject}/versions/1"),
-    ("GET", "/session"): Row(path="/session", other=200, nobody=200),
+    ("GET", "/session"): Row(path="/session", other=200, stranger=200),
     ("POST", "/session"): Row(
         path="/session", body={"user": "x", "password": "wrong"}, owner=401, other=401, admin=401
     ),
-    ("DELETE", "/session"): Row(path="/session", other=200, nobody=200),
+    ("DELETE", "/session"): Row(path="/session", other=200, stranger=200),
     ("GET", "/topics/{topic}/settings"): Row(path="/topics/{topic}/settings"),
     ("PATCH", "/topics/{topic}/settings"): Row(
         path="/topics/{topic}/settings", body={"settings": {"retention.ms": "1"}}
@@ -180,7 +180,7 @@ def console(secured: Cluster, registry: Registry) -> Iterator[Console]:
 
 @pytest.fixture(scope="module")
 def visitors(console: Console) -> Iterator[dict[str, Visitor]]:
-    found = {user: Visitor(console) for user in (*USERS, NOBODY)}
+    found = {user: Visitor(console) for user in (*USERS, STRANGER)}
     for user in USERS:
         deadline = time.monotonic() + DEADLINE_S
         while found[user].sign_in(user, user).status_code != 200:  # users reach a broker through ZooKeeper
@@ -237,7 +237,7 @@ def own_session(console: Console, user: str) -> Iterator[Visitor]:
     """One that may end."""
     visitor = Visitor(console)
     with visitor.http:
-        if user != NOBODY:
+        if user != STRANGER:
             assert visitor.sign_in(user, user).status_code == 200
         yield visitor
 
@@ -260,7 +260,7 @@ def test_every_endpoint_has_a_row() -> None:
     assert known == ROWS.keys()
 
 
-@pytest.mark.parametrize("user", [OTHER, NOBODY, OWNER, ADMIN])
+@pytest.mark.parametrize("user", [OTHER, STRANGER, OWNER, ADMIN])
 @pytest.mark.parametrize("endpoint", ROWS, ids=" ".join)
 def test_endpoint_answers_each_user_as_its_row_says(
     secured: Cluster,
@@ -279,6 +279,6 @@ def test_endpoint_answers_each_user_as_its_row_says(
         path, body = things.fill(row.path), things.fill(row.body)
         status, text = ask(visitor, endpoint[0], path, body, is_endless=row.is_endless)
     assert status == row.status(user), text
-    if user in (OTHER, NOBODY):
+    if user in (OTHER, STRANGER):
         assert TEXT not in text
         assert status != 200 or MARKER not in text

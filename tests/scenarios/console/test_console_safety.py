@@ -279,7 +279,7 @@ def test_a_forged_address_buys_no_guesses_and_stands_in_no_log(
     assert lines and all("from=127.0.0.1" in line and "does=nothing" not in line for line in lines)
 
 
-def test_idle_strangers_lock_nobody_out(console: Console, visitor: Make) -> None:
+def test_idle_strangers_do_not_lock_users_out(console: Console, visitor: Make) -> None:
     address = httpx.URL(console.server.url)
     with ExitStack() as stack:
         for _ in range(600):
@@ -396,7 +396,7 @@ def registry(secured: Cluster) -> Iterator[Registry]:
         yield registry
 
 
-def test_the_registry_is_asked_as_the_user_who_signed_in(secured: Cluster, visit: Make, registry: Registry) -> None:
+def test_the_registry_is_asked_as_the_signed_in_user(secured: Cluster, visit: Make, registry: Registry) -> None:
     with started(secured, schema_registry=registry.url) as console:
         alice, root = visit(console, *ALICE), visit(console, *ROOT)
         assert alice.get("/api/subjects")["subjects"] == ["alice-value"]
@@ -426,7 +426,8 @@ def test_records_are_decoded_with_the_users_own_rights(secured: Cluster, visit: 
     with started(secured, schema_registry=registry.url) as console:
         path = "/api/topics/alice-framed/messages?value=registry&from=oldest"
         seen = {
-            who[0]: [record["value"] for record in visit(console, *who).get(path)["records"]] for who in (ROOT, ALICE)
+            user[0]: [record["value"] for record in visit(console, *user).get(path)["records"]]
+            for user in (ROOT, ALICE)
         }
         assert f"schema {ids['secret']}: " in seen["alice"][0]["note"], seen["alice"]
         assert "not found" in seen["alice"][0]["note"]
@@ -477,7 +478,7 @@ def test_a_registry_that_the_console_cannot_ask_safely_is_refused(settings: dict
     assert "secret" not in str(refused.value)
 
 
-def test_the_console_signs_in_at_the_registry_where_nobody_signs_in_at_the_console(
+def test_a_console_without_sign_in_has_credentials_of_its_own_for_the_registry(
     secured: Cluster, visit: Make, registry: Registry
 ) -> None:
     open_console = {"client": client_config(secured.bootstrap), "sign_in": False, "schema_registry": registry.url}

@@ -1,4 +1,4 @@
-"""Who may ask what: every route as the owner of a subject, as another user, as nobody and as an administrator."""
+"""The rights at every route: of the owner of a subject, another user, a stranger and an administrator."""
 
 import itertools
 import json
@@ -15,8 +15,8 @@ from barnabas.services.registry.forwarding import Forwarder
 from barnabas.testing import Cluster
 from tests.scenarios.registry.conftest import Registry, config_for, running
 
-OWNER, OTHER, NOBODY, ADMIN = "owner", "other", "nobody", "admin"
-USERS: Final = (OWNER, OTHER, NOBODY, ADMIN)
+OWNER, OTHER, STRANGER, ADMIN = "owner", "other", "stranger", "admin"
+USERS: Final = (OWNER, OTHER, STRANGER, ADMIN)
 RULES: Final = [
     {"users": [OWNER], "write": ["own-*", ":.own:*"]},
     {"users": [OTHER], "write": ["other-*", ":.other:*"]},
@@ -27,7 +27,7 @@ _numbers = itertools.count(1)
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """What the route answers to the owner, to another user and to an administrator. Nobody always gets 401."""
+    """The status that each user gets. A stranger always gets 401."""
 
     path: str
     owner: int = 200
@@ -36,7 +36,7 @@ class Row:
     body: Any = None
 
     def status(self, user: str) -> int:
-        return {OWNER: self.owner, OTHER: self.other, ADMIN: self.admin, NOBODY: 401}[user]
+        return {OWNER: self.owner, OTHER: self.other, ADMIN: self.admin, STRANGER: 401}[user]
 
 
 NEW: Final = {"schema": "NEW"}
@@ -96,7 +96,7 @@ def guarded(cluster: Cluster) -> Iterator[Registry]:
 
 
 def _as(user: str) -> dict[str, str]:
-    return {"Authorization": "" if user == NOBODY else f"Bearer {user}"}
+    return {"Authorization": "" if user == STRANGER else f"Bearer {user}"}
 
 
 def _schema(marker: str) -> str:
@@ -163,7 +163,7 @@ def test_route_answers_each_user_as_its_row_says(
         path += ("&" if "?" in path else "?") + f"subject={prefix}"
     answer = ask(guarded, user, route[0], path, thing.fill(row.body))
     assert answer.status_code == row.status(user), answer.text
-    if user in (OTHER, NOBODY):
+    if user in (OTHER, STRANGER):
         assert f"field_{thing.marker}" not in answer.text
         if answer.status_code == 200:
             assert thing.subject not in answer.text and ".own" not in answer.text

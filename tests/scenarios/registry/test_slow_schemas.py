@@ -1,4 +1,4 @@
-"""A schema that takes long to read or to compare: nobody else waits, and what changes meanwhile counts."""
+"""A schema that takes long to read or to compare: others do not wait, and changes made meanwhile count."""
 
 import threading
 from collections.abc import Iterator
@@ -75,7 +75,7 @@ def test_others_register_while_a_large_schema_is_compared(
     ],
     ids=["level", "level of all", "deletion", "mode"],
 )
-def test_what_changes_during_the_comparison_counts(
+def test_change_during_the_comparison_counts(
     own_registry: Registry, monkeypatch: pytest.MonkeyPatch, change: Any, expected: Any
 ) -> None:
     own_registry.register("slow", SLOW)

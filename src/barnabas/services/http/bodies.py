@@ -9,7 +9,7 @@ from barnabas.services.http.errors import Refusal, bad_request
 
 Receive = Callable[[], Awaitable[Any]]
 
-#: For all bytes of a body to arrive.
+#: All bytes of a body arrive within this time.
 BODY_S: Final = 60
 _DEPTH_MAX: Final = 100
 

@@ -1,6 +1,6 @@
 """Is a request meant for this service, and does a page of another site send it? Pure.
 
-A site that somebody visits can make the browser ask any address, also one on loopback, and can give its own name the address of
+A site that a user visits can make the browser ask any address, also one on loopback, and can give its own name the address of
 the service (DNS rebinding). So a service that lets everybody in must be asked by a name of loopback, and no service answers
 the pages of other origins. Programs that are no browsers send neither `Origin` nor `Sec-Fetch-Site`.
 """

@@ -63,7 +63,7 @@ class BoundedProtocol(H11Protocol):
         self._connections.enter(self._place, State.ARRIVING if cycle.more_body else State.SERVED)
 
     def send_400_response(self, msg: str) -> None:
-        """For bytes that are not HTTP. A request before them that has arrived whole is answered first, and nothing after them."""
+        """For bytes that are not HTTP. A whole request before them is answered first; the connection ends after it."""
         cycle = self.cycle
         if cycle is not None and not cycle.response_complete:
             if not cycle.more_body:

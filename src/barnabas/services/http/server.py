@@ -104,7 +104,7 @@ class _Acceptor:
 
 
 class HttpServer(uvicorn.Server):
-    """Signals are `run_until_signal`'s: what is behind the application may have to end after the last request."""
+    """`run_until_signal` handles signals: parts behind the application may have to end after the last request."""
 
     def __init__(self, config: uvicorn.Config, *, connections_max: int) -> None:
         super().__init__(config)
@@ -156,7 +156,7 @@ def _cancel(task: "asyncio.Task[None]") -> None:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Before anything else: others have to be told the port."""
+    """Called before anything else, so that the port can be announced."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:

@@ -12,7 +12,7 @@ from barnabas.services.registry.reads import completed, get_version, look_up
 from barnabas.services.registry.records import CONFIG, CONTEXT, MODE, SCHEMA, Key, Record, SchemaVersion
 from barnabas.services.registry.store import IMPORTED_ID_MAX, Store
 
-#: What a record may hold.
+#: The largest version that a record can hold.
 _VERSION_MAX: Final = 2**31 - 1
 
 

@@ -1,7 +1,7 @@
 """How fast passwords can be guessed: one memory of failed logins, and two policies over it. Pure: time is given.
 
-`LoginPace` is for peers that wait for their turn (brokers, the registry), `SignInThrottle` for people, who are told when to
-come back (the console).
+`LoginPace` makes attempts wait for their turn (brokers, the registry). `SignInThrottle` refuses them and says when to come back
+(the console).
 """
 
 from collections import OrderedDict
@@ -47,7 +47,7 @@ class _Memory(Generic[E]):
         self._entries.clear()
 
 
-# -- those that wait for their turn -----------------------------------------------------------------------------------------
+# -- attempts that wait for their turn --------------------------------------------------------------------------------------
 
 #: Failures that are forgiven: a client with a wrong password in its settings tries a few times.
 FREE_FAILURES: Final = 20
@@ -105,7 +105,7 @@ class LoginPace:
         address.failures = min(address.failures + 1, 2 * FREE_FAILURES)
 
 
-# -- those that are told when to come back ----------------------------------------------------------------------------------
+# -- attempts that are refused for a while -----------------------------------------------------------------------------------
 
 #: Failures without a wait: people mistype.
 FREE_SIGN_INS: Final = 3

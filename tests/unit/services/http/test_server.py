@@ -84,7 +84,7 @@ def connect(service: _Service, first: bytes = b"") -> socket.socket:
 
 
 def answer(peer: socket.socket) -> bytes:
-    """What comes until a whole small answer is there, or the end."""
+    """The bytes up to a whole small answer, or to the end."""
     data = b""
     while b"127.0.0.1" not in data:
         part = peer.recv(4096)
