@@ -6,13 +6,11 @@ import logging
 import signal
 import socket
 import ssl
-import sys
 from collections.abc import Callable, Generator, Sequence
 from functools import partial
 from typing import Any, Final, Literal, Protocol, TypeVar
 
 import uvicorn
-from uvicorn.config import STARTUP_FAILURE
 
 from barnabas.base.errors import BarnabasError, ConfigError, leaves
 from barnabas.services.http.connections import Connections, Place
@@ -121,7 +119,7 @@ class HttpServer(uvicorn.Server):
         """uvicorn's own, but for who accepts: asyncio's servers take connections without a limit."""
         await self.lifespan.startup()
         if self.lifespan.should_exit:
-            sys.exit(STARTUP_FAILURE)
+            raise BarnabasError("the application did not start; the log says why")
         self.servers = [_Acceptor(listener, self) for listener in sockets or ()]  # type: ignore[misc]
         self.started = True
 
@@ -142,6 +140,7 @@ def http_server(
         log_config=None,
         log_level=logging.ERROR,  # a warning for each request that is no HTTP would let strangers fill the log
         server_header=False,
+        ws="none",
         # Any program on this machine could say where a request comes from. `peers` reads the header of a proxy that is named.
         proxy_headers=False,
         ssl_certfile=certificate,
