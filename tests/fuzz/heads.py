@@ -225,7 +225,11 @@ class Harness:
         chance = self.chance
         kind = chance.choice(("registry", "registry", "console"))
         config = uvicorn.Config(
-            self.registry if kind == "registry" else self.console, lifespan="off", log_config=None, proxy_headers=False, ws="none"
+            self.registry if kind == "registry" else self.console,
+            lifespan="off",
+            log_config=None,
+            proxy_headers=False,
+            ws="none",
         )
         config.load()
         connections = Connections(10)

@@ -38,3 +38,11 @@ def test_memory_of_addresses_is_bounded() -> None:
     for number in range(REMEMBERED_MAX + 10):
         pace.failed(f"h{number}", 0)
     assert len(pace._addresses) == REMEMBERED_MAX
+
+
+def test_one_network_of_ipv6_is_one_address() -> None:
+    pace = LoginPace()
+    for number in range(FREE_FAILURES):
+        pace.failed(f"2001:db8::{number:x}", 0)
+    assert pace.wait_ms("2001:db8::ffff", 0) == STEP_MS
+    assert pace.wait_ms("2001:db8:0:1::1", 0) == 0
