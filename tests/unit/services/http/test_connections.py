@@ -1,5 +1,7 @@
 """Which connection has to go when there are too many: never one that is being served, and an idle one before any other."""
 
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -26,12 +28,27 @@ def test_idle_connections_of_one_address_make_room_for_another_address() -> None
     assert (len(connections), connections.refused) == (10, 0)
 
 
-def test_the_address_with_the_most_idle_connections_makes_room() -> None:
+def test_the_oldest_idle_connection_of_all_makes_room() -> None:
     connections, closed = Connections(4), list[str]()
-    for host in ("a", "b", "b", "c"):
+    first = opened(connections, "a", closed)
+    for host in ("b", "b", "c"):
         opened(connections, host, closed)
+    connections.enter(first, State.SERVED)
     opened(connections, "d", closed)
     assert closed == ["b"]
+
+
+def test_a_flood_of_connections_costs_the_same_at_the_limit() -> None:
+    def took_s(most: int) -> float:
+        connections = Connections(most)
+        for number in range(most):
+            connections.open(f"10.0.{number % 250}.{number // 250}")
+        began_s = time.process_time()
+        for _ in range(3_000):
+            assert connections.open("192.0.2.1") is not None
+        return time.process_time() - began_s
+
+    assert took_s(10_000) < 10 * took_s(100) + 0.1
 
 
 def test_connections_go_in_their_order() -> None:
