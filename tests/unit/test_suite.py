@@ -4,7 +4,6 @@ import re
 import shutil
 import subprocess
 import sys
-from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -22,10 +21,10 @@ def test_fails_once():
 """
 
 
-def test_test_modules_have_names_of_their_own() -> None:
-    """pytest imports a test module by its bare name: two of one name are an error, but only when both are collected."""
-    names = Counter(path.name for path in (ROOT / "tests").rglob("test_*.py"))
-    assert [name for name, count in names.items() if count > 1] == []
+def test_every_folder_of_tests_is_a_package() -> None:
+    """pytest imports a module outside of a package by its bare name: two of one name could not be collected together."""
+    folders = {path.parent for path in (ROOT / "tests").rglob("test_*.py")}
+    assert [folder for folder in folders if not (folder / "__init__.py").exists()] == []
 
 
 @pytest.mark.parametrize(("folder", "tries"), [("scenarios", 2), ("unit", 1), ("simulation", 1)])

@@ -20,7 +20,7 @@ from barnabas.client.errors import ClientError
 from barnabas.client.image import ClusterImage, TopicInfo
 from barnabas.client.security import ClientSecurity
 from barnabas.services.console.collector import Collector
-from barnabas.services.console.errors import not_found
+from barnabas.services.console.errors import Refusal, not_found
 from barnabas.services.console.lag import LagBook
 from barnabas.services.console.offsets import Offsets
 from barnabas.services.console.reading import Tails
@@ -149,6 +149,8 @@ class ConsoleCluster:
         info = await self.kept(("topic", name), 1.0, ask)
         if info is None or info.error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             raise not_found(f"there is no topic {name}")
+        if info.error is ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+            raise Refusal(403, info.error.name, f"not allowed to see the topic {name}, if there is one")
         return info
 
     async def on_brokers(self, ask: Callable[[int], Awaitable[T]]) -> dict[int, T | ClientError]:
