@@ -184,6 +184,7 @@ class DynamicConfig:
         try:
             _check_pools(self._broker, config)
             _check_listeners(self._broker, config)
+            _check_listener_limits(self._broker, config)
             for check in self._checks:
                 check(config)
         except ConfigError as error:
@@ -253,15 +254,7 @@ def _check_pools(before: BrokerConfig, after: BrokerConfig) -> None:
     for name in _POOLS:
         old, new = before.values[name], after.values[name]
         assert isinstance(old, int) and isinstance(new, int), name
-        failed = f"Dynamic thread count update validation failed for {name}={new}"
-        if new == old:
-            continue
-        if new <= 0:
-            raise ConfigError(f"{failed}, value should be at least 1")
-        if new < old // 2:
-            raise ConfigError(f"{failed}, value should be at least half the current value {old}")
-        if new > old * 2:
-            raise ConfigError(f"{failed}, value should not be greater than double the current value {old}")
+        _check_pool(name, old, new)
     old, new = before.values["log.cleaner.threads"], after.values["log.cleaner.threads"]
     assert isinstance(old, int) and isinstance(new, int)
     if new != old:
@@ -269,6 +262,30 @@ def _check_pools(before: BrokerConfig, after: BrokerConfig) -> None:
             raise ConfigError(f"Log cleaner threads cannot be reduced to less than half the current value {old}")
         if new > old * 2:
             raise ConfigError(f"Log cleaner threads cannot be increased to more than double the current value {old}")
+
+
+def _check_pool(name: str, old: int, new: int) -> None:
+    failed = f"Dynamic thread count update validation failed for {name}={new}"
+    if new == old:
+        return
+    if new <= 0:
+        raise ConfigError(f"{failed}, value should be at least 1")
+    if new < old // 2:
+        raise ConfigError(f"{failed}, value should be at least half the current value {old}")
+    if new > old * 2:
+        raise ConfigError(f"{failed}, value should not be greater than double the current value {old}")
+
+
+def _check_listener_limits(before: BrokerConfig, after: BrokerConfig) -> None:
+    """A limit of 0 would keep out everyone, those who could raise it again included."""
+    for listener in after.listeners:
+        for name in sorted(CLUSTER_LISTENER_NAMES):
+            old, new = before.for_listener(listener.name, name), after.for_listener(listener.name, name)
+            assert isinstance(old, int) and isinstance(new, int), name
+            if name == "num.network.threads":
+                _check_pool(name, old, new)
+            elif new <= 0 and new != old:
+                raise ConfigError(f"Invalid {name} {new}")
 
 
 def _check_listeners(before: BrokerConfig, after: BrokerConfig) -> None:

@@ -183,6 +183,23 @@ REFUSALS = [
         False,
         "Log cleaner threads should be at least 1",
     ),
+    ({"max.connections": "0"}, False, "Invalid dynamic configuration: Invalid max.connections 0"),
+    (
+        {"max.connection.creation.rate": "0"},
+        False,
+        "Invalid dynamic configuration: Invalid max.connection.creation.rate 0",
+    ),
+    (
+        {"listener.name.plaintext.max.connections": "0"},
+        True,
+        "Invalid dynamic configuration: Invalid max.connections 0",
+    ),
+    (
+        {"num.network.threads": "7"},
+        False,
+        "Invalid dynamic configuration: Dynamic thread count update validation failed for num.network.threads=7, value "
+        "should not be greater than double the current value 3",
+    ),
     (
         {"num.replica.fetchers": "0"},
         False,
