@@ -47,6 +47,8 @@ DESCRIPTOR_WARNING_S = 10.0
 NO_DESCRIPTOR_WAIT_S = 1.0
 #: How long a peer may take to say who it is, in TLS and in SASL.
 AUTHENTICATION_TIMEOUT_S = 30.0
+#: How long a listener that is removed keeps its connections: the answer to the change itself may be due on one of them.
+ANSWERS_WAIT_S = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,33 +163,65 @@ class SocketServer:
     def bind(self, endpoint: Endpoint) -> int:
         """Take the port. Accepting begins at once if the other listeners do, otherwise with `start_accepting`: the broker
         registers first. Returns the port."""
-        try:
-            sock = self._listen(
-                endpoint.host,
-                endpoint.port,
-                backlog=self._backlog,
-                receive_buffer_bytes=self._receive_buffer_bytes,
-            )
-        except OSError as error:
-            raise ConfigError(
-                f"cannot listen on {endpoint.host or '0.0.0.0'}:{endpoint.port} ({endpoint.name}): {error.strerror}; "
-                f"stop what uses the port or change `listeners`"
-            ) from error
+        sock = self._open_socket(endpoint.name, endpoint.host, endpoint.port)
         self._listening[sock] = endpoint
         self._watch(sock)
         port: int = sock.getsockname()[1]
         return port
 
-    def unbind(self, listener_name: str) -> None:
-        """Stop listening there, and end the listener's connections."""
-        for sock in [each for each, endpoint in self._listening.items() if endpoint.name == listener_name]:
-            self._loop.remove_reader(sock.fileno())
-            del self._listening[sock]
-            self._full.discard(sock)
-            self._paused.discard(sock)
-            sock.close()
-        for connection in [each for each in self._connections if each.listener_name == listener_name]:
-            connection.close()
+    def _open_socket(self, name: str, host: str, port: int) -> socket.socket:
+        try:
+            return self._listen(host, port, backlog=self._backlog, receive_buffer_bytes=self._receive_buffer_bytes)
+        except OSError as error:
+            raise ConfigError(
+                f"cannot listen on {host or '0.0.0.0'}:{port} ({name}): {error.strerror}; "
+                f"stop what uses the port or change `listeners`"
+            ) from error
+
+    def check_free(self, name: str, host: str, port: int) -> None:
+        """:raises ConfigError: if `bind` would not get the port."""
+        self._open_socket(name, host, port).close()
+
+    def replace(self, endpoint: Endpoint) -> None:
+        """Connections that come from now on get this endpoint's security."""
+        for sock, present in self._listening.items():
+            if present.name == endpoint.name:
+                self._listening[sock] = endpoint
+
+    def move(self, endpoint: Endpoint) -> int:
+        """Listen at another address under the same name. Connections stay. Returns the port.
+
+        :raises ConfigError: if the port is taken; then the listener stays where it was.
+        """
+        [(sock, former)] = [each for each in self._listening.items() if each[1].name == endpoint.name]
+        former_port: int = sock.getsockname()[1]
+        self._close_socket(sock)
+        try:
+            return self.bind(endpoint)
+        except ConfigError:
+            self.bind(replace(former, port=former_port))
+            raise
+
+    def unbind(self, name: str) -> None:
+        """Stop listening there, and end the listener's connections, after the answers that are due."""
+        for sock in [each for each, endpoint in self._listening.items() if endpoint.name == name]:
+            self._close_socket(sock)
+        self._loop.call_later(ANSWERS_WAIT_S, self._close_connections_of, name)
+
+    def _close_socket(self, sock: socket.socket) -> None:
+        self._loop.remove_reader(sock.fileno())
+        del self._listening[sock]
+        self._full.discard(sock)
+        self._paused.discard(sock)
+        sock.close()
+
+    def _close_connections_of(self, name: str) -> None:
+        if not self._listens_on(name):
+            for connection in [each for each in self._connections if each.listener_name == name]:
+                connection.close()
+
+    def _listens_on(self, name: str) -> bool:
+        return any(endpoint.name == name for endpoint in self._listening.values())
 
     @property
     def limits(self) -> ConnectionLimits:
@@ -384,7 +418,7 @@ class SocketServer:
 
     def _opened(self, endpoint: Endpoint, stranger: Stranger, connection: Connection) -> str | None:
         """None, or why the connection may not stay."""
-        if not any(each.name == endpoint.name for each in self._listening.values()):
+        if not self._listens_on(endpoint.name):
             return f"the broker no longer listens on {endpoint.name}"
         if endpoint.principal_of is not None and (subject := connection.peer_subject) is not None:
             try:
