@@ -15,7 +15,7 @@ from barnabas.broker.zookeeper_client import paths
 from barnabas.broker.zookeeper_client.former_session import FormerSession
 from barnabas.broker.zookeeper_client.operations import Create, SetData
 from barnabas.broker.zookeeper_client.session import ZooKeeperSession
-from barnabas.broker.zookeeper_client.zk_errors import BadVersion, NodeExists, NoNode
+from barnabas.broker.zookeeper_client.zk_errors import BadVersion, NodeExists, NoNode, TooLarge
 from barnabas.broker.zookeeper_client.znodes import BrokerRegistration, Endpoint, decode_cluster_id, encode_cluster_id
 
 _log = logging.getLogger(__name__)
@@ -111,6 +111,9 @@ class BrokerRegistrar:
             except BadVersion:
                 continue  # the loop looks at what is there now
             except NoNode:
+                return
+            except TooLarge as error:
+                _log.error("the new addresses are not registered: %s", error.message)
                 return
             _log.info("broker %d registered %s", stamped.id, ", ".join(map(str, stamped.endpoints)))
             return
