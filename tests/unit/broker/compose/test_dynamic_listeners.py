@@ -2,27 +2,18 @@
 
 import asyncio
 import socket
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 from barnabas.base.errors import ErrorCode
-from barnabas.base.words import AlterOperation, ConfigResourceType
-from barnabas.broker.compose import Broker
 from barnabas.broker.zookeeper_client import paths
 from barnabas.broker.zookeeper_client.session import ZooKeeperSession
 from barnabas.broker.zookeeper_client.znodes import BrokerRegistration
 from barnabas.client.connection import Connection, open_connection
 from barnabas.client.errors import ConnectionLost
-from barnabas.wire.messages.incremental_alter_configs import (
-    AlterableConfig,
-    AlterConfigsResource,
-    IncrementalAlterConfigsRequest,
-    IncrementalAlterConfigsResponse,
-)
 from barnabas.wire.messages.metadata import MetadataRequest, MetadataResponse
-from tests.unit.broker.compose.live_broker import LISTENER, ask, live_broker
+from tests.unit.broker.compose.live_broker import LISTENER, alter, live_broker
 from tests.unit.broker.zookeeper_client.zookeeper_fixture import run, session, zookeeper
 
 HOME = "127.0.0.1"
@@ -33,20 +24,6 @@ def free_port() -> int:
         probe.bind((HOME, 0))
         port: int = probe.getsockname()[1]
         return port
-
-
-async def alter(broker: Broker, settings: Mapping[str, str | None]) -> tuple[int, str | None]:
-    """Sets the settings of this broker; None deletes one."""
-    entries = [
-        AlterableConfig(
-            name=name, config_operation=AlterOperation.DELETE if value is None else AlterOperation.SET, value=value
-        )
-        for name, value in settings.items()
-    ]
-    resource = AlterConfigsResource(resource_type=ConfigResourceType.BROKER, resource_name="1", configs=entries)
-    request = IncrementalAlterConfigsRequest(resources=[resource])
-    [answer] = (await ask(broker, request, IncrementalAlterConfigsResponse, version=1)).responses
-    return answer.error_code, answer.error_message
 
 
 async def registered(zookeeper_session: ZooKeeperSession) -> dict[str, int]:
