@@ -22,11 +22,14 @@ from barnabas.base.config.catalog import (
 )
 from barnabas.base.errors import ErrorCode
 from barnabas.base.ids import TopicPartition
+from barnabas.base.words import AlterOperation, ConfigResourceType
 from barnabas.broker.compose import Broker
+from barnabas.broker.zookeeper_client import paths
+from barnabas.client.admin import configs as config_admin
 from barnabas.client.admin import topics as topic_admin
 from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.config import ClientConfig, client_config
-from barnabas.client.errors import AuthenticationFailed
+from barnabas.client.errors import AuthenticationFailed, BrokerRefused
 from barnabas.wire.auth.mechanisms.scram import ScramCredential, ScramMechanism
 from tests.pki import Authority
 from tests.unit.broker.compose.live_broker import LISTENER, alter, live_broker
@@ -386,5 +389,69 @@ def test_the_stores_of_a_listener_are_replaced(tmp_path: Path, authority: Author
                 assert broker.dynamic.own == stored
                 assert await certificate(broker.ports["TLS"]) == issued("third")
                 assert await certificate(broker.ports["INLINE"]) == issued("fourth")
+
+    run(scenario())
+
+
+#: Settings that only topics have. All others have the value of the row of their broker setting.
+OF_TOPICS = {
+    "leader.replication.throttled.replicas": "0:1",
+    "follower.replication.throttled.replicas": "0:1",
+    "remote.storage.enable": "true",
+    "remote.log.copy.disable": "true",
+    "remote.log.delete.on.disable": "true",
+    "barnabas.key.schema.validation": "true",
+    "barnabas.value.schema.validation": "true",
+    "barnabas.key.subject.name.strategy": "RecordNameStrategy",
+    "barnabas.value.subject.name.strategy": "RecordNameStrategy",
+}
+#: Refused by request: links set them.
+REFUSED = {"barnabas.link.name": "a-link"}
+#: A topic with history in the tier is not compacted; if nothing more is copied there, all of it stays on the disk.
+IN_TIER = {"cleanup.policy": "delete", "local.retention.ms": "86400000", "local.retention.bytes": "1000000"}
+
+
+def topic_value(name: str) -> str:
+    setting = TOPIC_SETTINGS[name]
+    if name in OF_TOPICS:
+        return OF_TOPICS[name]
+    assert setting.server_default is not None
+    if setting.no_effect:
+        return setting.format(setting.default) or "x"
+    return IN_TIER.get(name) or OF_LOGS[setting.server_default]
+
+
+def test_every_setting_of_a_topic_reaches_its_log_at_once_and_after_a_restart(
+    tmp_path: Path, authority: Authority
+) -> None:
+    def check_log(broker: Broker, name: str, value: str) -> None:
+        field, found = name.replace(".", "_"), TOPIC_SETTINGS[name].parse(value)
+        seen = getattr(log(broker).config, field)
+        assert seen == (set(found) if isinstance(seen, frozenset) and isinstance(found, tuple) else found), name
+
+    async def set_topic(broker: Broker, name: str, value: str) -> None:
+        async with AsyncClient(client_config(f"{HOME}:{broker.ports[LISTENER]}")) as client:
+            await config_admin.alter_configs(
+                client, ConfigResourceType.TOPIC, P.topic, {name: (AlterOperation.SET, value)}
+            )
+
+    async def scenario() -> None:
+        values = {name: topic_value(name) for name in TOPIC_SETTINGS if name not in REFUSED}
+        seen = {name: value for name, value in values.items() if not TOPIC_SETTINGS[name].no_effect}
+        async with zookeeper() as ensemble:
+            async with live(ensemble, tmp_path, authority) as broker:
+                await make_topic(broker)
+                await change(broker, {"barnabas.schema.registry.url": "http://127.0.0.1:1"})
+                for name, value in values.items():
+                    await set_topic(broker, name, value)
+                    if name in seen:
+                        check_log(broker, name, value)
+                for name, value in REFUSED.items():
+                    with pytest.raises(BrokerRefused, match="INVALID_CONFIG"):
+                        await set_topic(broker, name, value)
+            async with live(ensemble, tmp_path, authority) as broker:
+                assert await broker.settings.store.read(paths.TOPICS, P.topic) == values
+                for name, value in seen.items():
+                    check_log(broker, name, value)
 
     run(scenario())
