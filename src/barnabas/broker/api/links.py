@@ -16,7 +16,8 @@ from barnabas.broker.security.authorizer import CLUSTER_NAME
 from barnabas.broker.security.dynamic_secrets import is_password
 from barnabas.broker.server.call import Call
 from barnabas.broker.server.context import BrokerContext
-from barnabas.broker.server.pipeline import ApiHandler
+from barnabas.broker.server.handler import serves
+from barnabas.broker.server.refusal import refusal
 from barnabas.broker.storage.producer_entry import ProducerEntry
 from barnabas.broker.zookeeper_client.znodes_link import LinkSpec, MirrorPartition, MirrorState
 from barnabas.wire.messages.alter_link import AlterLinkRequest, AlterLinkResponse
@@ -33,7 +34,6 @@ from barnabas.wire.messages.describe_links import (
     DescribeLinksResponse,
 )
 from barnabas.wire.messages.renew_leader_epoch import RenewLeaderEpochRequest, RenewLeaderEpochResponse
-from barnabas.wire.versions import api_named
 
 
 class LinksApi:
@@ -42,6 +42,7 @@ class LinksApi:
         self._manager = manager
         self._changes = changes
 
+    @serves("CreateLink", refusal())
     async def create(self, call: Call, request: CreateLinkRequest) -> ApiMessage:
         self._context.require_cluster(call, AclOperation.ALTER)
         spec = LinkSpec(
@@ -56,6 +57,7 @@ class LinksApi:
         await self._changes.create(request.name, spec, {each.name: each.value for each in request.configs})
         return CreateLinkResponse()
 
+    @serves("AlterLink", refusal())
     async def alter(self, call: Call, request: AlterLinkRequest) -> ApiMessage:
         self._context.require_cluster(call, AclOperation.ALTER)
         try:
@@ -73,11 +75,13 @@ class LinksApi:
             case _:
                 raise Refused(ErrorCode.INVALID_REQUEST, f"{request.action!r} is not something that links do")
 
+    @serves("DeleteLink", refusal())
     async def delete(self, call: Call, request: DeleteLinkRequest) -> ApiMessage:
         self._context.require_cluster(call, AclOperation.ALTER)
         await self._changes.delete(request.name)
         return DeleteLinkResponse()
 
+    @serves("DescribeLinks", refusal())
     async def describe(self, call: Call, request: DescribeLinksRequest) -> ApiMessage:
         # The other brokers ask, too: how far mirrors are that they do not lead.
         if not self._context.shows(call, AclOperation.CLUSTER_ACTION, AclResourceType.CLUSTER, CLUSTER_NAME):
@@ -147,6 +151,7 @@ class LinksApi:
             _tell_replica(answer, replica, self._context.clock.now_ms())
         return answer
 
+    @serves("RenewLeaderEpoch", refusal())
     async def renew_leader_epoch(self, call: Call, request: RenewLeaderEpochRequest) -> ApiMessage:
         self._context.require_cluster(call, AclOperation.CLUSTER_ACTION)
         failure = await self._context.controller.renew_leader_epoch(
@@ -186,34 +191,3 @@ def _tell_end(answer: DescribedMirrorPartition, known: MirrorPartition) -> None:
     answer.final_offset = known.final_offset
     answer.source_offset, answer.lag_ms = known.source_end, known.lag_ms
     answer.lag_records = max(0, known.source_end - known.final_offset) if known.source_end >= 0 else -1
-
-
-def _refuse_create(request: CreateLinkRequest, code: ErrorCode, message: str | None) -> ApiMessage:
-    return CreateLinkResponse(error_code=code, error_message=message)
-
-
-def _refuse_describe(request: DescribeLinksRequest, code: ErrorCode, message: str | None) -> ApiMessage:
-    return DescribeLinksResponse(error_code=code, error_message=message)
-
-
-def _refuse_alter(request: AlterLinkRequest, code: ErrorCode, message: str | None) -> ApiMessage:
-    return AlterLinkResponse(error_code=code, error_message=message)
-
-
-def _refuse_delete(request: DeleteLinkRequest, code: ErrorCode, message: str | None) -> ApiMessage:
-    return DeleteLinkResponse(error_code=code, error_message=message)
-
-
-def _refuse_renew(request: RenewLeaderEpochRequest, code: ErrorCode, message: str | None) -> ApiMessage:
-    return RenewLeaderEpochResponse(error_code=code, error_message=message)
-
-
-def handlers(context: BrokerContext, manager: LinkManager, changes: LinkChanges) -> list[ApiHandler]:
-    api = LinksApi(context, manager, changes)
-    return [
-        ApiHandler(api_named("CreateLink"), api.create, _refuse_create),
-        ApiHandler(api_named("DescribeLinks"), api.describe, _refuse_describe),
-        ApiHandler(api_named("AlterLink"), api.alter, _refuse_alter),
-        ApiHandler(api_named("DeleteLink"), api.delete, _refuse_delete),
-        ApiHandler(api_named("RenewLeaderEpoch"), api.renew_leader_epoch, _refuse_renew),
-    ]

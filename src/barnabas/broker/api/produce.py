@@ -16,8 +16,9 @@ from barnabas.broker.replication.early_batches import nameless
 from barnabas.broker.security.quotas import Quota
 from barnabas.broker.server.call import Call
 from barnabas.broker.server.context import BrokerContext
+from barnabas.broker.server.handler import HandlerResult, serves
 from barnabas.broker.server.leader_hint import MOVED, tell_leader
-from barnabas.broker.server.pipeline import ApiHandler, HandlerResult
+from barnabas.broker.server.refusal import refusal
 from barnabas.broker.server.schema_checks import SchemaChecks
 from barnabas.broker.storage.log import Log
 from barnabas.broker.storage.log_types import Origin
@@ -59,12 +60,16 @@ BY_ID_FROM_VERSION = 13
 ADMIN_CLIENT_ID = "__admin_client"
 
 
+refuse = refusal("responses.partition_responses <- topic_data.partition_data", base_offset=-1).of(api_named("Produce"))
+
+
 class ProduceApi:
     def __init__(self, context: BrokerContext, verifier: Verifier, schemas: SchemaChecks) -> None:
         self._context = context
         self._verifier = verifier
         self._schemas = schemas
 
+    @serves("Produce", refuse, min_version=3)
     def handle(self, call: Call, request: ProduceRequest) -> HandlerResult:
         try:
             return self._handle(call, request)
@@ -160,9 +165,9 @@ class ProduceApi:
         """Ask the schema registry, then the coordinator of a transaction; append what both confirmed."""
         left = {index: entry._replace(records=copies[index]) for index, entry in enumerate(entries)}
         refusals = await asyncio.gather(*(self._schemas.refusal(entries[index].tp, copies[index]) for index in unclear))
-        for index, refusal in zip(unclear, refusals, strict=True):
-            if refusal is not None:
-                outcome = self._context.replicas.refuse(left.pop(index), refusal)
+        for index, refused in zip(unclear, refusals, strict=True):
+            if refused is not None:
+                outcome = self._context.replicas.refuse(left.pop(index), refused)
                 self._fill(call, response, answers[index], outcome, entries[index].tp)
         if request.transactional_id is not None:
             await self._verify(call, request.transactional_id, left, answers)
@@ -302,23 +307,3 @@ def _not_of_version(records: memoryview, version: int) -> ErrorCode:
 
 def _is_transactional(records: memoryview) -> bool:
     return len(records) >= HEADER_SIZE and records[ATTRIBUTES_AT + 1] & TRANSACTIONAL_FLAG != 0
-
-
-def refuse(request: ProduceRequest, code: ErrorCode, message: str | None) -> ApiMessage:
-    return ProduceResponse(
-        responses=[
-            TopicProduceResponse(
-                name=topic.name,
-                topic_id=topic.topic_id,
-                partition_responses=[
-                    PartitionProduceResponse(index=data.index, error_code=code, base_offset=-1, error_message=message)
-                    for data in topic.partition_data
-                ],
-            )
-            for topic in request.topic_data
-        ]
-    )
-
-
-def handlers(api: ProduceApi) -> list[ApiHandler]:
-    return [ApiHandler(api_named("Produce"), api.handle, refuse, min_version=3)]

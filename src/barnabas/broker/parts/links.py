@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from barnabas.base.errors import ErrorCode, Refused
 from barnabas.base.ids import BrokerId, LeaderEpoch, TopicPartition
-from barnabas.broker.api import links as links_api
+from barnabas.broker.api.links import LinksApi
 from barnabas.broker.features.link.acls import AclCopier
 from barnabas.broker.features.link.changes import LinkChanges
 from barnabas.broker.features.link.groups import GroupCopier
@@ -22,7 +22,6 @@ from barnabas.broker.security.dynamic_secrets import DynamicSecrets
 from barnabas.broker.server.broker_connections import BrokerConnections
 from barnabas.broker.server.context import BrokerContext
 from barnabas.broker.server.controller_client import ControllerClient
-from barnabas.broker.server.pipeline import ApiHandler
 from barnabas.broker.zookeeper_client.features import LINK_VERSION, ClusterFeatures
 from barnabas.broker.zookeeper_client.session import ZooKeeperSession
 from barnabas.client.errors import ClientError
@@ -32,7 +31,7 @@ from barnabas.wire.messages.renew_leader_epoch import RenewLeaderEpochRequest, R
 
 class LinkParts(NamedTuple):
     manager: LinkManager
-    families: list[list[ApiHandler]]
+    families: list[object]
 
 
 class _Others:
@@ -140,4 +139,4 @@ def assemble(
     acl_copier = AclCopier(acl_store, is_active=lambda: context.controller.is_active)
     manager.turns += [steward.turn, copier.turn, acl_copier.turn]
     changes = LinkChanges(manager, config_of=context.dynamic.log_config, secrets=secrets, producer_id_floor=ids.floor)
-    return LinkParts(manager, [links_api.handlers(context, manager, changes)])
+    return LinkParts(manager, [LinksApi(context, manager, changes)])

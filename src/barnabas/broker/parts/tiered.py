@@ -51,7 +51,7 @@ class TieredParts:
         spawn: Spawn,
     ) -> None:
         config = context.config
-        assert config.barnabas_remote_storage_url is not None  # `core.config.checks`
+        assert config.barnabas_remote_storage_url is not None  # `base.config.checks`
         new_metadata_topic(config)  # refuses what cannot be read, before anybody needs it
         self._context = context
         self._spawn = spawn

@@ -11,7 +11,7 @@ from barnabas.broker.server.ranges import Part
 from barnabas.wire.messages.base import ApiMessage
 
 if TYPE_CHECKING:
-    from barnabas.broker.server.pipeline import ApiHandler
+    from barnabas.broker.server.handler import ApiHandler
     from barnabas.broker.server.request_quota import RequestQuota
 
 log = logging.getLogger(__name__)

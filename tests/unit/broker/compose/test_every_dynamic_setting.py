@@ -33,7 +33,7 @@ from barnabas.client.errors import AuthenticationFailed, BrokerRefused
 from barnabas.wire.auth.mechanisms.scram import ScramCredential, ScramMechanism
 from tests.pki import Authority
 from tests.unit.broker.compose.live_broker import LISTENER, alter, live_broker
-from tests.unit.broker.zookeeper_client.zookeeper_fixture import Ensemble, run, zookeeper
+from tests.unit.broker.zookeeper_client.zookeeper_fixture import Ensemble, zookeeper
 
 HOME = "127.0.0.1"
 P = TopicPartition("t", 0)
@@ -270,29 +270,26 @@ async def change(broker: Broker, settings: Mapping[str, str | None]) -> None:
     assert await alter(broker, settings, "1" if is_own else "") == (ErrorCode.NONE, None), settings
 
 
-def test_every_setting_has_its_effect_at_once_and_after_a_restart(tmp_path: Path, authority: Authority) -> None:
-    async def scenario() -> None:
-        rows = all_rows()
-        async with zookeeper() as ensemble:
-            async with live(ensemble, tmp_path, authority) as broker:
-                await make_topic(broker)
-                scram = ScramCredential.of_password(ScramMechanism.SHA_256, "s", salt=b"salt", iterations=4096)
-                await broker.settings.write("users", "b", {"SCRAM-SHA-256": scram.encode()})
-                for name, row in rows.items():
-                    before = row.seen(broker)
-                    await change(broker, {name: row.value})
-                    check_effect(broker, name, row)
-                    assert row.seen(broker) != before or name in SEEN_BEFORE, f"{name} had its value before"
-                for name in WITHOUT_EFFECT:
-                    setting = BROKER_SETTINGS[name]
-                    await change(broker, {name: "x" if setting.default is None else setting.format(setting.default)})
-                stored = (broker.dynamic.own, broker.dynamic.cluster_default)
-            async with live(ensemble, tmp_path, authority) as broker:
-                assert (broker.dynamic.own, broker.dynamic.cluster_default) == stored
-                for name, row in rows.items():
-                    check_effect(broker, name, row)
-
-    run(scenario())
+async def test_every_setting_has_its_effect_at_once_and_after_a_restart(tmp_path: Path, authority: Authority) -> None:
+    rows = all_rows()
+    async with zookeeper() as ensemble:
+        async with live(ensemble, tmp_path, authority) as broker:
+            await make_topic(broker)
+            scram = ScramCredential.of_password(ScramMechanism.SHA_256, "s", salt=b"salt", iterations=4096)
+            await broker.settings.write("users", "b", {"SCRAM-SHA-256": scram.encode()})
+            for name, row in rows.items():
+                before = row.seen(broker)
+                await change(broker, {name: row.value})
+                check_effect(broker, name, row)
+                assert row.seen(broker) != before or name in SEEN_BEFORE, f"{name} had its value before"
+            for name in WITHOUT_EFFECT:
+                setting = BROKER_SETTINGS[name]
+                await change(broker, {name: "x" if setting.default is None else setting.format(setting.default)})
+            stored = (broker.dynamic.own, broker.dynamic.cluster_default)
+        async with live(ensemble, tmp_path, authority) as broker:
+            assert (broker.dynamic.own, broker.dynamic.cluster_default) == stored
+            for name, row in rows.items():
+                check_effect(broker, name, row)
 
 
 async def log_in(port: int, password: str) -> None:
@@ -305,28 +302,25 @@ async def log_in(port: int, password: str) -> None:
         await client.brokers()
 
 
-def test_a_listener_with_a_login_is_added(tmp_path: Path, authority: Authority) -> None:
-    async def scenario() -> None:
-        async with zookeeper() as ensemble:
-            async with live(ensemble, tmp_path, authority) as broker:
-                await change(broker, {"sasl.enabled.mechanisms": "PLAIN"})
-                await change(
-                    broker,
-                    {
-                        "listeners": f"{LISTENERS},LOGIN://{HOME}:0",
-                        "listener.security.protocol.map": f"{PROTOCOLS},LOGIN:SASL_PLAINTEXT",
-                        "listener.name.login.plain.sasl.jaas.config": f'{PLAIN} user_alice="wonder";',
-                    },
-                )
-                await log_in(broker.ports["LOGIN"], "wonder")
-                stored = broker.dynamic.own
-            async with live(ensemble, tmp_path, authority) as broker:
-                assert broker.dynamic.own == stored
-                await log_in(broker.ports["LOGIN"], "wonder")
-                with pytest.raises(AuthenticationFailed, match="Invalid username or password"):
-                    await log_in(broker.ports["LOGIN"], "another")
-
-    run(scenario())
+async def test_a_listener_with_a_login_is_added(tmp_path: Path, authority: Authority) -> None:
+    async with zookeeper() as ensemble:
+        async with live(ensemble, tmp_path, authority) as broker:
+            await change(broker, {"sasl.enabled.mechanisms": "PLAIN"})
+            await change(
+                broker,
+                {
+                    "listeners": f"{LISTENERS},LOGIN://{HOME}:0",
+                    "listener.security.protocol.map": f"{PROTOCOLS},LOGIN:SASL_PLAINTEXT",
+                    "listener.name.login.plain.sasl.jaas.config": f'{PLAIN} user_alice="wonder";',
+                },
+            )
+            await log_in(broker.ports["LOGIN"], "wonder")
+            stored = broker.dynamic.own
+        async with live(ensemble, tmp_path, authority) as broker:
+            assert broker.dynamic.own == stored
+            await log_in(broker.ports["LOGIN"], "wonder")
+            with pytest.raises(AuthenticationFailed, match="Invalid username or password"):
+                await log_in(broker.ports["LOGIN"], "another")
 
 
 async def certificate(port: int) -> bytes:
@@ -341,7 +335,7 @@ async def certificate(port: int) -> bytes:
         writer.close()
 
 
-def test_the_stores_of_a_listener_are_replaced(tmp_path: Path, authority: Authority) -> None:
+async def test_the_stores_of_a_listener_are_replaced(tmp_path: Path, authority: Authority) -> None:
     """From a PEM file to another, to a PKCS12 store with its passwords, to a key in the setting itself."""
 
     def issued(name: str) -> bytes:
@@ -375,22 +369,19 @@ def test_the_stores_of_a_listener_are_replaced(tmp_path: Path, authority: Author
         "listener.name.inline.ssl.truststore.certificates": authority.certificate.read_text(),
     }
 
-    async def scenario() -> None:
-        async with zookeeper() as ensemble:
-            async with live(ensemble, tmp_path, authority) as broker:
-                assert await certificate(broker.ports["TLS"]) == issued("first")
-                for settings, shown in steps:
-                    await change(broker, {f"{TLS}{name}": value for name, value in settings.items()})
-                    assert await certificate(broker.ports["TLS"]) == issued(shown)
-                await change(broker, inline)
-                assert await certificate(broker.ports["INLINE"]) == issued("fourth")
-                stored = broker.dynamic.own
-            async with live(ensemble, tmp_path, authority) as broker:
-                assert broker.dynamic.own == stored
-                assert await certificate(broker.ports["TLS"]) == issued("third")
-                assert await certificate(broker.ports["INLINE"]) == issued("fourth")
-
-    run(scenario())
+    async with zookeeper() as ensemble:
+        async with live(ensemble, tmp_path, authority) as broker:
+            assert await certificate(broker.ports["TLS"]) == issued("first")
+            for settings, shown in steps:
+                await change(broker, {f"{TLS}{name}": value for name, value in settings.items()})
+                assert await certificate(broker.ports["TLS"]) == issued(shown)
+            await change(broker, inline)
+            assert await certificate(broker.ports["INLINE"]) == issued("fourth")
+            stored = broker.dynamic.own
+        async with live(ensemble, tmp_path, authority) as broker:
+            assert broker.dynamic.own == stored
+            assert await certificate(broker.ports["TLS"]) == issued("third")
+            assert await certificate(broker.ports["INLINE"]) == issued("fourth")
 
 
 #: Settings that only topics have. All others have the value of the row of their broker setting.
@@ -421,7 +412,7 @@ def topic_value(name: str) -> str:
     return IN_TIER.get(name) or OF_LOGS[setting.server_default]
 
 
-def test_every_setting_of_a_topic_reaches_its_log_at_once_and_after_a_restart(
+async def test_every_setting_of_a_topic_reaches_its_log_at_once_and_after_a_restart(
     tmp_path: Path, authority: Authority
 ) -> None:
     def check_log(broker: Broker, name: str, value: str) -> None:
@@ -435,23 +426,20 @@ def test_every_setting_of_a_topic_reaches_its_log_at_once_and_after_a_restart(
                 client, ConfigResourceType.TOPIC, P.topic, {name: (AlterOperation.SET, value)}
             )
 
-    async def scenario() -> None:
-        values = {name: topic_value(name) for name in TOPIC_SETTINGS if name not in REFUSED}
-        seen = {name: value for name, value in values.items() if not TOPIC_SETTINGS[name].no_effect}
-        async with zookeeper() as ensemble:
-            async with live(ensemble, tmp_path, authority) as broker:
-                await make_topic(broker)
-                await change(broker, {"barnabas.schema.registry.url": "http://127.0.0.1:1"})
-                for name, value in values.items():
-                    await set_topic(broker, name, value)
-                    if name in seen:
-                        check_log(broker, name, value)
-                for name, value in REFUSED.items():
-                    with pytest.raises(BrokerRefused, match="INVALID_CONFIG"):
-                        await set_topic(broker, name, value)
-            async with live(ensemble, tmp_path, authority) as broker:
-                assert await broker.settings.store.read(paths.TOPICS, P.topic) == values
-                for name, value in seen.items():
+    values = {name: topic_value(name) for name in TOPIC_SETTINGS if name not in REFUSED}
+    seen = {name: value for name, value in values.items() if not TOPIC_SETTINGS[name].no_effect}
+    async with zookeeper() as ensemble:
+        async with live(ensemble, tmp_path, authority) as broker:
+            await make_topic(broker)
+            await change(broker, {"barnabas.schema.registry.url": "http://127.0.0.1:1"})
+            for name, value in values.items():
+                await set_topic(broker, name, value)
+                if name in seen:
                     check_log(broker, name, value)
-
-    run(scenario())
+            for name, value in REFUSED.items():
+                with pytest.raises(BrokerRefused, match="INVALID_CONFIG"):
+                    await set_topic(broker, name, value)
+        async with live(ensemble, tmp_path, authority) as broker:
+            assert await broker.settings.store.read(paths.TOPICS, P.topic) == values
+            for name, value in seen.items():
+                check_log(broker, name, value)

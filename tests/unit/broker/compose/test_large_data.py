@@ -15,13 +15,13 @@ from barnabas.wire.messages.incremental_alter_configs import (
     IncrementalAlterConfigsResponse,
 )
 from tests.unit.broker.compose.live_broker import ask, live_broker
-from tests.unit.broker.zookeeper_client.zookeeper_fixture import run, zookeeper
+from tests.unit.broker.zookeeper_client.zookeeper_fixture import zookeeper
 
 AUTHORIZER = {"authorizer.class.name": "kafka.security.authorizer.AclAuthorizer", "super.users": "User:ANONYMOUS"}
 
 
 @pytest.mark.parametrize("validate_only", [False, True])
-def test_settings_are_refused_with_their_size(tmp_path: Path, validate_only: bool) -> None:
+async def test_settings_are_refused_with_their_size(tmp_path: Path, validate_only: bool) -> None:
     """No single string of the protocol is so long, but a plug-in may have any number of settings."""
     entries = [
         AlterableConfig(name=f"plugin.setting.{number}", config_operation=AlterOperation.SET, value="x" * 30_000)
@@ -30,18 +30,15 @@ def test_settings_are_refused_with_their_size(tmp_path: Path, validate_only: boo
     resource = AlterConfigsResource(resource_type=ConfigResourceType.BROKER, resource_name="1", configs=entries)
     request = IncrementalAlterConfigsRequest(resources=[resource], validate_only=validate_only)
 
-    async def scenario() -> None:
-        async with zookeeper() as ensemble, live_broker(ensemble, tmp_path) as broker:
-            [answer] = (await ask(broker, request, IncrementalAlterConfigsResponse, version=1)).responses
-            assert answer.error_code == ErrorCode.INVALID_CONFIG
-            assert "/config/brokers/1 would have 1,200," in (answer.error_message or "")
-            assert broker.session.disconnects.value == 0
-            assert broker.dynamic.own == {}
-
-    run(scenario())
+    async with zookeeper() as ensemble, live_broker(ensemble, tmp_path) as broker:
+        [answer] = (await ask(broker, request, IncrementalAlterConfigsResponse, version=1)).responses
+        assert answer.error_code == ErrorCode.INVALID_CONFIG
+        assert "/config/brokers/1 would have 1,200," in (answer.error_message or "")
+        assert broker.session.disconnects.value == 0
+        assert broker.dynamic.own == {}
 
 
-def test_credentials_are_refused_with_their_size(tmp_path: Path) -> None:
+async def test_credentials_are_refused_with_their_size(tmp_path: Path) -> None:
     request = scram.AlterUserScramCredentialsRequest(
         upsertions=[
             scram.ScramCredentialUpsertion(
@@ -51,18 +48,15 @@ def test_credentials_are_refused_with_their_size(tmp_path: Path) -> None:
         ]
     )
 
-    async def scenario() -> None:
-        async with zookeeper() as ensemble, live_broker(ensemble, tmp_path) as broker:
-            alice, bob = (await ask(broker, request, scram.AlterUserScramCredentialsResponse, version=0)).results
-            assert alice.error_code == ErrorCode.INVALID_REQUEST
-            assert "/config/users/alice would have 1,2" in (alice.error_message or "")
-            assert bob.error_code == ErrorCode.NONE
-            assert broker.session.disconnects.value == 0
-
-    run(scenario())
+    async with zookeeper() as ensemble, live_broker(ensemble, tmp_path) as broker:
+        alice, bob = (await ask(broker, request, scram.AlterUserScramCredentialsResponse, version=0)).results
+        assert alice.error_code == ErrorCode.INVALID_REQUEST
+        assert "/config/users/alice would have 1,2" in (alice.error_message or "")
+        assert bob.error_code == ErrorCode.NONE
+        assert broker.session.disconnects.value == 0
 
 
-def test_the_entries_of_one_resource_are_refused_with_their_size(tmp_path: Path) -> None:
+async def test_the_entries_of_one_resource_are_refused_with_their_size(tmp_path: Path) -> None:
     request = CreateAclsRequest(
         creations=[
             AclCreation(
@@ -79,11 +73,8 @@ def test_the_entries_of_one_resource_are_refused_with_their_size(tmp_path: Path)
         ]
     )
 
-    async def scenario() -> None:
-        async with zookeeper() as ensemble, live_broker(ensemble, tmp_path, AUTHORIZER) as broker:
-            results = (await ask(broker, request, CreateAclsResponse, version=3)).results
-            assert [each.error_code for each in results] == [ErrorCode.INVALID_REQUEST] * 50 + [ErrorCode.NONE]
-            assert "/kafka-acl/Topic/full would have 1,25" in (results[0].error_message or "")
-            assert broker.session.disconnects.value == 0
-
-    run(scenario())
+    async with zookeeper() as ensemble, live_broker(ensemble, tmp_path, AUTHORIZER) as broker:
+        results = (await ask(broker, request, CreateAclsResponse, version=3)).results
+        assert [each.error_code for each in results] == [ErrorCode.INVALID_REQUEST] * 50 + [ErrorCode.NONE]
+        assert "/kafka-acl/Topic/full would have 1,25" in (results[0].error_message or "")
+        assert broker.session.disconnects.value == 0

@@ -14,7 +14,8 @@ from barnabas.broker.server import listener, strangers
 from barnabas.broker.server.connection_quotas import ConnectionLimits
 from barnabas.broker.server.listener import Endpoint
 from barnabas.wire.auth.authority import LocalAuthority
-from tests.unit.broker.server.harness import Harness, eventually
+from tests.support.waiting import eventually
+from tests.unit.broker.server.harness import Harness
 
 
 @pytest.fixture(scope="module")

@@ -10,11 +10,11 @@ from typing import Any
 from barnabas.base.config.log_config import LogConfig
 from barnabas.base.errors import ErrorCode, Refused
 from barnabas.base.host.disk import REAL_DISK
-from barnabas.broker.api.log_dirs import LogDirsApi, refuse_delete_records
+from barnabas.broker.api.log_dirs import LogDirsApi
 from barnabas.broker.server.audit import AuditLog
 from barnabas.broker.server.call import Call
+from barnabas.broker.server.handler import handler_of
 from barnabas.broker.server.later import answer_later
-from barnabas.broker.server.pipeline import ApiHandler
 from barnabas.wire.messages.delete_link import DeleteLinkRequest, DeleteLinkResponse
 from barnabas.wire.messages.delete_records import (
     DeleteRecordsPartition,
@@ -22,8 +22,8 @@ from barnabas.wire.messages.delete_records import (
     DeleteRecordsTopic,
 )
 from barnabas.wire.messages.offset_delete import OffsetDeleteRequest, OffsetDeleteResponse
-from barnabas.wire.versions import api_named
-from tests.unit.broker.server.harness import Harness, eventually
+from tests.support.waiting import eventually
+from tests.unit.broker.server.harness import Harness
 
 
 class Clock:
@@ -59,7 +59,7 @@ def deletion() -> DeleteRecordsRequest:
     return DeleteRecordsRequest(topics=[wanted], timeout_ms=1_000)
 
 
-def test_deletion_of_records_is_told_when_the_replicas_have_followed(tmp_path: Path) -> None:
+async def test_deletion_of_records_is_told_when_the_replicas_have_followed(tmp_path: Path) -> None:
     waiting: list[Callable[[], None]] = []
 
     def delete_records(entries: Any, *, timeout_ms: int, on_done: Any) -> None:
@@ -70,57 +70,48 @@ def test_deletion_of_records_is_told_when_the_replicas_have_followed(tmp_path: P
         replicas=SimpleNamespace(delete_records=delete_records),
         dynamic=SimpleNamespace(log_config=lambda topic: LogConfig()),
     )
-    handler = ApiHandler(api_named("DeleteRecords"), LogDirsApi(context).delete_records, refuse_delete_records)
+    handler = handler_of(LogDirsApi(context), "DeleteRecords")
 
-    async def run() -> None:
-        async with Harness(more=[handler]) as server:
-            entries = audit_of(server, tmp_path / "audit.log")
-            client = await server.client()
-            client.send(deletion(), 2, 1)
-            await eventually(lambda: bool(waiting))
-            assert entries() == []
-            waiting.pop()()
-            assert await client.correlation_id() == 1
-            await eventually(lambda: entries() == [("DeleteRecords", ["t"], [])])
-            await client.close()
-
-    asyncio.run(run())
+    async with Harness(more=[handler]) as server:
+        entries = audit_of(server, tmp_path / "audit.log")
+        client = await server.client()
+        client.send(deletion(), 2, 1)
+        await eventually(lambda: bool(waiting))
+        assert entries() == []
+        waiting.pop()()
+        assert await client.correlation_id() == 1
+        await eventually(lambda: entries() == [("DeleteRecords", ["t"], [])])
+        await client.close()
 
 
-def test_what_a_coordinator_answers_later_is_told_once(tmp_path: Path) -> None:
+async def test_what_a_coordinator_answers_later_is_told_once(tmp_path: Path) -> None:
     answers: list[asyncio.Future[OffsetDeleteResponse]] = []
 
     def delete(call: Call, request: OffsetDeleteRequest) -> Any:
         answers.append(asyncio.get_running_loop().create_future())
         return answer_later(call, request, answers[-1])
 
-    async def run() -> None:
-        async with Harness({"OffsetDelete": delete}) as server:
-            entries = audit_of(server, tmp_path / "audit.log")
-            client = await server.client()
-            client.send(OffsetDeleteRequest(group_id="g"), 0, 1)
-            await eventually(lambda: len(answers) == 1)
-            answers.pop().set_result(OffsetDeleteResponse())
-            assert await client.correlation_id() == 1
-            client.send(OffsetDeleteRequest(group_id="h"), 0, 2)
-            await eventually(lambda: len(answers) == 1)
-            answers.pop().set_exception(Refused(ErrorCode.GROUP_ID_NOT_FOUND))
-            assert await client.correlation_id() == 2
-            told = [("OffsetDelete", ["g"], []), ("OffsetDelete", ["h"], ["GROUP_ID_NOT_FOUND"])]
-            await eventually(lambda: entries() == told)
-            await client.close()
-
-    asyncio.run(run())
+    async with Harness({"OffsetDelete": delete}) as server:
+        entries = audit_of(server, tmp_path / "audit.log")
+        client = await server.client()
+        client.send(OffsetDeleteRequest(group_id="g"), 0, 1)
+        await eventually(lambda: len(answers) == 1)
+        answers.pop().set_result(OffsetDeleteResponse())
+        assert await client.correlation_id() == 1
+        client.send(OffsetDeleteRequest(group_id="h"), 0, 2)
+        await eventually(lambda: len(answers) == 1)
+        answers.pop().set_exception(Refused(ErrorCode.GROUP_ID_NOT_FOUND))
+        assert await client.correlation_id() == 2
+        told = [("OffsetDelete", ["g"], []), ("OffsetDelete", ["h"], ["GROUP_ID_NOT_FOUND"])]
+        await eventually(lambda: entries() == told)
+        await client.close()
 
 
-def test_changes_of_links_are_told(tmp_path: Path) -> None:
-    async def run() -> None:
-        async with Harness({"DeleteLink": lambda call, request: DeleteLinkResponse()}) as server:
-            entries = audit_of(server, tmp_path / "audit.log")
-            client = await server.client()
-            client.send(DeleteLinkRequest(name="old"), 0, 1)
-            assert await client.correlation_id() == 1
-            await eventually(lambda: entries() == [("DeleteLink", ["old"], [])])
-            await client.close()
-
-    asyncio.run(run())
+async def test_changes_of_links_are_told(tmp_path: Path) -> None:
+    async with Harness({"DeleteLink": lambda call, request: DeleteLinkResponse()}) as server:
+        entries = audit_of(server, tmp_path / "audit.log")
+        client = await server.client()
+        client.send(DeleteLinkRequest(name="old"), 0, 1)
+        assert await client.correlation_id() == 1
+        await eventually(lambda: entries() == [("DeleteLink", ["old"], [])])
+        await client.close()

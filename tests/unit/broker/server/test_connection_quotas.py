@@ -12,8 +12,10 @@ from barnabas.broker.server.addresses import address_of
 from barnabas.broker.server.connection_quotas import ConnectionLimits
 from barnabas.broker.server.listener import Endpoint
 from barnabas.broker.server.quota_metrics import QuotaMetrics
-from tests.unit.broker.server.harness import Harness, eventually
-from tests.unit.broker.server.test_connection import on_loop
+from tests.support.waiting import eventually
+from tests.unit.broker.server.harness import Harness
+
+pytestmark = pytest.mark.uvloop
 
 
 def rates(**limits: int) -> ConnectionRates:
@@ -31,7 +33,6 @@ def rejected(server: Harness) -> float:
     return counter.value  # type: ignore[union-attr]
 
 
-@on_loop
 async def test_connections_over_the_brokers_rate_wait_and_are_served() -> None:
     loop = asyncio.get_running_loop()
     async with Harness(rates=rates(broker=20)) as server:
@@ -49,7 +50,6 @@ async def test_connections_over_the_brokers_rate_wait_and_are_served() -> None:
             await client.close()
 
 
-@on_loop
 async def test_connection_over_its_addresss_rate_is_held_then_closed_and_counts_as_rejected() -> None:
     loop = asyncio.get_running_loop()
     async with Harness(rates=rates(address=10)) as server:
@@ -65,7 +65,6 @@ async def test_connection_over_its_addresss_rate_is_held_then_closed_and_counts_
         await second.close()
 
 
-@on_loop
 async def test_connection_that_waits_for_room_is_served_when_the_limit_rises() -> None:
     async with Harness(limits=ConnectionLimits(max_connections=1)) as server:
         first, second = await server.client(), await server.client()
@@ -80,7 +79,6 @@ async def test_connection_that_waits_for_room_is_served_when_the_limit_rises() -
         await second.close()
 
 
-@on_loop
 async def test_a_listeners_own_limit_holds_for_that_listener_alone() -> None:
     limits = ConnectionLimits(listeners={"PLAINTEXT": 1})
     async with Harness(limits=limits) as server:
@@ -98,7 +96,6 @@ async def test_a_listeners_own_limit_holds_for_that_listener_alone() -> None:
         await waiting.close()
 
 
-@on_loop
 async def test_a_connection_of_a_broker_takes_the_place_of_the_longest_idle_client() -> None:
     limits = ConnectionLimits(max_connections=2, broker_listener="BROKERS")
     async with Harness(limits=limits) as server:
@@ -114,7 +111,6 @@ async def test_a_connection_of_a_broker_takes_the_place_of_the_longest_idle_clie
             await client.close()
 
 
-@on_loop
 async def test_a_lower_limit_closes_the_connections_that_were_idle_for_longest() -> None:
     async with Harness() as server:
         clients = [await server.client() for _ in range(3)]
@@ -127,7 +123,6 @@ async def test_a_lower_limit_closes_the_connections_that_were_idle_for_longest()
             await client.close()
 
 
-@on_loop
 async def test_server_that_stops_closes_what_it_holds() -> None:
     slow = ConnectionRates(windows=2, window_ms=60_000)
     slow.address_changed("127.0.0.1", {"connection_creation_rate": "1"})
@@ -141,7 +136,6 @@ async def test_server_that_stops_closes_what_it_holds() -> None:
         await client.close()
 
 
-@on_loop
 async def test_hosts_are_found_by_name_and_addresses_are_spelled_as_sockets_spell_them() -> None:
     assert await address_of("10.0.0.1") == "10.0.0.1"
     assert await address_of("0:0:0:0:0:0:0:1") == "::1"

@@ -131,69 +131,57 @@ def batch(*values: bytes | None, codec: Codec = Codec.NONE) -> bytearray:
 ORDERS = TopicPartition("orders", 0)
 
 
-def test_registered_id_is_asked_for_once_and_kept(registry: FakeRegistry) -> None:
+async def test_registered_id_is_asked_for_once_and_kept(registry: FakeRegistry) -> None:
     registry.answers["/schemas/ids/7/subjects"] = ["orders-value"]
 
-    async def main() -> None:
-        world = World(registry.url)
-        ids = world.ids()
-        known = ids.known(VALUES)
-        found = await asyncio.gather(*(ids.is_registered(VALUES, prefix(7)) for _ in range(20)))
-        assert found == [True] * 20
-        assert prefix(7) in known
-        assert await ids.is_registered(VALUES, prefix(7))
-        assert registry.asked == ["/schemas/ids/7/subjects"]
-
-    run(main())
+    world = World(registry.url)
+    ids = world.ids()
+    known = ids.known(VALUES)
+    found = await asyncio.gather(*(ids.is_registered(VALUES, prefix(7)) for _ in range(20)))
+    assert found == [True] * 20
+    assert prefix(7) in known
+    assert await ids.is_registered(VALUES, prefix(7))
+    assert registry.asked == ["/schemas/ids/7/subjects"]
 
 
-def test_unknown_id_is_kept_for_a_moment_only(registry: FakeRegistry) -> None:
-    async def main() -> None:
-        world = World(registry.url)
-        ids = world.ids()
-        ids.known(VALUES)
-        for _ in range(3):
-            assert not await ids.is_registered(VALUES, prefix(7))
-        assert registry.asked == ["/schemas/ids/7/subjects"]
-        registry.answers["/schemas/ids/7/subjects"] = ["orders-value"]
+async def test_unknown_id_is_kept_for_a_moment_only(registry: FakeRegistry) -> None:
+    world = World(registry.url)
+    ids = world.ids()
+    ids.known(VALUES)
+    for _ in range(3):
         assert not await ids.is_registered(VALUES, prefix(7))
-        world.clock.advance_ms(int(UNKNOWN_S * 1000))
-        assert await ids.is_registered(VALUES, prefix(7))
+    assert registry.asked == ["/schemas/ids/7/subjects"]
+    registry.answers["/schemas/ids/7/subjects"] = ["orders-value"]
+    assert not await ids.is_registered(VALUES, prefix(7))
+    world.clock.advance_ms(int(UNKNOWN_S * 1000))
+    assert await ids.is_registered(VALUES, prefix(7))
 
-    run(main())
 
-
-def test_id_of_another_subject_is_not_registered(registry: FakeRegistry) -> None:
+async def test_id_of_another_subject_is_not_registered(registry: FakeRegistry) -> None:
     registry.answers["/schemas/ids/7/subjects"] = ["orders-key", "payments-value"]
 
-    async def main() -> None:
-        assert not await World(registry.url).ids().is_registered(VALUES, prefix(7))
-
-    run(main())
+    assert not await World(registry.url).ids().is_registered(VALUES, prefix(7))
 
 
-def test_known_id_is_looked_up_again_after_an_hour_and_goes_when_it_is_deleted(registry: FakeRegistry) -> None:
+async def test_known_id_is_looked_up_again_after_an_hour_and_goes_when_it_is_deleted(registry: FakeRegistry) -> None:
     registry.answers["/schemas/ids/7/subjects"] = ["orders-value"]
 
-    async def main() -> None:
-        world = World(registry.url)
-        ids = world.ids()
-        known = ids.known(VALUES)
-        assert await ids.is_registered(VALUES, prefix(7))
-        registry.answers["/schemas/ids/7/subjects"] = (500, b"")
-        for _ in range(2):
-            world.clock.advance_ms(int(KNOWN_S * 1000))
-            ids.look_again()
-            await world.settled()
-            assert prefix(7) in known, "the registry is away: it still counts"
-        assert len(registry.asked) == 3
-        registry.answers["/schemas/ids/7/subjects"] = []
-        world.clock.advance_ms(int(LOOK_AGAIN_S * 1000))
+    world = World(registry.url)
+    ids = world.ids()
+    known = ids.known(VALUES)
+    assert await ids.is_registered(VALUES, prefix(7))
+    registry.answers["/schemas/ids/7/subjects"] = (500, b"")
+    for _ in range(2):
+        world.clock.advance_ms(int(KNOWN_S * 1000))
         ids.look_again()
         await world.settled()
-        assert prefix(7) not in known
-
-    run(main())
+        assert prefix(7) in known, "the registry is away: it still counts"
+    assert len(registry.asked) == 3
+    registry.answers["/schemas/ids/7/subjects"] = []
+    world.clock.advance_ms(int(LOOK_AGAIN_S * 1000))
+    ids.look_again()
+    await world.settled()
+    assert prefix(7) not in known
 
 
 @pytest.mark.parametrize(
@@ -209,23 +197,17 @@ def test_known_id_is_looked_up_again_after_an_hour_and_goes_when_it_is_deleted(r
     ],
     ids=["sign-in", "page", "trouble", "no json", "deep", "no list", "no names"],
 )
-def test_answers_that_say_nothing_about_a_schema_are_no_refusal(registry: FakeRegistry, answer: Any) -> None:
+async def test_answers_that_say_nothing_about_a_schema_are_no_refusal(registry: FakeRegistry, answer: Any) -> None:
     registry.answers["/schemas/ids/7/subjects"] = answer
 
-    async def main() -> None:
-        with pytest.raises(Unreachable):
-            await World(registry.url).ids().is_registered(VALUES, prefix(7))
-
-    run(main())
+    with pytest.raises(Unreachable):
+        await World(registry.url).ids().is_registered(VALUES, prefix(7))
 
 
-def test_next_address_is_asked_where_one_does_not_answer(registry: FakeRegistry) -> None:
+async def test_next_address_is_asked_where_one_does_not_answer(registry: FakeRegistry) -> None:
     registry.answers["/schemas/ids/7/subjects"] = ["orders-value"]
 
-    async def main() -> None:
-        assert await World(f"http://127.0.0.1:1,{registry.url}/").ids().is_registered(VALUES, prefix(7))
-
-    run(main())
+    assert await World(f"http://127.0.0.1:1,{registry.url}/").ids().is_registered(VALUES, prefix(7))
 
 
 def test_broker_signs_in(registry: FakeRegistry) -> None:
@@ -308,7 +290,7 @@ def test_names_of_protobuf_messages() -> None:
         (TOPIC_RECORD_NAME, "orders-value", False),
     ],
 )
-def test_protobuf_id_counts_under_the_name_of_any_of_its_messages(
+async def test_protobuf_id_counts_under_the_name_of_any_of_its_messages(
     registry: FakeRegistry, strategy: str, registered: str, expected: bool
 ) -> None:
     file = descriptor_pb2.FileDescriptorProto(name="x.proto", package="shop", syntax="proto3")
@@ -319,10 +301,7 @@ def test_protobuf_id_counts_under_the_name_of_any_of_its_messages(
     serialized = base64.b64encode(file.SerializeToString()).decode()
     registry.answers["/schemas/ids/7?format=serialized"] = {"schema": serialized, "schemaType": "PROTOBUF"}
 
-    async def main() -> None:
-        assert await World(registry.url).ids().is_registered(Subjects("orders", False, strategy), prefix(7)) == expected
-
-    run(main())
+    assert await World(registry.url).ids().is_registered(Subjects("orders", False, strategy), prefix(7)) == expected
 
 
 @pytest.mark.parametrize(
@@ -336,94 +315,76 @@ def test_protobuf_id_counts_under_the_name_of_any_of_its_messages(
         ({"/schemas/ids/7": {"schemaType": "PROTOBUF"}, "/schemas/ids/7?format=serialized": {"schema": "////"}}, None),
     ],
 )
-def test_odd_schemas_of_a_registry_end_no_broker(
+async def test_odd_schemas_of_a_registry_end_no_broker(
     registry: FakeRegistry, answers: dict[str, Any], expected: bool | None
 ) -> None:
     """A question that fails in another way would: each has the broker as its parent."""
     registry.answers = {"/schemas/ids/7/subjects": ["other"], **answers}
 
-    async def main() -> None:
-        question = World(registry.url).ids().is_registered(Subjects("orders", False, RECORD_NAME), prefix(7))
-        if expected is None:
-            with pytest.raises(Unreachable):
-                await question
-        else:
-            assert await question is expected
-
-    run(main())
+    question = World(registry.url).ids().is_registered(Subjects("orders", False, RECORD_NAME), prefix(7))
+    if expected is None:
+        with pytest.raises(Unreachable):
+            await question
+    else:
+        assert await question is expected
 
 
-def test_registry_that_does_not_come_to_an_end_is_not_waited_for(
+async def test_registry_that_does_not_come_to_an_end_is_not_waited_for(
     registry: FakeRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(schema_ids, "_ANSWER_S", 0.05)
     registry.hold.clear()
 
-    async def main() -> None:
-        with pytest.raises(Unreachable, match="no answer"):
-            await World(registry.url).ids().is_registered(VALUES, prefix(7))
-        registry.hold.set()
-
-    run(main())
+    with pytest.raises(Unreachable, match="no answer"):
+        await World(registry.url).ids().is_registered(VALUES, prefix(7))
+    registry.hold.set()
 
 
 # -- batches ----------------------------------------------------------------------------------------------------------------
 
 
-def test_batch_of_known_ids_is_clear_without_a_question(registry: FakeRegistry) -> None:
+async def test_batch_of_known_ids_is_clear_without_a_question(registry: FakeRegistry) -> None:
     registry.answers["/schemas/ids/7/subjects"] = ["orders-value"]
 
-    async def main() -> None:
-        checks = World(registry.url).checks()
-        records = batch(prefix(7) + b"x", None, prefix(7))
+    checks = World(registry.url).checks()
+    records = batch(prefix(7) + b"x", None, prefix(7))
+    assert not checks.is_clear(ORDERS, records)
+    assert await checks.refusal(ORDERS, records) is None
+    assert checks.is_clear(ORDERS, records)
+    assert checks.is_clear(TopicPartition("others", 0), batch(b"anything"))
+    assert len(registry.asked) == 1
+
+
+async def test_many_unknown_ids_of_one_batch_cost_few_questions(registry: FakeRegistry) -> None:
+    checks = World(registry.url).checks()
+    refusal = await checks.refusal(ORDERS, batch(*(prefix(number) for number in range(1_000))))
+    assert refusal is not None and refusal.code is ErrorCode.INVALID_RECORD
+    assert len({path for path in registry.asked if path.startswith("/schemas")}) == 8
+
+
+async def test_large_batch_is_not_read_on_the_loop(registry: FakeRegistry) -> None:
+    registry.answers["/schemas/ids/7/subjects"] = ["orders-value"]
+
+    checks = World(registry.url).checks()
+    assert await checks.refusal(ORDERS, batch(prefix(7))) is None
+    many = batch(*[prefix(7)] * 3_000)
+    bomb = batch(prefix(7) + bytes(20_000_000), codec=Codec.ZSTD)
+    for records in (many, bomb):
         assert not checks.is_clear(ORDERS, records)
         assert await checks.refusal(ORDERS, records) is None
-        assert checks.is_clear(ORDERS, records)
-        assert checks.is_clear(TopicPartition("others", 0), batch(b"anything"))
-        assert len(registry.asked) == 1
-
-    run(main())
 
 
-def test_many_unknown_ids_of_one_batch_cost_few_questions(registry: FakeRegistry) -> None:
-    async def main() -> None:
-        checks = World(registry.url).checks()
-        refusal = await checks.refusal(ORDERS, batch(*(prefix(number) for number in range(1_000))))
-        assert refusal is not None and refusal.code is ErrorCode.INVALID_RECORD
-        assert len({path for path in registry.asked if path.startswith("/schemas")}) == 8
-
-    run(main())
-
-
-def test_large_batch_is_not_read_on_the_loop(registry: FakeRegistry) -> None:
+async def test_change_of_settings_forgets_what_was_known(registry: FakeRegistry) -> None:
     registry.answers["/schemas/ids/7/subjects"] = ["orders-value"]
 
-    async def main() -> None:
-        checks = World(registry.url).checks()
-        assert await checks.refusal(ORDERS, batch(prefix(7))) is None
-        many = batch(*[prefix(7)] * 3_000)
-        bomb = batch(prefix(7) + bytes(20_000_000), codec=Codec.ZSTD)
-        for records in (many, bomb):
-            assert not checks.is_clear(ORDERS, records)
-            assert await checks.refusal(ORDERS, records) is None
-
-    run(main())
-
-
-def test_change_of_settings_forgets_what_was_known(registry: FakeRegistry) -> None:
-    registry.answers["/schemas/ids/7/subjects"] = ["orders-value"]
-
-    async def main() -> None:
-        world = World(registry.url)
-        checks = world.checks()
-        assert await checks.refusal(ORDERS, batch(prefix(7))) is None
-        checks.topic_settings_changed("orders", LogConfig(barnabas_value_schema_validation=True, retention_ms=1))
-        assert checks.is_clear(ORDERS, batch(prefix(7))), "another setting changed"
-        other = World("http://127.0.0.1:1").config
-        checks.settings_changed(world.config, other)
-        assert not checks.is_clear(ORDERS, batch(prefix(7)))
-        checks.topic_settings_changed("orders", LogConfig())
-        assert not checks.topics
-        assert checks.is_clear(ORDERS, batch(b"plain"))
-
-    run(main())
+    world = World(registry.url)
+    checks = world.checks()
+    assert await checks.refusal(ORDERS, batch(prefix(7))) is None
+    checks.topic_settings_changed("orders", LogConfig(barnabas_value_schema_validation=True, retention_ms=1))
+    assert checks.is_clear(ORDERS, batch(prefix(7))), "another setting changed"
+    other = World("http://127.0.0.1:1").config
+    checks.settings_changed(world.config, other)
+    assert not checks.is_clear(ORDERS, batch(prefix(7)))
+    checks.topic_settings_changed("orders", LogConfig())
+    assert not checks.topics
+    assert checks.is_clear(ORDERS, batch(b"plain"))

@@ -1,7 +1,7 @@
 """Real brokers in the test's own loop, with a store in memory whose failures the test chooses."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -50,16 +50,6 @@ SETTINGS = {
     "offsets.topic.replication.factor": "1",
     "log.segment.delete.delay.ms": "0",
 }
-
-
-async def until(condition: Callable[[], object], what: str) -> None:
-    """A guard against standing still, not a measure."""
-    try:
-        async with asyncio.timeout(50):
-            while not condition():
-                await asyncio.sleep(0.005)
-    except TimeoutError:
-        raise AssertionError(f"never: {what}") from None
 
 
 @dataclass

@@ -30,8 +30,8 @@ from barnabas.wire.messages.describe_groups import (
 from barnabas.wire.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
 from barnabas.wire.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberIdentity
 from barnabas.wire.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment, SyncGroupResponse
-from tests.simulation.ambushes import Ambusher, Led, answers_to
 from tests.simulation.oracle import Fate, Sent, Sum
+from tests.simulation.timed_client_faults import Ambusher, Led, answers_to
 
 #: Of a transaction that is to time out, and how long that takes at most, with another coordinator.
 _TIMEOUT_MS: Final = 200

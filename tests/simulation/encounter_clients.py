@@ -1,4 +1,4 @@
-"""Clients for the meetings of `meetings.py`: each is there when two things come together, and says what it saw."""
+"""Clients for the meetings of `encounters.py`: each is there when two things come together, and says what it saw."""
 
 import asyncio
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""What must hold of controllers, coordinators and ZooKeeper at every moment; `watch.py` looks at the logs.
+"""What must hold of controllers, coordinators and ZooKeeper at every moment; `invariants.py` looks at the logs.
 
 Owner: the world. Reads what processes hold in memory; changes nothing.
 """

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from barnabas.base.ids import TopicPartition
 from barnabas.broker.replication.state import Role
 from barnabas.broker.zookeeper_client.znodes import LeaderAndIsr
+from tests.simulation.control_invariants import SETTLED_S, ControlWatch
 from tests.simulation.process import BrokerProcess
-from tests.simulation.watch_control import SETTLED_S, ControlWatch
 
 if TYPE_CHECKING:
     from tests.simulation.cluster import SimCluster

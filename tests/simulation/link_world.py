@@ -2,7 +2,7 @@
 
 Both are under fire, as is the network between them. Clients write to the source, others try to write to the mirrors from the
 beginning: nobody takes a record of theirs before the promotion. How the mirrors end is the seed's to decide (`Ending`). Every
-fourth seed has one kind of trouble on purpose (`linked_troubles.py`).
+fourth seed has one kind of trouble on purpose (`link_troubles.py`).
 """
 
 from collections import ChainMap
@@ -23,7 +23,7 @@ from barnabas.client.errors import BrokerRefused, ClientError
 from barnabas.wire.record_batch import LEADER_EPOCH_AT, iter_batches
 from barnabas.wire.records import iter_records
 from tests.simulation.cluster import SETTLE_S, SimCluster
-from tests.simulation.linked_troubles import KINDS, TROUBLES, trouble_of
+from tests.simulation.link_troubles import KINDS, TROUBLES, trouble_of
 from tests.simulation.load import RECKLESS, Client, OffsetKeeper
 from tests.simulation.oracle import SEPARATOR, Fate, Sent
 from tests.simulation.records import bytes_of

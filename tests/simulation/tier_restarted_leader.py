@@ -10,13 +10,13 @@ from barnabas.client.admin.partitions import delete_records, list_offsets
 from barnabas.client.consumer import Consumer
 from barnabas.client.fetching import ConsumerConfig
 from tests.simulation.disk_files import File
-from tests.simulation.lineage import TP, HistoryReader
 from tests.simulation.load import Client, Persistent
+from tests.simulation.lossy_tiered_topic import TP, HistoryReader
 from tests.simulation.process import BrokerProcess
 from tests.simulation.tier_troubles import LOOK_S, Trouble
 
 if TYPE_CHECKING:
-    from tests.simulation.tiered import TieredCluster
+    from tests.simulation.tier_world import TieredCluster
 
 
 class Return(Trouble):
@@ -174,7 +174,7 @@ class Trimmed(Return):
         return [Trimmer(self._cluster, f"trimmer{number}") for number in range(2)]
 
     def _moment(self, leader: BrokerProcess, log: Any) -> str:
-        kept, start = log._state.kept_epochs, _saved(leader, log, names.LOG_START_OFFSET_CHECKPOINT)
+        kept, start = log.kept_epochs, _saved(leader, log, names.LOG_START_OFFSET_CHECKPOINT)
         if kept is None or not kept.epochs or kept.epochs[0].start_offset <= start:
             return ""
         return f"says on disk that {TP} starts at {start}, and keeps its epochs from {kept.epochs[0].start_offset} on"

@@ -14,7 +14,7 @@ from tests.simulation.profiles import Profile
 from tests.simulation.tier_troubles import Overrule
 
 if TYPE_CHECKING:
-    from tests.simulation.linked import LinkedWorld
+    from tests.simulation.link_world import LinkedWorld
 
 _FEW: Mapping[str, Any] = {
     "seconds": 14.0, "pace_s": (0.02, 0.25), "fault_every_s": (2.0, 5.0), "has_reckless": False, "session_timeout_ms": 2_000,

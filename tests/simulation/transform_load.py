@@ -28,8 +28,8 @@ from barnabas.wire.messages.txn_offset_commit import (
     TxnOffsetCommitRequestTopic,
     TxnOffsetCommitResponse,
 )
+from tests.simulation.consumer_protocol_members import Member
 from tests.simulation.load import Client, Persistent, give_up, settle
-from tests.simulation.modern import Member
 from tests.simulation.oracle import Fate, Sum
 
 if TYPE_CHECKING:

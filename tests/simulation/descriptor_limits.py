@@ -14,10 +14,10 @@ from barnabas.broker.storage.names import DELETE_DIR_SUFFIX, DELETED_SUFFIX, LOG
 from barnabas.broker.zookeeper_client import paths
 from barnabas.client.admin.partitions import alter_replica_log_dirs
 from barnabas.client.asynchronous import AsyncClient
+from tests.simulation.encounter_clients import Remaker, Schemer
 from tests.simulation.load import Client
-from tests.simulation.lying_in_wait import LyingInWait
 from tests.simulation.process import BrokerProcess
-from tests.simulation.witnesses import Remaker, Schemer
+from tests.simulation.triggers import LyingInWait
 
 if TYPE_CHECKING:
     from tests.simulation.cluster import SimCluster

@@ -1,6 +1,6 @@
 """What lies in wait: looks at what brokers and ZooKeeper have come to, and takes its next step when the moment has come.
 
-What the families of coincidences share (`coincidences.py`, `meetings.py`). Owner: the world.
+What the families of coincidences share (`timed_broker_faults.py`, `encounters.py`). Owner: the world.
 """
 
 from collections.abc import Callable, Iterable

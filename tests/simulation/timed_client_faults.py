@@ -26,11 +26,11 @@ from barnabas.client.producer import Delivery, Producer, ProducerConfig
 from barnabas.client.transactions import Transactions
 from barnabas.wire.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
 from barnabas.wire.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment, SyncGroupResponse
-from tests.simulation.guests import Guest
+from tests.simulation.control_invariants import COORDINATORS
+from tests.simulation.foreign_clients import Guest
 from tests.simulation.load import give_up, settle
 from tests.simulation.oracle import Fate, Sent, Sum
 from tests.simulation.process import BrokerProcess
-from tests.simulation.watch_control import COORDINATORS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -13,8 +13,8 @@ from barnabas.broker.storage.log import Log
 from barnabas.broker.storage.log_types import Origin
 from barnabas.broker.storage.segment import IndexUnderRepair
 from tests.simulation.storage_damage import damage
+from tests.simulation.storage_few_descriptors import ScarceWorld
 from tests.simulation.storage_ledger import Promise
-from tests.simulation.storage_scarce import ScarceWorld
 from tests.simulation.storage_world import COMPACTED, PLAIN, ROOT, StorageWorld
 
 #: More tries than anything takes that goes on.

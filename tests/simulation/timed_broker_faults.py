@@ -19,8 +19,8 @@ from barnabas.broker.zookeeper_client.znodes import (
     encode_config_change,
     encode_preferred_replica_election,
 )
-from tests.simulation.lying_in_wait import NONSENSE, LyingInWait
 from tests.simulation.process import BrokerProcess
+from tests.simulation.triggers import NONSENSE, LyingInWait
 
 if TYPE_CHECKING:
     from tests.simulation.faults import Faults

@@ -14,10 +14,10 @@ from barnabas.broker.storage.file_handle import NEVER_CUT
 from barnabas.client.admin.partitions import alter_reassignments, elect_leaders
 from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.transactions import Transactions
-from tests.simulation.ambushes import Led
 from tests.simulation.network import WINDOW_BYTES
 from tests.simulation.process import BrokerProcess
-from tests.simulation.successions import Successor
+from tests.simulation.succession_faults import Successor
+from tests.simulation.timed_client_faults import Led
 
 if TYPE_CHECKING:
     from tests.simulation.network import _Line

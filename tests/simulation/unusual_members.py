@@ -16,8 +16,8 @@ from barnabas.wire.messages.consumer_group_heartbeat import (
 )
 from barnabas.wire.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
 from barnabas.wire.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment, SyncGroupResponse
+from tests.simulation.consumer_protocol_members import Member
 from tests.simulation.load import Client, Persistent
-from tests.simulation.modern import Member
 
 if TYPE_CHECKING:
     from tests.simulation.cluster import SimCluster

@@ -4,10 +4,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from barnabas.base.ids import TopicPartition
-from tests.simulation.ambushes import answers_to
-from tests.simulation.answers import fetches_of
-from tests.simulation.lineage import TP
+from tests.simulation.lossy_tiered_topic import TP
+from tests.simulation.slow_readers import fetches_of
 from tests.simulation.tier_troubles import LOOK_S, Overrule, Overruling, Trouble
+from tests.simulation.timed_client_faults import answers_to
 
 if TYPE_CHECKING:
     from tests.simulation.network import _Line

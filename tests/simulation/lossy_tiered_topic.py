@@ -25,7 +25,7 @@ from tests.simulation.load import FORMER, RECKLESS, Persistent
 from tests.simulation.process import BrokerProcess
 
 if TYPE_CHECKING:
-    from tests.simulation.tiered import TieredCluster
+    from tests.simulation.tier_world import TieredCluster
 
 TP = TopicPartition(RECKLESS, 0)
 EVERY_S = 0.02

@@ -21,15 +21,15 @@ from barnabas.broker.features.tiered.lineage import piece_at, touches
 from barnabas.broker.features.tiered.store import FilePart, StoreFault
 from tests.memory_store import MemoryStore
 from tests.simulation.cluster import SETTLE_S, SimCluster
-from tests.simulation.coming import RecklessProducer
-from tests.simulation.lineage import TP as RECKLESS_TP
-from tests.simulation.lineage import AbortAuditor, HistoryAuditor, HistoryReader, LineageWatch
 from tests.simulation.load import Client
+from tests.simulation.lossy_tiered_topic import TP as RECKLESS_TP
+from tests.simulation.lossy_tiered_topic import AbortAuditor, HistoryAuditor, HistoryReader, LineageWatch
 from tests.simulation.process import BrokerProcess
+from tests.simulation.recreated_topics import RecklessProducer
 from tests.simulation.scenario import Scenario
-from tests.simulation.tier_leavers import KINDS as LEAVERS
-from tests.simulation.tier_overruled import KINDS as OVERRULED
-from tests.simulation.tier_returns import KINDS as RETURNS
+from tests.simulation.tier_deposed_leader import KINDS as OVERRULED
+from tests.simulation.tier_disconnects import KINDS as LEAVERS
+from tests.simulation.tier_restarted_leader import KINDS as RETURNS
 from tests.simulation.tier_troubles import HISTORY, KINDS, SETTINGS, TOPIC_SETTINGS, TROUBLES, WEATHERS, trouble_of
 
 TOPIC = {"remote.storage.enable": "true", "local.retention.bytes": "1", "retention.ms": "-1", "segment.bytes": "1500"}

@@ -19,8 +19,8 @@ from barnabas.client.fetching import ConsumerConfig, Fetched
 from barnabas.client.group import GroupConsumer
 from barnabas.client.membership import GroupConfig
 from barnabas.client.transactions import Transactions
-from tests.simulation.answers import Answered
 from tests.simulation.process import BrokerProcess
+from tests.simulation.slow_readers import Answered
 
 #: What they read, and its partitions.
 _TOPIC: Final = "orders"

@@ -1,7 +1,8 @@
 """The aftermath: all faults are over, and administrators work, one after the other. To each something happens just then.
 
 What these need is a cluster at rest: a deletion waits for brokers that are away, and a reassignment for replicas in sync. So
-every seed of the profile has all of them, each several times. Clients in processes of their own, as those of `witnesses.py`.
+every seed of the profile has all of them, each several times. The clients have processes of their own, as in
+`encounter_clients.py`.
 """
 
 import asyncio
@@ -28,9 +29,9 @@ from barnabas.wire.messages.incremental_alter_configs import (
     IncrementalAlterConfigsResponse,
 )
 from barnabas.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from tests.simulation.encounter_clients import TURN_S, Schemer
 from tests.simulation.load import REMADE
 from tests.simulation.process import BrokerProcess
-from tests.simulation.witnesses import TURN_S, Schemer
 
 if TYPE_CHECKING:
     from tests.simulation.cluster import SimCluster

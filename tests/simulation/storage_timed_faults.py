@@ -9,9 +9,9 @@ from barnabas.broker.storage import names
 from barnabas.broker.storage.log_types import Origin
 from barnabas.broker.storage.manager import CHECKPOINTS
 from tests.simulation.disk_files import SYNC, Dir, File
+from tests.simulation.storage_few_descriptors import FallibleWorld, ScarceWorld
 from tests.simulation.storage_ledger import Ledger, Promise
 from tests.simulation.storage_moves import OTHER, MovingWorld
-from tests.simulation.storage_scarce import FallibleWorld, ScarceWorld
 from tests.simulation.storage_world import COMPACTED, CONFIGS, PLAIN, ROOT, Crash, StorageWorld
 
 

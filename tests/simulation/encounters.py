@@ -1,6 +1,6 @@
 """Meetings: each seed of this profile brings all of these about, by turns, several times.
 
-As `coincidences.py`, with other kinds. What needs clients of its own is in `witnesses.py`. Owner: the world.
+As `timed_broker_faults.py`, with other kinds. What needs clients of its own is in `encounter_clients.py`. Owner: the world.
 """
 
 from collections.abc import Callable
@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 from barnabas.base.ids import TopicPartition
 from barnabas.broker.zookeeper_client import paths
-from tests.simulation.lying_in_wait import LyingInWait
+from tests.simulation.encounter_clients import Schemer
 from tests.simulation.process import BrokerProcess
-from tests.simulation.witnesses import Schemer
+from tests.simulation.triggers import LyingInWait
 
 if TYPE_CHECKING:
     from tests.simulation.faults import Faults
