@@ -510,8 +510,8 @@ class Broker:
         self.features.on_change = lambda: self._spawn(self._refresh_features(), "cluster features")
         self.features.on_returned = self.broker_connections.brokers_returned
         await self.features.refresh()
-        self.listening.is_serving = True
         self.server.start_accepting()
+        self.listening.is_serving = True
         self._spawn(self.settings.store.run(), "config changes")
         self._spawn(self.mirrors.manager.start(), "links")
         self.security.serve(lambda: self.controller.is_active)
