@@ -154,14 +154,13 @@ class ClientCore:
         if answering:
             return min(answering, key=lambda each: each.in_flight)
         reasons: list[str] = []
-        known = list(self.image.brokers)
+        known = list(self.image.brokers.values())
         self._chance.shuffle(known)
-        for broker_id in known:
-            broker = self.image.brokers[broker_id]
+        for broker in known:
             if _address(broker.host, broker.port) in self._silent:
                 continue
             try:
-                return await self.link(broker_id)
+                return await self.link(broker.id)
             except (ConnectionLost, RequestTimedOut) as error:
                 reasons.append(str(error))
         async with self._bootstrapping:

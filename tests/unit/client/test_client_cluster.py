@@ -11,8 +11,10 @@ from barnabas.client.admin import topics as topic_admin
 from barnabas.client.admin.acls import describe_acls
 from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.config import ClientConfig
+from barnabas.client.connection import Connection
 from barnabas.client.core import COORDINATION
 from barnabas.client.errors import BrokerRefused, ConnectionLost, DeadlineExceeded, RequestTimedOut
+from barnabas.client.image import Broker, ClusterImage
 from barnabas.wire.messages.create_topics import CreatableTopicResult, CreateTopicsResponse
 from barnabas.wire.messages.describe_acls import AclDescription, DescribeAclsResource, DescribeAclsResponse
 from barnabas.wire.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
@@ -138,6 +140,24 @@ def test_a_cluster_of_brokers_that_answer_nothing_fails_and_a_broker_that_answer
                 assert cluster.image.cluster_id == "x"
 
     asyncio.run(scenario())
+
+
+async def test_the_cluster_may_change_while_a_client_looks_for_a_broker_that_answers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Another task of the client has refreshed the metadata meanwhile."""
+
+    async def link(broker_id: int) -> Connection:
+        cluster.image = ClusterImage()
+        raise ConnectionLost("it is gone")
+
+    async with (
+        FakeBroker(handlers={METADATA: canned([MetadataResponse(cluster_id="x")])}) as broker,
+        AsyncClient(ClientConfig(bootstrap=((broker.host, broker.port),))) as cluster,
+    ):
+        monkeypatch.setattr(cluster, "link", link)
+        cluster.image = ClusterImage(brokers={each: Broker(each, "127.0.0.1", 1) for each in (1, 2)})
+        assert (await cluster.any_link()).address == f"{broker.host}:{broker.port}"
 
 
 def test_those_who_come_at_once_share_the_first_connection() -> None:
