@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from barnabas.base.ids import TopicPartition
 from barnabas.base.words import AclOperation, AclResourceType, PatternType, Permission
+from barnabas.broker.features.link.feature import LinkPlugin
 from barnabas.client.admin.acls import Ace, ResourcePattern, create_acls, delete_acls
 from barnabas.client.errors import ClientError
 from tests.simulation.load import RECKLESS, Client
@@ -69,7 +70,7 @@ class Trouble:
 
     def _replica(self, process: BrokerProcess, tp: TopicPartition) -> Any:
         broker: Any = process.broker
-        link = next(iter(broker.mirrors.manager.links.values()), None)
+        link = next(iter(broker.plugin(LinkPlugin).manager.links.values()), None)
         return None if link is None or link.source is None else link.source.replicas.get(tp)
 
 
@@ -176,7 +177,7 @@ class LongRun(Trouble):
         controller: Any = mirror.controller()
         if controller is None or not controller.is_serving:
             return
-        steward = controller.broker.mirrors.manager.endings[0].__self__
+        steward = controller.broker.plugin(LinkPlugin).manager.endings[0].__self__
         others = [each for each in mirror.brokers.values() if each is not controller and each.is_serving]
         if steward._turns_at_end and others:
             victim = self._world.random.choice(others)

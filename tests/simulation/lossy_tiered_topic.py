@@ -13,6 +13,7 @@ from barnabas.base.errors import ErrorCode
 from barnabas.base.ids import TopicPartition
 from barnabas.base.topics import REMOTE_LOG_METADATA_TOPIC
 from barnabas.base.words import EARLIEST, EARLIEST_LOCAL, LATEST, READ_COMMITTED
+from barnabas.broker.features.tiered.feature import TieredPlugin
 from barnabas.broker.features.tiered.lineage import covered_end, knows_all
 from barnabas.broker.replication.fetch_state import Phase
 from barnabas.client.admin.partitions import list_offsets
@@ -101,7 +102,7 @@ class LineageWatch:
         if start >= border:
             return
         broker: Any = process.broker
-        view = None if broker._tier is None else broker._tier.manager.view(tp)
+        view = broker.plugin(TieredPlugin).manager.view(tp) if broker.plugins else None
         earliest = log.epochs.earliest
         is_known = earliest is not None and earliest.start_offset <= start
         if not is_known and (tp != FORMER or (view is not None and not knows_all(view, log.epochs, start))):

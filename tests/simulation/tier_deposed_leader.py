@@ -4,6 +4,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from barnabas.base.ids import TopicPartition
+from barnabas.broker.features.tiered.feature import TieredPlugin
 from tests.simulation.lossy_tiered_topic import TP
 from tests.simulation.slow_readers import fetches_of
 from tests.simulation.tier_troubles import LOOK_S, Overrule, Overruling, Trouble
@@ -79,7 +80,7 @@ class OverruleUnheard(Overrule):
             return False
         if self._end is None and self._first not in log.producers._ongoing:
             self._end = log.log_end_offset
-        view = self._leader.broker._tier.manager.view(self._tp)  # type: ignore[union-attr]
+        view = self._leader.broker.plugin(TieredPlugin).manager.view(self._tp)
         if view is None or self._end is None:
             return False
         found = any(

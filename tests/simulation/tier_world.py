@@ -13,10 +13,11 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-import barnabas.broker.parts.tiered  # noqa: F401 - brokers import it late, and each seed would compile it anew
+import barnabas.broker.features.tiered.feature  # noqa: F401 - brokers import it late, and each seed would compile it anew
 from barnabas.base.host.disk import Disk
 from barnabas.base.ids import TopicPartition
 from barnabas.broker.features.tiered import layout
+from barnabas.broker.features.tiered.feature import TieredPlugin
 from barnabas.broker.features.tiered.lineage import piece_at, touches
 from barnabas.broker.features.tiered.store import FilePart, StoreFault
 from tests.memory_store import MemoryStore
@@ -221,7 +222,7 @@ class TieredCluster(SimCluster):
             if log is None or not log.is_tiered or offset >= log.high_watermark:
                 continue
             broker: Any = process.broker
-            view = broker._tier.manager.view(tp)
+            view = broker.plugin(TieredPlugin).manager.view(tp)
             piece = None if view is None else piece_at(view, log.epochs, offset)
             if piece is not None and all(key in self.weather.objects for key in layout.keys(piece.segment)):
                 return True
@@ -235,7 +236,7 @@ class TieredCluster(SimCluster):
             if len(leaders) != 1:
                 return f"{tp} has {len(leaders)} leaders"
             broker: Any = leaders[0].broker
-            view, log = broker._tier.manager.view(tp), broker.replicas.get(tp).log
+            view, log = broker.plugin(TieredPlugin).manager.view(tp), broker.replicas.get(tp).log
             if view is None:
                 return f"{tp}: nothing is known of the tier"
             unfinished = [each for each in view.all() if not each.is_finished]

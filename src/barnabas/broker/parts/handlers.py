@@ -1,6 +1,6 @@
 """The handler of each API, put together."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Mapping
 
 from barnabas.broker.api import registry
 from barnabas.broker.api.cluster import ClusterApi
@@ -16,18 +16,14 @@ from barnabas.broker.api.quotas import QuotasApi
 from barnabas.broker.api.scram import ScramApi
 from barnabas.broker.api.topics import TopicsApi
 from barnabas.broker.parts.entity_settings import EntitySettings
+from barnabas.broker.parts.feature import Plugin
 from barnabas.broker.parts.groups import GroupParts
-from barnabas.broker.parts.links import LinkParts
 from barnabas.broker.parts.security import SecurityParts
 from barnabas.broker.parts.transactions import TransactionParts
 from barnabas.broker.replication.control_requests import ControlRequests
 from barnabas.broker.server.context import BrokerContext
 from barnabas.broker.server.handler import ApiHandler
-from barnabas.broker.server.schema_checks import SchemaChecks
-from barnabas.broker.transactions.verification import Verifier
 from barnabas.broker.zookeeper_client.features import ClusterFeatures
-
-MakeProduce = Callable[[BrokerContext, Verifier, SchemaChecks], ProduceApi]
 
 #: Families of APIs that need nothing but the context.
 FAMILIES = (FetchApi, MetadataApi, OffsetsApi, LogDirsApi, TopicsApi, ClusterApi)
@@ -42,13 +38,12 @@ def build_handlers(
     security: SecurityParts,
     groups: GroupParts,
     transactions: TransactionParts,
-    schemas: SchemaChecks,
-    links: LinkParts,
-    make_produce: MakeProduce = ProduceApi,
+    produce: ProduceApi,
+    plugins: Iterable[Plugin],
 ) -> Mapping[int, ApiHandler]:
     families: list[object] = [
         *(family(context) for family in FAMILIES),
-        make_produce(context, transactions.verifier, schemas),
+        produce,
         ControlApi(context, control_requests),
         ConfigsApi(context, settings.store, settings.read_broker, settings.change),
         QuotasApi(context, settings.store, settings.change),
@@ -56,7 +51,7 @@ def build_handlers(
         *security.families(context),
         *groups.families,
         *transactions.families,
-        *links.families,
+        *(family for plugin in plugins for family in plugin.apis),
         FindCoordinatorApi(
             context,
             {KeyType.GROUP: groups.coordinator.topic, KeyType.TRANSACTION: transactions.coordinator.topic},

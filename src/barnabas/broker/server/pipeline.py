@@ -19,8 +19,7 @@ from barnabas.broker.runtime.tasks import Spawn
 from barnabas.broker.runtime.threads import OnThread
 from barnabas.broker.runtime.turns import SLICE_ELEMENTS
 from barnabas.broker.server import large
-from barnabas.broker.server.audit import CHANGES, AuditLog
-from barnabas.broker.server.call import Call
+from barnabas.broker.server.call import Audit, Call
 from barnabas.broker.server.connection import Connection
 from barnabas.broker.server.handler import ApiHandler
 from barnabas.broker.server.large import LARGE_FRAME_BYTES
@@ -96,7 +95,7 @@ class Pipeline:
         self.handlers = handlers
         self._request_quota = request_quota
         #: Records changes; None: no audit log.
-        self.audit: AuditLog | None = None
+        self.audit: Audit | None = None
         #: Are told of each answer that is on its way: while somebody looks inside, or where traces are kept.
         self.traces: tuple[Callable[[Call, float], None], ...] = ()
         #: `barnabas.request.max.elements`
@@ -252,7 +251,7 @@ class Pipeline:
             self.refuse(call, request, self.zookeeper.why_closed())
 
     def _execute(self, call: Call, request: ApiMessage | None, elements: int = 0) -> None:
-        if self.audit is not None and call.api.api_key in CHANGES:
+        if self.audit is not None and call.api.api_key in self.audit.changes:
             # Not where the handler returns: who waits for replicas keeps the call, and answers it by itself.
             call.on_answer = partial(self.audit.changed, call, request)
         if call.api.api_key in self._stopped_apis:
@@ -292,7 +291,7 @@ class Pipeline:
                 return
             if call.parts is not None:
                 log.info("%s of %s was carried out after its refusal", call.api.name, call.client_id)
-                if self.audit is not None and call.api.api_key in CHANGES:
+                if self.audit is not None and call.api.api_key in self.audit.changes:
                     self.audit.changed(call, request, response)
             elif large.is_long(response):
                 await call.reply_by_thread(response, self._on_thread)

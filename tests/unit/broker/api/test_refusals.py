@@ -31,11 +31,11 @@ ERRORS = (
 
 def handlers() -> Iterator[ApiHandler]:
     """Of all families, without a broker: what a family serves and refuses is known by its class."""
-    for module in pkgutil.iter_modules(api.__path__):
-        names = vars(importlib.import_module(f"{api.__name__}.{module.name}"))
-        families = [kind for kind in names.values() if isinstance(kind, type) and kind.__name__.endswith("Api")]
-        for kind in families:
-            yield from handlers_of(object.__new__(kind))
+    modules = [f"{api.__name__}.{module.name}" for module in pkgutil.iter_modules(api.__path__)]
+    for name in (*modules, "barnabas.broker.features.link.api"):
+        for kind in vars(importlib.import_module(name)).values():
+            if isinstance(kind, type) and kind.__name__.endswith("Api"):
+                yield from handlers_of(object.__new__(kind))
 
 
 HANDLERS = {handler.name: handler for handler in handlers()}

@@ -24,6 +24,7 @@ from barnabas.base.errors import ErrorCode
 from barnabas.base.ids import TopicPartition
 from barnabas.base.words import AlterOperation, ConfigResourceType
 from barnabas.broker.compose import Broker
+from barnabas.broker.features.tiered.feature import TieredPlugin
 from barnabas.broker.zookeeper_client import paths
 from barnabas.client.admin import configs as config_admin
 from barnabas.client.admin import topics as topic_admin
@@ -102,8 +103,7 @@ def tls_context(broker: Broker) -> ssl.SSLContext:
 
 
 def of_tier(broker: Broker) -> Any:
-    assert broker._tier is not None
-    return broker._tier
+    return broker.plugin(TieredPlugin)
 
 
 ROWS = {

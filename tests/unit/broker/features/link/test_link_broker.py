@@ -9,6 +9,7 @@ from barnabas.base.config.topic import LINK_NAME, keep_link
 from barnabas.base.errors import ErrorCode, Refused
 from barnabas.base.ids import TopicPartition
 from barnabas.base.words import AlterOperation, ConfigResourceType
+from barnabas.broker.features.link.feature import LinkPlugin
 from barnabas.broker.features.link.source import LinkThrottle
 from barnabas.broker.zookeeper_client import paths
 from barnabas.broker.zookeeper_client.features import LINK_VERSION
@@ -67,9 +68,9 @@ async def test_spoilt_link_hurts_only_itself(tmp_path: Path) -> None:
             assert not (await ask(broker, request, CreateLinkResponse, version=0)).error_code
         await broker.session.set(paths.link("bad"), b"{not json")
         await broker.session.create(paths.link_topic("good", "t"), b"[]")
-        await broker.mirrors.manager.store.tell(LinkChange("bad"))
-        await broker.mirrors.manager.store.tell(LinkChange("good", "t"))
-        while broker.mirrors.manager.links["bad"].error is None:
+        await broker.plugin(LinkPlugin).manager.store.tell(LinkChange("bad"))
+        await broker.plugin(LinkPlugin).manager.store.tell(LinkChange("good", "t"))
+        while broker.plugin(LinkPlugin).manager.links["bad"].error is None:
             await asyncio.sleep(0.01)
         told = await ask(broker, DescribeLinksRequest(), DescribeLinksResponse, version=0)
         errors = {link.name: link.error for link in told.links}
@@ -88,7 +89,7 @@ async def test_topic_that_was_found_and_is_not_here_yet_is_not_promoted(tmp_path
     async with zookeeper() as ensemble, live_broker(ensemble, tmp_path) as broker:
         request = CreateLinkRequest(name="l", configs=NOWHERE, topics=".*")
         assert not (await ask(broker, request, CreateLinkResponse, version=0)).error_code
-        manager = broker.mirrors.manager
+        manager = broker.plugin(LinkPlugin).manager
         await manager.store.create_topic("l", "t", MirrorTopic())
         while "t" not in manager.links["l"].topics:
             await asyncio.sleep(0.01)

@@ -10,6 +10,7 @@ from barnabas.base.errors import ErrorCode
 from barnabas.base.ids import TopicPartition
 from barnabas.broker.compose import Broker
 from barnabas.broker.features.tiered import layout
+from barnabas.broker.features.tiered.feature import TieredPlugin
 from barnabas.broker.features.tiered.manager import TierManager
 from barnabas.broker.features.tiered.metadata_cache import RemoteLogMetadataCache
 from barnabas.broker.features.tiered.segment_metadata import RemoteSegment
@@ -61,8 +62,7 @@ class TieredBroker:
 
     @property
     def manager(self) -> TierManager:
-        assert self.broker._tier is not None
-        return self.broker._tier.manager
+        return self.broker.plugin(TieredPlugin).manager
 
     @property
     def log(self) -> Log:

@@ -1,4 +1,4 @@
-"""Tiered storage of a broker, put together. Only a broker with `remote.log.storage.system.enable` imports it."""
+"""Tiered storage of a broker: on with `remote.log.storage.system.enable`."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -15,47 +15,33 @@ from barnabas.broker.features.tiered.manager import TierManager
 from barnabas.broker.features.tiered.metadata_topic import RemoteMetadata
 from barnabas.broker.features.tiered.metrics import TierMetrics
 from barnabas.broker.features.tiered.reader import FetchQuota, TierReader
+from barnabas.broker.features.tiered.reads import TierReads
 from barnabas.broker.features.tiered.remover import Remover
 from barnabas.broker.features.tiered.segment_metadata import TierPartition
 from barnabas.broker.features.tiered.settings import TierSettings, new_metadata_topic, store_settings
-from barnabas.broker.features.tiered.store import Store
-from barnabas.broker.replication.fetchers import FetcherManager
+from barnabas.broker.features.tiered.store import Store, open_store
+from barnabas.broker.parts.feature import Feature, Host, Plugin
 from barnabas.broker.replication.partition import Partition
-from barnabas.broker.replication.tier_reads import TierReads
-from barnabas.broker.runtime.tasks import Spawn
 from barnabas.broker.runtime.threads import OnThread
 from barnabas.broker.runtime.timers import Timers
-from barnabas.broker.server.broker_connections import BrokerConnections
-from barnabas.broker.server.context import BrokerContext
 from barnabas.broker.server.platform import Platform
 from barnabas.broker.storage import names
 from barnabas.broker.storage.log import Log
-from barnabas.broker.zookeeper_client.internal_topic import CreateTopic, InternalTopic
+from barnabas.broker.zookeeper_client.internal_topic import InternalTopic
 from barnabas.broker.zookeeper_client.metadata_cache import MetadataChange
-from barnabas.broker.zookeeper_client.session import ZooKeeperSession
 from barnabas.broker.zookeeper_client.topic_lookup import count_partitions, topic_exists
 
 
-class TieredParts:
-    def __init__(
-        self,
-        context: BrokerContext,
-        platform: Platform,
-        session: ZooKeeperSession,
-        connections: BrokerConnections,
-        *,
-        fetchers: FetcherManager,
-        timers: Timers,
-        create_topic: CreateTopic,
-        on_thread: OnThread,
-        spawn: Spawn,
-    ) -> None:
+class TieredPlugin(Plugin):
+    def __init__(self, host: Host) -> None:
+        context, platform, session, connections = host.context, host.platform, host.session, host.connections
+        on_thread, spawn = host.on_thread, host.spawn
         config = context.config
         assert config.barnabas_remote_storage_url is not None  # `base.config.checks`
         new_metadata_topic(config)  # refuses what cannot be read, before anybody needs it
         self._context = context
         self._spawn = spawn
-        store = platform.open_store(config.barnabas_remote_storage_url, store_settings(config))
+        store = (platform.open_store or open_store)(config.barnabas_remote_storage_url, store_settings(config))
         health, metrics = StoreHealth(context.clock), TierMetrics(context.registry)
 
         def settings() -> TierSettings:
@@ -67,7 +53,7 @@ class TieredParts:
                 REMOTE_LOG_METADATA_TOPIC,
                 context.metadata,
                 new=lambda: new_metadata_topic(context.config),
-                create=create_topic,
+                create=host.controller_client.create_topic,
                 count=partial(count_partitions, session),
                 spawn=spawn,
             ),
@@ -108,11 +94,11 @@ class TieredParts:
             clock=context.clock,
             spawn=spawn,
         )
-        self._assemble_reads(store, platform, timers, on_thread, metrics)
+        self._assemble_reads(store, platform, host.timers, on_thread, metrics)
         # Followers of leaders that have their beginning in the tier, and consumers that read it.
-        fetchers.tier = context.replicas.fetches.tier = self.reads
+        host.replication.fetchers.tier = context.replicas.fetches.tier = self.reads
+        self.internal_topics = (self.metadata.topic,)
         context.metadata.subscribe(self._metadata_changed)
-        context.dynamic.subscribe(self._settings_changed)
         self._add_gauges()
 
     def _assemble_reads(
@@ -153,7 +139,7 @@ class TieredParts:
             reads_max=config.remote_log_reader_threads + config.remote_log_reader_max_pending_tasks,
         )
 
-    def _settings_changed(self, before: BrokerConfig, after: BrokerConfig) -> None:
+    def settings_changed(self, before: BrokerConfig, after: BrokerConfig) -> None:
         self._quota.limit = after.remote_log_manager_fetch_max_bytes_per_second
         self._copies.indexes_bytes_max = after.remote_log_index_file_cache_total_size_bytes
 
@@ -164,7 +150,7 @@ class TieredParts:
     def stop(self) -> None:
         self.manager.stop()
 
-    # -- what others tell -----------------------------------------------------------------------------------------------
+    # -- events ---------------------------------------------------------------------------------------------------------
 
     def leadership_changed(self, led: list[Partition], followed: list[Partition]) -> None:
         for partition in (*led, *followed):
@@ -250,3 +236,6 @@ def _to_remove(manager: TierManager, tp: TopicPartition) -> tuple[int, int]:
 def _is_hosted(log: Log) -> bool:
     """A topic that has left the tier is looked after until nothing of it is there any more."""
     return log.is_tiered or (log.config.remote_log_delete_on_disable and not log.config.remote_storage_enable)
+
+
+FEATURE = Feature(lambda config: config.remote_log_storage_system_enable, TieredPlugin)

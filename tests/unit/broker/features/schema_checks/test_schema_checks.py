@@ -15,10 +15,17 @@ from barnabas.base.config.broker import BrokerConfig
 from barnabas.base.config.log_config import RECORD_NAME, TOPIC_NAME, TOPIC_RECORD_NAME, LogConfig
 from barnabas.base.errors import ErrorCode
 from barnabas.base.ids import TopicPartition
-from barnabas.broker.server import schema_ids
-from barnabas.broker.server.schema_checks import SchemaChecks
-from barnabas.broker.server.schema_ids import KNOWN_S, LOOK_AGAIN_S, UNKNOWN_S, SchemaIds, Subjects, Unreachable
-from barnabas.broker.server.schema_names import message_names, record_names
+from barnabas.broker.features.schema_checks import ids as schema_ids
+from barnabas.broker.features.schema_checks.checks import SchemaChecks
+from barnabas.broker.features.schema_checks.ids import (
+    KNOWN_S,
+    LOOK_AGAIN_S,
+    UNKNOWN_S,
+    SchemaIds,
+    Subjects,
+    Unreachable,
+)
+from barnabas.broker.features.schema_checks.names import message_names, record_names
 from barnabas.wire.compression import Codec
 from barnabas.wire.records import BatchBuilder
 from tests.manual_time import ManualClock

@@ -65,6 +65,8 @@ FILES_KEPT: Final = 10
 
 
 class AuditLog:
+    changes = CHANGES
+
     def __init__(
         self,
         path: str,

@@ -2,7 +2,7 @@
 
 from barnabas.base.config.properties import of_opentelemetry
 from barnabas.base.ids import TopicPartition
-from barnabas.broker.server.tracing import Span, Tracing
+from barnabas.broker.features.tracing.spans import Span, Tracing
 from tests.manual_time import ManualClock
 
 PARTITION = TopicPartition("orders", 3)

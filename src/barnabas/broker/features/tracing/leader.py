@@ -2,10 +2,10 @@
 
 from barnabas.base.errors import Malformed
 from barnabas.base.ids import LeaderEpoch, TopicPartition
+from barnabas.broker.features.tracing.spans import Tracing
 from barnabas.broker.replication.fetch_steps import EpochAnswer, EpochQuestion, OffsetsAnswer, TierAnswer
 from barnabas.broker.replication.follower_session import FetchPlan
 from barnabas.broker.replication.leader_endpoint import FetchAnswer, LeaderEndpoint
-from barnabas.broker.server.tracing import Tracing
 from barnabas.wire.record_batch import iter_batches
 
 

@@ -20,8 +20,8 @@ from barnabas.base.clock import Clock
 from barnabas.base.config.broker import BrokerConfig
 from barnabas.base.config.log_config import RECORD_NAME, TOPIC_NAME
 from barnabas.base.errors import BarnabasError, Malformed
+from barnabas.broker.features.schema_checks.names import AVRO, PROTOBUF, message_names, record_names
 from barnabas.broker.runtime.tasks import Spawn
-from barnabas.broker.server.schema_names import AVRO, PROTOBUF, message_names, record_names
 from barnabas.client.web import WebFailed, load
 
 log = logging.getLogger(__name__)

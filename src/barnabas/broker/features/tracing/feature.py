@@ -8,15 +8,11 @@ import os
 from typing import TYPE_CHECKING, Final
 
 from barnabas import __version__
-from barnabas.base.clock import Clock
-from barnabas.base.config.broker import BrokerConfig
 from barnabas.base.errors import ConfigError
-from barnabas.broker.api.produce import ProduceApi
-from barnabas.broker.api.traced_produce import TracedProduceApi
-from barnabas.broker.server.context import BrokerContext
-from barnabas.broker.server.schema_checks import SchemaChecks
-from barnabas.broker.server.tracing import Span, Tracing
-from barnabas.broker.transactions.verification import Verifier
+from barnabas.broker.features.tracing.leader import TracedLeader
+from barnabas.broker.features.tracing.produce import traced
+from barnabas.broker.features.tracing.spans import Span, Tracing
+from barnabas.broker.parts.feature import Feature, Host, Plugin
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.resources import Resource
@@ -29,11 +25,13 @@ _SEND_EVERY_MS: Final = 1_000
 _SEND_TIMEOUT_S: Final = 5
 
 
-class OtelParts:
+class TracingPlugin(Plugin):
     """`tracing` makes spans; this sends them."""
 
-    def __init__(self, config: BrokerConfig, *, cluster_id: str, broker_id: int, clock: Clock) -> None:
-        """:raises ConfigError: where OpenTelemetry is not installed."""
+    def __init__(self, host: Host) -> None:
+        """:raises ConfigError: OpenTelemetry is not installed."""
+        config, clock = host.context.config, host.context.clock
+        cluster_id, broker_id = host.context.cluster_id, host.context.broker_id
         endpoint = config.barnabas_otel_endpoint
         assert endpoint is not None
         self._processor, self._resource = _exporting(endpoint, cluster_id=cluster_id, broker_id=broker_id)
@@ -44,10 +42,12 @@ class OtelParts:
             clock=clock,
             emit=self._emit,
         )
-        log.info("traces of %g of all requests go to %s", config.barnabas_otel_sample_ratio, endpoint)
-
-    def make_produce(self, context: BrokerContext, verifier: Verifier, schemas: SchemaChecks) -> ProduceApi:
-        return TracedProduceApi(context, verifier, schemas, self.tracing)
+        host.pipeline.traces = (*host.pipeline.traces, self.tracing.sent)
+        # The loop's own time stands still within a turn: too coarse for spans.
+        host.pipeline.now_s = clock.monotonic_s
+        host.produce.append = traced(host.produce.append, self.tracing)
+        host.replication.wrap_leader = lambda leader, endpoint: TracedLeader(endpoint, leader, self.tracing)
+        log.info("[tracing] spans of %g of all requests go to %s", config.barnabas_otel_sample_ratio, endpoint)
 
     def _emit(self, span: Span) -> None:
         from opentelemetry.sdk.trace import ReadableSpan
@@ -70,8 +70,8 @@ class OtelParts:
             )
         )
 
-    def stop(self) -> None:
-        """Sends what is left. Blocks: for a thread."""
+    def close(self) -> None:
+        """Send the remaining spans."""
         self._processor.shutdown()  # type: ignore[no-untyped-call]
 
 
@@ -97,3 +97,6 @@ def _exporting(endpoint: str, *, cluster_id: str, broker_id: int) -> "tuple[Batc
     url = endpoint if endpoint.endswith(_PATH) else endpoint.rstrip("/") + _PATH
     exporter = OTLPSpanExporter(endpoint=url, timeout=_SEND_TIMEOUT_S)
     return BatchSpanProcessor(exporter, schedule_delay_millis=_SEND_EVERY_MS), resource
+
+
+FEATURE = Feature(lambda config: config.barnabas_otel_endpoint is not None, TracingPlugin)

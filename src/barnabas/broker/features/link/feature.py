@@ -1,37 +1,26 @@
-"""The links of a broker, put together: what they are, who mirrors, who looks after them, and the handlers."""
+"""Links of a broker to other clusters, whose topics it mirrors. Every broker has them: a command makes a link."""
 
-from collections.abc import Callable
-from random import Random
-from typing import NamedTuple
-
+from barnabas.base.config.log_config import LogConfig
 from barnabas.base.errors import ErrorCode, Refused
 from barnabas.base.ids import BrokerId, LeaderEpoch, TopicPartition
-from barnabas.broker.api.links import LinksApi
 from barnabas.broker.features.link.acls import AclCopier
+from barnabas.broker.features.link.api import LinksApi
 from barnabas.broker.features.link.changes import LinkChanges
+from barnabas.broker.features.link.gauges import add_gauges
 from barnabas.broker.features.link.groups import GroupCopier
 from barnabas.broker.features.link.manager import LinkManager
 from barnabas.broker.features.link.producer_ids import ProducerIdSpace
 from barnabas.broker.features.link.replica import RenewEpoch
 from barnabas.broker.features.link.steward import Steward
-from barnabas.broker.groups.coordinator import GroupCoordinator
-from barnabas.broker.parts.entity_settings import EntitySettings
-from barnabas.broker.runtime.tasks import Spawn
-from barnabas.broker.security.acl_store import AclStore
-from barnabas.broker.security.dynamic_secrets import DynamicSecrets
+from barnabas.broker.parts.feature import Feature, Host, Plugin
+from barnabas.broker.replication.partition import Partition
 from barnabas.broker.server.broker_connections import BrokerConnections
 from barnabas.broker.server.context import BrokerContext
 from barnabas.broker.server.controller_client import ControllerClient
-from barnabas.broker.zookeeper_client.features import LINK_VERSION, ClusterFeatures
-from barnabas.broker.zookeeper_client.session import ZooKeeperSession
+from barnabas.broker.zookeeper_client.features import LINK_VERSION
 from barnabas.client.errors import ClientError
 from barnabas.wire.messages.describe_links import DescribedLink, DescribeLinksRequest, DescribeLinksResponse
 from barnabas.wire.messages.renew_leader_epoch import RenewLeaderEpochRequest, RenewLeaderEpochResponse
-
-
-class LinkParts(NamedTuple):
-    manager: LinkManager
-    families: list[object]
 
 
 class _Others:
@@ -94,49 +83,64 @@ def _epoch_renewal(context: BrokerContext, controller_client: ControllerClient) 
     return renew
 
 
-def assemble(
-    context: BrokerContext,
-    session: ZooKeeperSession,
-    controller_client: ControllerClient,
-    connections: BrokerConnections,
-    groups: GroupCoordinator,
-    features: ClusterFeatures,
-    settings: EntitySettings,
-    *,
-    secrets: Callable[[], DynamicSecrets],
-    acl_store: Callable[[], AclStore | None],
-    skip_producer_ids: Callable[[int], None],
-    spawn: Spawn,
-    chance: Random,
-) -> LinkParts:
-    ids = ProducerIdSpace.of(context.cluster_id)
-    manager = LinkManager(
-        session,
-        context.replicas,
-        config_of=context.dynamic.log_config,
-        secrets=secrets,
-        renew_epoch=_epoch_renewal(context, controller_client),
-        is_enabled=lambda: features.level(LINK_VERSION) >= 1,
-        producer_id_floor=ids.floor,
-        skip_producer_ids=skip_producer_ids,
-        clock=context.clock,
-        spawn=spawn,
-        chance=chance,
-    )
+class LinkPlugin(Plugin):
+    def __init__(self, host: Host) -> None:
+        context, security = host.context, host.security
+        self._spawn = host.spawn
+        ids = ProducerIdSpace.of(context.cluster_id)
+        self.manager = manager = LinkManager(
+            host.session,
+            context.replicas,
+            config_of=context.dynamic.log_config,
+            secrets=lambda: security.secrets,
+            renew_epoch=_epoch_renewal(context, host.controller_client),
+            is_enabled=lambda: host.cluster_features.level(LINK_VERSION) >= 1,
+            producer_id_floor=ids.floor,
+            skip_producer_ids=host.transactions.producer_ids.skip_below,
+            clock=context.clock,
+            spawn=host.spawn,
+            chance=host.platform.random,
+        )
+        others = _Others(context, host.connections, manager)
+        steward = Steward(
+            manager.store,
+            context.controller,
+            context.metadata,
+            host.settings.store,
+            host.settings.change,
+            ids,
+            group_turns=others.group_turns,
+        )
+        groups = GroupCopier(
+            context.broker_id, host.groups, ends=others.ends, partition_count=context.metadata.partition_count
+        )
+        acls = AclCopier(lambda: security.acl_store, is_active=lambda: context.controller.is_active)
+        manager.endings.append(steward.complete_promotions)
+        manager.turns += [steward.turn, groups.turn, acls.turn]
+        changes = LinkChanges(
+            manager,
+            config_of=context.dynamic.log_config,
+            secrets=lambda: security.secrets,
+            producer_id_floor=ids.floor,
+        )
+        self.apis = (LinksApi(context, manager, changes),)
+        context.link_of = manager.link_of
+        add_gauges(context.registry, lambda: manager.links)
 
-    others = _Others(context, connections, manager)
-    steward = Steward(
-        manager.store,
-        context.controller,
-        context.metadata,
-        settings.store,
-        settings.change,
-        ids,
-        group_turns=others.group_turns,
-    )
-    copier = GroupCopier(context.broker_id, groups, ends=others.ends, partition_count=context.metadata.partition_count)
-    manager.endings.append(steward.complete_promotions)
-    acl_copier = AclCopier(acl_store, is_active=lambda: context.controller.is_active)
-    manager.turns += [steward.turn, copier.turn, acl_copier.turn]
-    changes = LinkChanges(manager, config_of=context.dynamic.log_config, secrets=secrets, producer_id_floor=ids.floor)
-    return LinkParts(manager, [LinksApi(context, manager, changes)])
+    def start(self) -> None:
+        self._spawn(self.manager.start(), "links")
+
+    def stop(self) -> None:
+        self.manager.stop()
+
+    def leadership_changed(self, led: list[Partition], followed: list[Partition]) -> None:
+        self.manager.leadership_changed(led, followed)
+
+    def topic_settings_changed(self, topic: str, config: LogConfig) -> None:
+        self.manager.topic_settings_changed(topic, config)
+
+    def cluster_features_changed(self) -> None:
+        self.manager.features_changed()
+
+
+FEATURE = Feature(lambda config: True, LinkPlugin)

@@ -5,10 +5,10 @@ from typing import Any, TypeVar
 
 from barnabas.base.host.disk import Disk
 from barnabas.base.ids import TopicPartition
+from barnabas.broker.features.inside import cluster, partition, requests, znodes
 from barnabas.broker.replication.partition import Partition
 from barnabas.broker.runtime.timers import Timers
 from barnabas.broker.server.context import BrokerContext
-from barnabas.broker.server.inside import cluster, partition, requests, znodes
 from barnabas.broker.server.listener import SocketServer
 from barnabas.broker.server.metrics_http import Document, Query, Unanswered, View
 from barnabas.broker.server.pipeline import Pipeline

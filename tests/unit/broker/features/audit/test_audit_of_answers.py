@@ -11,7 +11,7 @@ from barnabas.base.config.log_config import LogConfig
 from barnabas.base.errors import ErrorCode, Refused
 from barnabas.base.host.disk import REAL_DISK
 from barnabas.broker.api.log_dirs import LogDirsApi
-from barnabas.broker.server.audit import AuditLog
+from barnabas.broker.features.audit.audit_log import AuditLog
 from barnabas.broker.server.call import Call
 from barnabas.broker.server.handler import handler_of
 from barnabas.broker.server.later import answer_later

@@ -16,9 +16,9 @@ from barnabas.base.config.broker import BrokerConfig
 from barnabas.base.config.log_config import LogConfig
 from barnabas.base.errors import ErrorCode, Malformed, Refused
 from barnabas.base.ids import TopicPartition
+from barnabas.broker.features.schema_checks.ids import SchemaIds, Subjects, Unreachable, id_of
 from barnabas.broker.runtime.tasks import Spawn
 from barnabas.broker.runtime.threads import OnThread
-from barnabas.broker.server.schema_ids import SchemaIds, Subjects, Unreachable, id_of
 from barnabas.broker.storage.log_append import records_max
 from barnabas.broker.storage.log_types import RECORD_ERRORS_MAX, RecordError
 from barnabas.broker.storage.record_check import invalid_records
