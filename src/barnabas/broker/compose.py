@@ -30,6 +30,7 @@ from barnabas.broker.parts.groups import GroupParts
 from barnabas.broker.parts.handlers import build_handlers
 from barnabas.broker.parts.health import Health, Phase
 from barnabas.broker.parts.identity import find_broker_id
+from barnabas.broker.parts.listening import ListeningParts
 from barnabas.broker.parts.membership import MembershipParts
 from barnabas.broker.parts.replication import ReplicationParts
 from barnabas.broker.parts.security import SecurityParts
@@ -224,7 +225,10 @@ class Broker:
         )
         self.pipeline, self.server, self.quotas = self.serving.pipeline, self.serving.server, self.serving.quotas
         self.security = SecurityParts(self.dynamic, self._clock, now_s=self._loop.time, spawn=self._spawn)
-        self.ports.update(self.security.bind(self.server))
+        self.listening = ListeningParts(self.dynamic, self.server, self.security)
+        self.ports = self.listening.ports
+        self.security.watch_certificates(self.server)
+        self.dynamic.add_check(self.listening.check)
 
     async def _open_logs(self) -> None:
         storage = StorageParts(
@@ -328,7 +332,9 @@ class Broker:
             faults=self._faults,
             stop=self._stop,
             on_thread=self._on_thread,
+            spawn=self._spawn,
         )
+        self.dynamic.subscribe(self.membership.settings_changed)
         self.metadata, self.broker_connections = self.membership.metadata, self.membership.connections
         self.features, self.registrar = self.membership.features, self.membership.registrar
         self.controller_client = self.membership.controller_client
@@ -454,6 +460,7 @@ class Broker:
         self.features.on_returned = self.broker_connections.brokers_returned
         await self.features.refresh()
         self.server.start_accepting()
+        self.listening.is_serving = True
         self._spawn(self.settings.store.run(), "config changes")
         self.security.serve(lambda: self.controller.is_active)
         self.replication.start()

@@ -17,7 +17,7 @@ from barnabas.base.ids import TopicPartition
 from barnabas.base.words import EARLIEST, LATEST
 from barnabas.cli._format import Formatter, formatter_of
 from barnabas.cli._missing_topic import wait_until_created
-from barnabas.cli._tool import Bootstrap, UsageError, matches, options, pairs, run
+from barnabas.cli._tool import Bootstrap, UsageError, matches, options, pairs, run, say
 from barnabas.client import names
 from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.config import load_properties
@@ -142,7 +142,11 @@ def command(
         async with _source(cluster, reading, properties, topic, include, partition, first, group_id) as source:
             await _print_all(source, printer, config, max_messages, timeout_ms, skip_message_on_error)
 
-    run(client, consume)
+    try:
+        run(client, consume)
+    finally:
+        if enable_systest_events:
+            say("shutdown_complete")
 
 
 def _auto_offset_reset(properties: dict[str, str], from_beginning: bool) -> None:

@@ -26,6 +26,8 @@ class ZkCode(Enum):
     NO_CHILDREN_FOR_EPHEMERALS = "no children for ephemerals"
     #: A server of an older release.
     UNIMPLEMENTED = "unimplemented"
+    #: More bytes than ZooKeeper takes in one request.
+    TOO_LARGE = "larger than ZooKeeper takes (jute.maxbuffer)"
     #: The request was refused for a reason that callers do not tell apart.
     REFUSED = "refused"
 
