@@ -6,6 +6,7 @@ which cannot be told from a copy. Either is refused until an option says which o
 """
 
 import json
+import logging
 import time
 import uuid
 from dataclasses import asdict, dataclass, replace
@@ -14,6 +15,8 @@ from typing import Any, Final
 from barnabas.base.errors import BarnabasError
 from barnabas.spark.batch_identity import UNKNOWN, fingerprint
 from barnabas.spark.checkpoint_files import CannotRead, CheckpointFiles, location_of
+
+_log: Final = logging.getLogger("barnabas.spark")
 
 FILE: Final = "barnabas/checkpoint.json"
 #: How often batches of the checkpoint came again and were not written twice.
@@ -127,6 +130,35 @@ def save(files: CheckpointFiles, checkpoint: Checkpoint) -> None:
 def query_id(files: CheckpointFiles) -> str | None:
     data = files.read(METADATA)
     return None if data is None else str(json.loads(data)["id"])
+
+
+@dataclass(frozen=True, slots=True)
+class Repeated:
+    """Batches that came again after a restart and were not written a second time."""
+
+    batches: int = 0
+    rows: int = 0
+    last_batch: int = -1
+    at_ms: int = 0
+
+
+def note_repeated(given: str, batch: int, rows: int) -> None:
+    """Count in the checkpoint that a batch came again and was not written twice, for `barnabas pipeline` to show."""
+    files = CheckpointFiles(location_of(given))
+    try:
+        before = repeated(files)
+        after = Repeated(before.batches + 1, before.rows + rows, batch, _now_ms())
+        files.write(REPEATED_FILE, json.dumps(asdict(after)).encode())
+    except CannotRead as error:
+        _log.warning("batch %d came again, and this could not be noted in its checkpoint: %s", batch, error)
+
+
+def repeated(files: CheckpointFiles) -> Repeated:
+    data = files.read(REPEATED_FILE)
+    try:
+        return Repeated() if data is None else Repeated(**json.loads(data))
+    except (ValueError, TypeError) as error:
+        raise CannotRead(f"{files.location}/{REPEATED_FILE} is damaged: {error}") from error
 
 
 def numbers(files: CheckpointFiles, folder: str) -> list[int]:
