@@ -82,6 +82,8 @@ class Planned:
     """What a checkpoint says of the micro-batch that is to be written. Travels to executors: plain values only."""
 
     checkpoint: str = UNKNOWN
+    #: The query's id, as its checkpoint has it.
+    query: str = ""
     #: "" if the sink is to be known by the query's id.
     known_as: str = ""
     replaces: tuple[str, ...] = ()
@@ -112,10 +114,26 @@ def read_planned(given: str, *, accept: str = NOTHING) -> Planned:
     except CannotRead as error:
         return Planned(reason=str(error))
     known_as = "" if checkpoint.known_as == query else checkpoint.known_as
-    found = Planned(checkpoint=checkpoint.id, known_as=known_as, replaces=checkpoint.replaces)
+    found = Planned(checkpoint=checkpoint.id, query=query, known_as=known_as, replaces=checkpoint.replaces)
     if batch is None or data is None:
         return replace(found, reason=f"{files.location} has no planned batch")
     return replace(found, batch=batch, offsets=fingerprint(data), planned_at_ms=planned_at_ms(data))
+
+
+#: What stands for the checkpoint and the planned offsets of a write with `once=`: the caller gives its batches names and
+#: numbers, or the write is a part of a micro-batch of the query whose checkpoint is named, or is not known.
+BY_CALLER, BY_CHECKPOINT, NOT_KNOWN = "by caller", "by checkpoint", "not known"
+
+
+def planned_once(origin: str, location: str, *, accept: str = NOTHING) -> Planned:
+    """The same for a write with `once=`, of which `origin` says what stands for the checkpoint."""
+    if origin == BY_CHECKPOINT:
+        return read_planned(location, accept=accept)
+    if origin == BY_CALLER:
+        return Planned(checkpoint=BY_CALLER, offsets=BY_CALLER)
+    return Planned(
+        reason="Spark Connect does not say in foreachBatch where the query's checkpoint is: give it to write as checkpoint="
+    )
 
 
 def load(files: CheckpointFiles) -> Checkpoint | None:

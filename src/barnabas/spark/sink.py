@@ -24,7 +24,7 @@ from barnabas.client.errors import BrokerRefused, ClientError
 from barnabas.client.identity import NO_IDENTITY, ProducerIdentity
 from barnabas.spark import decision
 from barnabas.spark.batch_identity import BatchIdentity
-from barnabas.spark.checkpoint import Planned, read_planned
+from barnabas.spark.checkpoint import Planned, planned_once, read_planned
 from barnabas.spark.decision import BATCH, STREAM, AlreadyDecided, Refused, Undecided
 from barnabas.spark.sink_connection import SinkConnection, connection_to
 from barnabas.spark.sink_options import SinkOptions, check_schema, parse
@@ -133,6 +133,8 @@ def _planned(options: SinkOptions) -> Planned:
     """What the checkpoint says of the micro-batch. On the driver."""
     if not options.exactly_once:
         return Planned()
+    if options.once:
+        return planned_once(options.once, options.once_checkpoint, accept=options.accepted_checkpoint)
     if not options.checkpoint_location:
         return Planned(
             reason="The sink does not know the checkpoint's location: give the query the option checkpointLocation "
@@ -143,7 +145,7 @@ def _planned(options: SinkOptions) -> Planned:
 
 def _micro_batch(options: SinkOptions, planned: Planned) -> BatchOf:
     context = _task()
-    query = planned.known_as or context.getLocalProperty(QUERY_ID)
+    query = planned.known_as or context.getLocalProperty(QUERY_ID) or (planned.query if options.once else None)
     # A write within `foreachBatch` says its number: it may be another (`once=`), and a Spark Connect server runs the write
     # elsewhere than its batch.
     batch = options.batch_id or context.getLocalProperty(BATCH_ID)

@@ -54,8 +54,8 @@ OPTIONS: Final = (
 )
 #: Not for users: `sinks.topic` with output mode update sets them.
 BATCH_ID, RUN_ID = "__batchId", "__runId"
-#: Also not for users: the name of a write with `once=`. Its number is BATCH_ID.
-ONCE = "__once"
+#: Also not for users: of a write with `once=`, what stands for its checkpoint and its plan (`checkpoint.planned_once`).
+ONCE, ONCE_CHECKPOINT = "__once", "__onceCheckpoint"
 _KAFKA: Final = "kafka."
 _REFUSED: Final = {
     "key.serializer": "keys are written as they are: cast the column",
@@ -90,8 +90,9 @@ class SinkOptions:
     #: Of a micro-batch that is written within `foreachBatch`, where Spark itself does not tell tasks.
     batch_id: str = ""
     run_id: str = ""
-    #: The user gives each batch a name and a number (`once=`).
+    #: Of a write with `once=`: BY_CALLER, BY_CHECKPOINT or NOT_KNOWN, and where the checkpoint is. Else "".
     once: str = ""
+    once_checkpoint: str = ""
 
     def accepted(self, batch: int) -> str:
         """WRITE or SKIP if the user has accepted the batch of this number as it is planned now, else ""."""
@@ -146,6 +147,7 @@ def parse(options: Mapping[str, str]) -> SinkOptions:
         batch_id=given.get(BATCH_ID.lower(), ""),
         run_id=given.get(RUN_ID.lower(), ""),
         once=given.get(ONCE.lower(), ""),
+        once_checkpoint=given.get(ONCE_CHECKPOINT.lower(), ""),
     )
 
 

@@ -242,8 +242,8 @@ class Driver:
             rows,
             f" ({caveat})" if caveat else "",
         )
-        if batch.planned is not None and batch.planned.checkpoint:
-            note_repeated(self._options.checkpoint_location, batch.batch, rows)
+        if batch.planned is not None and batch.planned.query:
+            note_repeated(self._options.once_checkpoint or self._options.checkpoint_location, batch.batch, rows)
 
     def abort(self, batch: BatchOf, written: Mapping[str, ProducerIdentity]) -> None:
         """Nothing of these is ever seen; but Spark also calls this when `commit` failed, perhaps after it had decided."""
