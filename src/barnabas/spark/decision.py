@@ -22,7 +22,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from barnabas.base.errors import BarnabasError, Malformed
 from barnabas.client.identity import ProducerIdentity
 from barnabas.spark.batch_identity import UNKNOWN, BatchIdentity
-from barnabas.spark.checkpoint import NAMELESS
+from barnabas.spark.checkpoint import BY_CALLER, NAMELESS
 from barnabas.wire.control_records import read_end_txn_marker
 from barnabas.wire.record_batch import Buffer, iter_batches
 from barnabas.wire.record_decode import iter_records
@@ -366,6 +366,8 @@ def _follows(known: Decision, candidate: Candidate, identity: BatchIdentity) -> 
     if before is None:
         if candidate.batch > known.batch:
             return _Line.NEXT
+        if identity.checkpoint == BY_CALLER:
+            return _Line.AGAIN
         # Spark plans a batch before the sink decides it. A later plan is another one.
         was_planned = candidate.planned_at_ms is not None and candidate.planned_at_ms <= known.decided_at_ms
         return _Line.AGAIN if candidate.batch == known.batch and was_planned else _Line.FOREIGN

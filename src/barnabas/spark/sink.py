@@ -178,8 +178,7 @@ def _identified(options: SinkOptions, connection: SinkConnection, batch: BatchOf
         query=batch.query,
         checkpoint=planned.checkpoint,
         batch=batch.batch,
-        # A write with `once=` has a number of its own, and is part of the micro-batch that Spark planned last.
-        offsets=planned.offsets if options.once else planned.offsets_of(batch.batch),
+        offsets=planned.offsets_of(batch.batch),
         target=f"cluster {connection.cluster_id()}, {_topic_of(options)}",
     )
     return replace(batch, identity=identity)

@@ -265,6 +265,7 @@ def test_prepared_transactions_do_not_time_out_and_undecided_ones_do(
     (name,) = [name for name in query.open_transactions() if run.run in name]
     state = query.connection().transactions.describe_all([name])[name]
     assert state.transaction_timeout_ms == 60000  # type: ignore[union-attr]
+    query.forget(1)
     query.start().do(0)
     assert query.seen() == all_of(0)
 

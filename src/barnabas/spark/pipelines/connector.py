@@ -297,8 +297,10 @@ def origin_of(spark: "SparkSession", checkpoint: str | None) -> Origin:
     if checkpoint is not None:
         return Origin(BY_CHECKPOINT, checkpoint)
     if query := query_of(spark):
-        running = spark._jsparkSession.sharedState().activeStreamingQueries()
-        found = running.get(spark._jvm.java.util.UUID.fromString(query))  # type: ignore[union-attr]
+        session, jvm = getattr(spark, "_jsparkSession", None), getattr(spark, "_jvm", None)
+        if session is None or jvm is None:
+            return Origin(NOT_KNOWN)
+        found = session.sharedState().activeStreamingQueries().get(jvm.java.util.UUID.fromString(query))
         return Origin(NOT_KNOWN) if found is None else Origin(BY_CHECKPOINT, str(found.resolvedCheckpointRoot()))
     main = getattr(sys.modules.get("__main__"), "__spec__", None)
     # Spark Connect calls the function of `foreachBatch` in a process of its own.
