@@ -26,6 +26,8 @@ from barnabas.spark import decision
 from barnabas.spark.batch_identity import BatchIdentity
 from barnabas.spark.checkpoint import Planned, planned_once, read_planned
 from barnabas.spark.decision import BATCH, STREAM, AlreadyDecided, Refused, Undecided
+from barnabas.spark.destinations import decided_by_column
+from barnabas.spark.encode_settings import TOPIC
 from barnabas.spark.sink_connection import SinkConnection, connection_to
 from barnabas.spark.sink_options import SinkOptions, check_schema, parse
 from barnabas.spark.transactions import BatchOf, Driver
@@ -50,16 +52,22 @@ QUERY_ID, BATCH_ID, RUN_ID = "sql.streaming.queryId", "streaming.sql.batchId", "
 def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> "BatchWriter":
     if overwrite:
         raise ConfigError("Save mode overwrite is not allowed: a topic can only be appended to. Use mode('append')")
-    parsed = parse(options)
-    check_schema(schema, parsed.encoder.topic)
+    parsed = _parsed(options, schema)
     return BatchWriter(parsed, uuid.uuid4().hex)
 
 
 def stream_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> "StreamWriter":
     """`overwrite`: output mode complete. Each batch's whole result is appended, as Spark's own sink does it."""
+    return StreamWriter(_parsed(options, schema))
+
+
+def _parsed(options: Mapping[str, str], schema: StructType) -> SinkOptions:
     parsed = parse(options)
     check_schema(schema, parsed.encoder.topic)
-    return StreamWriter(parsed)
+    column = next((field for field in schema.fields if field.name.lower() == TOPIC), None)
+    if decided_by_column(column, parsed.encoder.topic):
+        return replace(parsed, encoder=parsed.encoder._replace(topic=None))
+    return parsed
 
 
 @dataclass
