@@ -78,7 +78,7 @@ def command(
     \b
     barnabas pipeline offsets show orders-to-lake
     barnabas pipeline offsets rewind orders-to-lake --batches 2 --dry-run
-    barnabas pipeline offsets set orders-to-lake --to '{"orders":{"0":1200,"1":1180}}'
+    barnabas pipeline offsets set orders-to-lake --to '{"orders":{"0":1200}}'
     barnabas pipeline offsets show --checkpoint /state/orders
     """
     check_action(action, _ACTIONS)
@@ -144,14 +144,9 @@ def _offsets(text: str) -> dict[str, Any]:
 
 
 def _checkpoint_of(project: "Project", flow: str) -> CheckpointFiles:
-    """Spark goes on in the folder of the highest number."""
-    root = CheckpointFiles(location_of(f"{project.storage}/_checkpoints"))
-    found: dict[str, CheckpointFiles] = {}
-    for target in root.folders(""):
-        for name in root.folders(target):
-            starts = [int(each) for each in root.folders(f"{target}/{name}") if each.isdigit()]
-            if starts:
-                found[f"{target}/{name}"] = CheckpointFiles(f"{root.location}/{target}/{name}/{max(starts)}")
+    from barnabas.spark.pipelines.checkpoints import checkpoints_of
+
+    found = checkpoints_of(project.storage)
     chosen = [name for name in sorted(found) if flow in (name, name.rpartition("/")[2])]
     if not chosen:
         known = ", ".join(sorted(found)) or "none, because the project has not run yet"
