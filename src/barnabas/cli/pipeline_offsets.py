@@ -63,6 +63,14 @@ def command(
     keep_state: Annotated[
         bool, typer.Option("--keep-state", help="set: also if the flow keeps state of the records that it has read.")
     ] = False,
+    any_sink: Annotated[
+        bool,
+        typer.Option(
+            "--any-sink",
+            help="set, rewind: also if no sink of barnabas remembers batches of the checkpoint. Spark's own sinks of files "
+            "and tables leave out batches that are planned again.",
+        ),
+    ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="set, rewind: say what would be done, and do nothing.")
     ] = False,
@@ -94,6 +102,8 @@ def command(
         if action == "show":
             _show(files, json=json)
         else:
+            if not any_sink:
+                replanning.require_sink(files)
             _change(files, plan(files), dry_run=dry_run, json=json)
 
     if checkpoint is not None:

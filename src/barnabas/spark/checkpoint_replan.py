@@ -94,6 +94,16 @@ class Change:
     written: Mapping[str, bytes] = field(default_factory=dict)
 
 
+def require_sink(files: CheckpointFiles) -> None:
+    """Refuse a checkpoint that no sink of ours has named: the sink may leave out what is planned again, and say nothing."""
+    if load(files) is None:
+        raise CannotReplan(
+            f"no sink of this barnabas has written a batch from {files.location}. Spark's own sinks of files and tables "
+            "remember the numbers of batches: they would leave out the batches that are planned again, and their records with "
+            "them. If the sink is a topic, or one of an older barnabas, say --any-sink"
+        )
+
+
 def plan_rewind(files: CheckpointFiles, *, batches: int | None = None, to_batch: int | None = None) -> Change:
     """`to_batch`: the last batch that stays. `batches`: so many of the committed ones go."""
     committed = _committed(files)

@@ -20,8 +20,8 @@ from tests.unit.spark.spark_sink_query import Query, all_of
 CONF = '{"batchWatermarkMs":0,"batchTimestampMs":7,"conf":{}}'
 
 
-def make(folder: Path, *, committed: int, planned: int | None = None, sources: int = 1) -> Path:
-    """A checkpoint whose batch N ends at offset 10 * N + 10 of each of two partitions."""
+def make(folder: Path, *, committed: int, planned: int | None = None, sources: int = 1, is_named: bool = True) -> Path:
+    """A checkpoint whose batch N ends at offset 10 * N + 10 of each of two partitions. `is_named`: a sink has written from it."""
     for name in ("offsets", "commits"):
         (folder / name).mkdir(parents=True)
     (folder / "metadata").write_text('{"id":"q"}')
@@ -32,6 +32,8 @@ def make(folder: Path, *, committed: int, planned: int | None = None, sources: i
             if name == "offsets" or batch <= committed:
                 (folder / name / str(batch)).write_text(text)
                 (folder / name / f".{batch}.crc").write_bytes(b"crc\0")
+    if is_named:
+        checkpoint.read_planned(str(folder))
     return folder
 
 
@@ -90,6 +92,7 @@ def test_a_rewind_takes_batches_back_and_keeps_them_aside(tmp_path: Path) -> Non
 
 def test_offsets_are_set_for_the_partitions_that_are_named(tmp_path: Path) -> None:
     here = make(tmp_path / "c", committed=1, planned=2)
+    first = checkpoint.read_planned(str(here)).checkpoint
     done = run("set", "--checkpoint", str(here), "--query-is-stopped", "--to", '{"in":{"1":3}}')
     assert done.exit_code == 0, done.output
     assert (batches(here, "offsets"), batches(here, "commits")) == ([0, 1], [0, 1])
@@ -97,7 +100,18 @@ def test_offsets_are_set_for_the_partitions_that_are_named(tmp_path: Path) -> No
     assert written[:2] == ["v1", CONF]
     assert json.loads(written[2]) == {"in": {"0": 20, "1": 3}}
     assert not (here / "offsets" / ".1.crc").exists(), "Hadoop would compare the file with the checksum of the old one"
-    # A checkpoint that no batch of this version has named follows the batches of the older one.
+    assert checkpoint.read_planned(str(here)).replaces == (first,)
+
+
+def test_a_checkpoint_that_no_sink_has_named_is_changed_only_if_the_user_knows_the_sink(tmp_path: Path) -> None:
+    """Spark's own sinks of files remember numbers of batches: they would leave the replayed records out in silence."""
+    here = make(tmp_path / "c", committed=3, is_named=False)
+    given = ["rewind", "--checkpoint", str(here), "--query-is-stopped"]
+    assert "say --any-sink" in run(*given).stderr
+    assert batches(here, "commits") == [0, 1, 2, 3]
+    assert run(*given, "--any-sink").exit_code == 0
+    assert batches(here, "commits") == [0, 1, 2]
+    # A sink of this version then writes what an older one has decided under these numbers.
     assert checkpoint.read_planned(str(here)).replaces == (checkpoint.NAMELESS,)
 
 
@@ -125,7 +139,7 @@ def test_what_cannot_be_done_is_refused_in_words_and_changes_nothing(
     refused = run(*arguments, "--checkpoint", str(here), *stopped)
     assert refused.exit_code == 1
     assert words in refused.stderr
-    assert batches(here, "offsets") == [0, 1, 2, 3] and not (here / "barnabas").exists()
+    assert batches(here, "offsets") == [0, 1, 2, 3] and not (here / "barnabas" / "replaced").exists()
 
 
 def test_a_query_outside_of_a_project_is_not_changed_unless_the_user_says_that_it_is_stopped(tmp_path: Path) -> None:
