@@ -21,7 +21,7 @@ CONF = '{"batchWatermarkMs":0,"batchTimestampMs":7,"conf":{}}'
 
 
 def make(folder: Path, *, committed: int, planned: int | None = None, sources: int = 1, is_named: bool = True) -> Path:
-    """A checkpoint whose batch N ends at offset 10 * N + 10 of each of two partitions. `is_named`: a sink has written from it."""
+    """A checkpoint whose batch N ends at offset 10 * N + 10 of two partitions. `is_named`: a sink has written from it."""
     for name in ("offsets", "commits"):
         (folder / name).mkdir(parents=True)
     (folder / "metadata").write_text('{"id":"q"}')
