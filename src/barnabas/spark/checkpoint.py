@@ -26,6 +26,8 @@ VERSION: Final = 1
 NOTHING, MOVED, COPIED = "", "moved", "copied"
 #: Stands among `replaces` for a checkpoint that had no id yet: an older barnabas ran from it.
 NAMELESS: Final = "nameless"
+#: Why a batch is refused that follows on one with other offsets than those that were written.
+EDITED: Final = "The offsets of batch {} in the checkpoint are not those that were written: the checkpoint was edited"
 #: So many ids that a checkpoint had before are remembered.
 _REPLACES_MAX: Final = 16
 OFFSETS, COMMITS, METADATA = "offsets", "commits", "metadata"
@@ -91,14 +93,20 @@ class Planned:
     batch: int = -1
     offsets: str = UNKNOWN
     planned_at_ms: int | None = None
+    #: The fingerprint of the batch before that one, if the checkpoint still has it.
+    previous: str = UNKNOWN
     #: Why the checkpoint or the offsets are not known.
     reason: str = ""
     #: Of a write with `once=`, whose number is the caller's and not that of the micro-batch.
     is_of_part: bool = False
 
     def offsets_of(self, batch: int) -> str:
-        """ "" if the plan is that of another batch."""
+        """UNKNOWN if the plan is that of another batch."""
         return self.offsets if self.is_of_part or batch == self.batch else UNKNOWN
+
+    def previous_of(self, batch: int) -> str:
+        """UNKNOWN if the checkpoint does not have it any more, or if the numbers are not Spark's."""
+        return self.previous if batch == self.batch and not self.is_of_part else UNKNOWN
 
 
 def read_planned(given: str, *, accept: str = NOTHING) -> Planned:
@@ -114,13 +122,20 @@ def read_planned(given: str, *, accept: str = NOTHING) -> Planned:
         checkpoint = _named(files, query, accept)
         batch = last_number(files, OFFSETS)
         data = None if batch is None else files.read(f"{OFFSETS}/{batch}")
+        previous = files.read(f"{OFFSETS}/{batch - 1}") if batch else None
     except CannotRead as error:
         return Planned(reason=str(error))
     known_as = "" if checkpoint.known_as == query else checkpoint.known_as
     found = Planned(checkpoint=checkpoint.id, query=query, known_as=known_as, replaces=checkpoint.replaces)
     if batch is None or data is None:
         return replace(found, reason=f"{files.location} has no planned batch")
-    return replace(found, batch=batch, offsets=fingerprint(data), planned_at_ms=planned_at_ms(data))
+    return replace(
+        found,
+        batch=batch,
+        offsets=fingerprint(data),
+        planned_at_ms=planned_at_ms(data),
+        previous=UNKNOWN if previous is None else fingerprint(previous),
+    )
 
 
 #: What stands for the checkpoint and the planned offsets of a write with `once=`: the caller gives its batches names and

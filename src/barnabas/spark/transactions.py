@@ -106,6 +106,7 @@ class BatchOf:
             identity=self.identity,
             replaces=planned.replaces,
             planned_at_ms=planned.planned_at_ms,
+            previous=planned.previous_of(self.batch),
             accepted=options.accepted(self.batch),
             reason=planned.reason,
         )

@@ -151,6 +151,19 @@ def test_a_copied_checkpoint_is_refused_and_may_become_a_query_of_its_own(stream
     assert stream.keys() == [0, 1, 2, 20]
 
 
+def test_a_batch_that_begins_where_none_has_ended_is_refused(stream: Stream) -> None:
+    stream.plan(1, 5)
+    stream.plan(2, 20)
+    with pytest.raises(
+        NotTheSameBatch, match="The offsets of batch 1 in the checkpoint are not those that were written"
+    ):
+        stream.write(2, 2)
+    stream.write(2, 2, acceptReplannedBatch="2:write")
+    stream.plan(3, 30)
+    stream.write(3, 3)
+    assert stream.keys() == [0, 1, 2, 3]
+
+
 def test_a_checkpoint_with_another_id_is_refused_at_every_number(stream: Stream) -> None:
     shutil.rmtree(stream.checkpoint / "barnabas")
     stream.plan(2, 20)

@@ -22,6 +22,7 @@ from barnabas.spark.batch_identity import UNKNOWN, BatchIdentity, NotTheSameBatc
 from barnabas.spark.checkpoint import (
     BY_CALLER,
     COPIED,
+    EDITED,
     MOVED,
     NAMELESS,
     NOTHING,
@@ -95,10 +96,13 @@ class Batch:
         checkpoint = known(self.query_id + _CHECKPOINT)
         if checkpoint in {None if name == NAMELESS else _digest(name) for name in self.plan.replaces}:
             return Standing.WRITE  # the checkpoint was replanned on purpose
+        plan = known(self.query_id + _PLAN)
         if last < self.number:
-            if checkpoint is None or not self.plan.checkpoint or checkpoint == _digest(self.plan.checkpoint):
+            if checkpoint is None or not self.plan.checkpoint:
                 return Standing.WRITE
-        elif self._is_same(checkpoint, known(self.query_id + _PLAN)):
+            if checkpoint == _digest(self.plan.checkpoint) and not self._is_edited(last, plan):
+                return Standing.WRITE
+        elif self._is_same(checkpoint, plan):
             self._note_repeated(target)
             return Standing.LEAVE
         if self.accepted == SKIP:
@@ -106,7 +110,16 @@ class Batch:
             return Standing.SKIP
         if self.accepted:
             return Standing.WRITE
-        raise self._refused(last, noted(self.query_id), target)
+        edited = EDITED.format(last) if self._is_edited(last, plan) else ""
+        raise self._refused(last, noted(self.query_id), target, self.plan.reason or edited)
+
+    def _is_edited(self, last: int, plan: int | None) -> bool:
+        """Whether the batch begins where no batch that was written has ended."""
+        assert self.plan is not None
+        previous = self.plan.previous_of(self.number)
+        if last != self.number - 1 or plan is None or not previous:
+            return False
+        return plan != _digest(f"{self.plan.checkpoint}\0{previous}")
 
     def _is_same(self, checkpoint: int | None, plan: int | None) -> bool:
         assert self.plan is not None
@@ -139,11 +152,10 @@ class Batch:
         if self.checkpoint_location:
             note_repeated(self.checkpoint_location, self.number, self.rows)
 
-    def _refused(self, last: int, note: str | None, target: str) -> NotTheSameBatch:
+    def _refused(self, last: int, note: str | None, target: str, reason: str) -> NotTheSameBatch:
         assert self.plan is not None
         planned = self._identity(self.plan, target)
         before = BatchIdentity(query=self.query_id, checkpoint=UNKNOWN, batch=last, offsets=UNKNOWN, target=target)
-        reason = self.plan.reason
         if note is not None:
             before = BatchIdentity.of_text(note)
         elif not reason:
