@@ -1,8 +1,8 @@
 """Which checkpoint a streaming query runs from, and what it has planned: a sink's half of a batch's identity.
 
 `barnabas/checkpoint.json` in the checkpoint's folder names the checkpoint. The first batch writes the file, with the folder's
-location. A copy brings the file along, and is recognised because its location is another one; so is a folder that was moved,
-which cannot be told from a copy. Either is refused until an option says which of the two it is.
+location. A copy brings the file along, and is recognised because its location is another one. A folder that was moved looks
+like a copy. Both are refused until an option says which of the two it is.
 """
 
 import json
@@ -81,7 +81,7 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planned:
-    """What a checkpoint says of the micro-batch that is to be written. Travels to executors: plain values only."""
+    """The micro-batch that is to be written, as its checkpoint describes it. Travels to executors: plain values only."""
 
     checkpoint: str = UNKNOWN
     #: The query's id, as its checkpoint has it.
@@ -97,7 +97,7 @@ class Planned:
     previous: str = UNKNOWN
     #: Why the checkpoint or the offsets are not known.
     reason: str = ""
-    #: Of a write with `once=`, whose number is the caller's and not that of the micro-batch.
+    #: True for a write with `once=`: the caller numbers it, not Spark.
     is_of_part: bool = False
 
     def offsets_of(self, batch: int) -> str:
@@ -138,13 +138,13 @@ def read_planned(given: str, *, accept: str = NOTHING) -> Planned:
     )
 
 
-#: What stands for the checkpoint and the planned offsets of a write with `once=`: the caller gives its batches names and
-#: numbers, or the write is a part of a micro-batch of the query whose checkpoint is named, or is not known.
+#: A write with `once=` has no checkpoint of its own: the caller vouches for names and numbers, or the write is a part of a
+#: micro-batch of the query whose checkpoint is named, or whose checkpoint is not known.
 BY_CALLER, BY_CHECKPOINT, NOT_KNOWN = "by caller", "by checkpoint", "not known"
 
 
 def planned_once(origin: str, location: str, *, accept: str = NOTHING) -> Planned:
-    """The same for a write with `once=`, of which `origin` says what stands for the checkpoint."""
+    """The same for a write with `once=`. `origin`: BY_CALLER, BY_CHECKPOINT or NOT_KNOWN."""
     if origin == BY_CHECKPOINT:
         return replace(read_planned(location, accept=accept), is_of_part=True)
     if origin == BY_CALLER:

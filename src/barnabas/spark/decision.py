@@ -27,7 +27,7 @@ from barnabas.wire.control_records import read_end_txn_marker
 from barnabas.wire.record_batch import Buffer, iter_batches
 from barnabas.wire.record_decode import iter_records
 
-#: Of decisions that keep an identity or a generation. Others are written as version 1, which older programs read.
+#: A decision that keeps an identity or a generation has this version. Others have version 1, which older programs read.
 VERSION: Final = 2
 FIRST_VERSION: Final = 1
 NO_BATCH: Final = -1
@@ -267,7 +267,7 @@ class Superseded(NamedTuple):
 
 
 class AlreadyDecided(NamedTuple):
-    """By an earlier start, or by this one before it died: what was written since is to be aborted."""
+    """An earlier start decided the batch, or this one before it died: the driver aborts all that was written since."""
 
     #: The transactional ids that hold the batch.
     named: frozenset[str]
@@ -322,7 +322,7 @@ class Candidate:
 
 
 def judge(state: QueryState, candidate: Candidate) -> Verdict:
-    """What a driver may do that has a batch written, knowing all that was decided before it became the query's driver."""
+    """The verdict on a batch that is written, by all that was decided before this driver became the query's only one."""
     known, run = state.decision, candidate.run
     if known is None:
         return Undecided(None, (), is_takeover=True)

@@ -115,7 +115,7 @@ def test_an_identity_says_what_differs_and_is_the_same_after_a_round_trip() -> N
     assert BatchIdentity.of_text(one.as_text()) == one and one.is_same(one)
     other = BatchIdentity(query="q", checkpoint="d", batch=4, offsets=UNKNOWN, target="t")
     assert one.differences(other) == ("checkpoint", "offsets")
-    assert not other.is_same(other), "what is not known is not the same"
+    assert not other.is_same(other), "an unknown part never matches"
     said = refusal(one, other, remedy="Do this.", reason="The folder is gone")
     assert "differs in the checkpoint and the planned offsets. The folder is gone. Written before: batch 4" in said
     assert said.endswith("Do this.")

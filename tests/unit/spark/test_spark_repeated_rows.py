@@ -19,8 +19,8 @@ def progress(flow: str) -> dict[str, Any]:
 def test_a_run_shows_the_rows_that_came_again_in_each_flow(tmp_path: Path) -> None:
     create_project(tmp_path / "shop", bootstrap="127.0.0.1:1")
     project = load_project(tmp_path / "shop")
-    told: list[Event] = []
-    runner = Runner(project, None, told.append)  # type: ignore[arg-type]  # no query is started
+    events_seen: list[Event] = []
+    runner = Runner(project, None, events_seen.append)  # type: ignore[arg-type]  # no query is started
     runner._flows = Flows(targets={"keep": "lake", "other": "topic"})
     start = Path(project.storage.removeprefix("file://")) / "_checkpoints" / "lake" / "keep" / "0"
     start.mkdir(parents=True)
@@ -28,7 +28,7 @@ def test_a_run_shows_the_rows_that_came_again_in_each_flow(tmp_path: Path) -> No
     checkpoint.note_repeated(str(start), 5, 2)
     for flow in ("keep", "other"):
         runner._take_progress(json.dumps(progress(flow)))
-    keep, other = told
+    keep, other = events_seen
     assert isinstance(keep, Progress) and isinstance(other, Progress)
     assert (keep.repeated_rows, other.repeated_rows) == (42, 0)
     assert command._line(keep).endswith(", 42 rows came again and were not written twice")
@@ -36,4 +36,6 @@ def test_a_run_shows_the_rows_that_came_again_in_each_flow(tmp_path: Path) -> No
     assert json.loads(events.as_json(keep))["repeated_rows"] == 42
     (start / checkpoint.REPEATED_FILE).write_text("{")
     runner._take_progress(json.dumps(progress("keep")))
-    assert isinstance(told[-1], Progress) and told[-1].repeated_rows == 0, "the run goes on, with a warning"
+    assert isinstance(events_seen[-1], Progress) and events_seen[-1].repeated_rows == 0, (
+        "the run goes on, with a warning"
+    )

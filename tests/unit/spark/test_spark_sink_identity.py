@@ -187,7 +187,7 @@ def test_a_copy_that_was_made_before_checkpoints_had_ids_is_refused_at_every_num
 
 
 def test_a_batch_that_begins_where_none_has_ended_is_refused(query: Query) -> None:
-    """Somebody edits the offsets of the last batch, which is committed, so that the next one begins elsewhere."""
+    """An operator edits the offsets of the last batch, which is committed, so that the next one begins elsewhere."""
     query.start().do(0)
     query.forget(0)
     query.plan(0, end=5)

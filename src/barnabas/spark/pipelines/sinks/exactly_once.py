@@ -50,7 +50,7 @@ class Standing(Enum):
     SKIP = auto()
 
 
-#: What a table remembers under a name: a number that it can compare, or the text that goes with it.
+#: Both ask a table for its memory under a name: a number to compare, or the text that goes with it.
 Known: TypeAlias = Callable[[str], int | None]
 Noted: TypeAlias = Callable[[str], str | None]
 #: Names of the digests that a table remembers beside the number of a query's last batch.
@@ -176,7 +176,7 @@ def _digest(text: str) -> int:
 
 
 class Overtaken(BarnabasError):
-    """Somebody else has moved the table meanwhile: whoever staged these rows has to look again where it is."""
+    """Another writer has moved the table meanwhile: the writer of these rows has to look again where the table is."""
 
 
 #: Of a position that a table does not know, or no longer.
@@ -223,7 +223,7 @@ class Staged(WriterCommitMessage):
 
 @dataclass(frozen=True)
 class Task:
-    """Who is writing."""
+    """The task that writes."""
 
     query_id: str
     batch_number: int
@@ -232,13 +232,13 @@ class Task:
 
 
 class Target(Protocol):
-    """What a sink does; goes to executors by pickle. Some also take a `Span`, as tables of topics do."""
+    """A sink's own part of the work; goes to executors by pickle. Some also take a `Span`, as tables of topics do."""
 
     #: Whether a batch takes the place of all that is there (mode overwrite, output mode complete).
     replaces: bool
 
     def stage(self, rows: "Iterator[pyarrow.RecordBatch]", task: Task) -> list[dict[str, object]]:
-        """Put rows where nobody sees them. On an executor."""
+        """Put rows where no reader sees them. On an executor."""
         ...
 
     def publish(self, items: Sequence[dict[str, object]], batch: Batch | None) -> None:
@@ -345,7 +345,7 @@ def once_of(options: Mapping[str, str]) -> Batch | None:
 
 
 class BatchWriter(DataSourceArrowWriter):
-    """`batch`: what it is known by, if it is to be published once however often it is written."""
+    """`batch`: the name and number under which the table remembers the write; None if each write counts."""
 
     def __init__(self, target: Target, batch: Batch | None = None) -> None:
         self.target = target
