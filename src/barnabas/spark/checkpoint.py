@@ -51,6 +51,8 @@ class Checkpoint:
     made_at_ms: int = 0
     #: Why the id is a new one.
     why: str = ""
+    #: The option checkpointLocation of the first batch: over Spark Connect the sink names a query after it.
+    option: str = ""
 
     def encode(self) -> bytes:
         return json.dumps({"version": VERSION, **asdict(self)}, indent=1).encode()
@@ -86,6 +88,8 @@ class Planned:
     checkpoint: str = UNKNOWN
     #: The query's id, as its checkpoint has it.
     query: str = ""
+    #: The option checkpointLocation of the first batch. A folder that is moved keeps it.
+    option: str = ""
     #: "" if the sink is to be known by the query's id.
     known_as: str = ""
     replaces: tuple[str, ...] = ()
@@ -119,14 +123,20 @@ def read_planned(given: str, *, accept: str = NOTHING) -> Planned:
         query = query_id(files)
         if query is None:
             return Planned(reason=f"{files.location} has no file {METADATA}, in which Spark writes the query's id")
-        checkpoint = _named(files, query, accept)
+        checkpoint = _named(files, query, accept, given)
         batch = last_number(files, OFFSETS)
         data = None if batch is None else files.read(f"{OFFSETS}/{batch}")
         previous = files.read(f"{OFFSETS}/{batch - 1}") if batch else None
     except CannotRead as error:
         return Planned(reason=str(error))
     known_as = "" if checkpoint.known_as == query else checkpoint.known_as
-    found = Planned(checkpoint=checkpoint.id, query=query, known_as=known_as, replaces=checkpoint.replaces)
+    found = Planned(
+        checkpoint=checkpoint.id,
+        query=query,
+        option=checkpoint.option,
+        known_as=known_as,
+        replaces=checkpoint.replaces,
+    )
     if batch is None or data is None:
         return replace(found, reason=f"{files.location} has no planned batch")
     return replace(
@@ -224,10 +234,10 @@ def first(location: str, query: str) -> Checkpoint:
     return Checkpoint(id=uuid.uuid4().hex, known_as=query, location=location, made_at_ms=_now_ms(), why="first batch")
 
 
-def _named(files: CheckpointFiles, query: str, accept: str) -> Checkpoint:
+def _named(files: CheckpointFiles, query: str, accept: str, option: str) -> Checkpoint:
     found = load(files)
     if found is None:
-        new = first(files.location, query)
+        new = replace(first(files.location, query), option=option)
         if accept == COPIED:
             new = replace(new, known_as=new.id, why="acceptCheckpoint=copied")
         files.write(FILE, new.encode(), only_if_new=True)

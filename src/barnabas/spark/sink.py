@@ -164,7 +164,7 @@ def _micro_batch(options: SinkOptions, planned: Planned) -> BatchOf:
     if query is None:
         if not options.checkpoint_location:
             raise ConfigError("the query has no id: give it a checkpointLocation, by which it is known after a restart")
-        known_by = f"{options.checkpoint_location}\0{options.query_name}"
+        known_by = f"{planned.option or options.checkpoint_location}\0{options.query_name}"
         query = hashlib.sha256(known_by.encode()).hexdigest()[:32]
     run = (options.run_id or context.getLocalProperty(RUN_ID) or "0")[:8]
     return BatchOf(query, run, int(batch), STREAM, planned)
