@@ -159,6 +159,7 @@ def _change(reader: _Reader, kind: bytes, relations: Mapping[int, Relation], num
     relation = relations[oid]
     old: Row | None = None
     letter = reader.letter()
+    is_whole = letter == "O"
     if letter in "KO":
         old = reader.row(relation)
         if kind == b"D":
@@ -167,6 +168,7 @@ def _change(reader: _Reader, kind: bytes, relations: Mapping[int, Relation], num
     if letter != "N" or kind == b"D":
         raise BadMessage(f"message {kind!r} has a row of kind {letter!r}")
     row = reader.row(relation)
-    # What an update did not touch is in the old row, where the table's replica identity is full.
-    row = {name: old[name] if value is UNCHANGED and old else value for name, value in row.items()}
+    if old is not None and is_whole:
+        # REPLICA IDENTITY FULL: the old row has the values that the update left alone. An old key has nulls in their place.
+        row = {name: old[name] if value is UNCHANGED else value for name, value in row.items()}
     return Change(relation, row, False, old, 0, number)
