@@ -8,7 +8,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import CaseInsensitiveDict
 from pyspark.sql.types import LongType, StringType, StructType
 
-from barnabas.spark.pipelines.sinks.exactly_once import Batch, Task
+from barnabas.spark.pipelines.sinks.exactly_once import Batch, StreamOptions, Task
 from barnabas.spark.pipelines.sinks.sql_table import SqlTarget
 from barnabas.spark.pipelines.sources.sql_query import SqlSource
 
@@ -48,5 +48,5 @@ def write(options: dict[str, str], query_id: str, batch: int, dies_at: str = "")
         data = pa.RecordBatch.from_pylist(rows, schema=pa.schema([("id", pa.int64()), ("said", pa.string())]))
         # Spark counts the attempts of each run from 0.
         items += target.stage(iter([data]), Task(query_id, batch, task, task))
-    target.publish(items, Batch(query_id, batch))
+    target.publish(items, Batch(query_id, batch, StreamOptions.parse(options).plan()))
     return reached

@@ -20,7 +20,7 @@ from pyspark.sql.types import (
 )
 
 from barnabas.spark.batch_identity import NotTheSameBatch
-from barnabas.spark.pipelines.sinks.exactly_once import Batch, Task
+from barnabas.spark.pipelines.sinks.exactly_once import Batch, StreamOptions, Task
 from barnabas.spark.pipelines.sinks.sql_table import SqlTarget
 from barnabas.spark.pipelines.sinks.table_schema import TableMismatch
 from barnabas.spark.pipelines.sources.sql_query import SqlSource
@@ -43,7 +43,7 @@ def schema_of(**columns: DataType) -> StructType:
 
 
 def target_of(uri: str, table: str, schema: StructType, **options: str) -> SqlTarget:
-    given = {"uri": uri, "table": table, "onceOrigin": "by caller", **options}
+    given = {"uri": uri, "table": table, **options}
     target = SqlSource(CaseInsensitiveDict(given)).streamWriter(schema, False).target
     assert isinstance(target, SqlTarget)
     return target
@@ -52,7 +52,8 @@ def target_of(uri: str, table: str, schema: StructType, **options: str) -> SqlTa
 def write(uri: str, table: str, schema: StructType, *rows: dict[str, Any], batch: int = 0, **options: str) -> None:
     target = target_of(uri, table, schema, **options)
     data = pa.RecordBatch.from_pylist(list(rows), schema=to_arrow_schema(schema, timezone="UTC"))
-    target.publish(target.stage(iter([data]), Task("q", batch, 0, 0)), Batch("q", batch))
+    accepted = StreamOptions.parse(options).accepted(batch)
+    target.publish(target.stage(iter([data]), Task("q", batch, 0, 0)), Batch("q", batch, accepted=accepted))
 
 
 def stages(uri: str) -> list[tuple[object, ...]]:

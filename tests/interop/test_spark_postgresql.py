@@ -128,8 +128,7 @@ def test_every_type_comes_back_as_it_went(spark: SparkSession, uri: str) -> None
 
 def staged(uri: str, table: str, schema: StructType, rows: list[dict[str, object]], attempt: int = 0) -> Any:
     """A target with the rows of one task put aside, without Spark."""
-    # The caller's numbers are all that is known of a batch: there is no checkpoint.
-    options = {"uri": uri, "table": table, "onceOrigin": "by caller"}
+    options = {"uri": uri, "table": table}
     target = SqlSource(CaseInsensitiveDict(options)).streamWriter(schema, False).target
     data = pa.RecordBatch.from_pylist(rows, schema=to_arrow_schema(schema, timezone="UTC"))
     return target, target.stage(iter([data]), Task("query", 1, 0, attempt))

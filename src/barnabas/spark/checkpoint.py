@@ -93,9 +93,12 @@ class Planned:
     planned_at_ms: int | None = None
     #: Why the checkpoint or the offsets are not known.
     reason: str = ""
+    #: Of a write with `once=`, whose number is the caller's and not that of the micro-batch.
+    is_of_part: bool = False
 
     def offsets_of(self, batch: int) -> str:
-        return self.offsets if batch == self.batch else UNKNOWN
+        """ "" if the plan is that of another batch."""
+        return self.offsets if self.is_of_part or batch == self.batch else UNKNOWN
 
 
 def read_planned(given: str, *, accept: str = NOTHING) -> Planned:
@@ -128,11 +131,12 @@ BY_CALLER, BY_CHECKPOINT, NOT_KNOWN = "by caller", "by checkpoint", "not known"
 def planned_once(origin: str, location: str, *, accept: str = NOTHING) -> Planned:
     """The same for a write with `once=`, of which `origin` says what stands for the checkpoint."""
     if origin == BY_CHECKPOINT:
-        return read_planned(location, accept=accept)
+        return replace(read_planned(location, accept=accept), is_of_part=True)
     if origin == BY_CALLER:
-        return Planned(checkpoint=BY_CALLER, offsets=BY_CALLER)
+        return Planned(checkpoint=BY_CALLER, offsets=BY_CALLER, is_of_part=True)
     return Planned(
-        reason="Spark Connect does not say in foreachBatch where the query's checkpoint is: give it to write as checkpoint="
+        is_of_part=True,
+        reason="Spark Connect does not say in foreachBatch where the query's checkpoint is: give it to write as checkpoint=",
     )
 
 

@@ -85,6 +85,8 @@ class CheckpointFiles:
                     file.write(data)
                     file.flush()
                     os.fsync(file.fileno())
+                # Hadoop would compare a file with the checksum of the one that it replaces.
+                _checksum_of(path).unlink(missing_ok=True)
                 if only_if_new:
                     _link(part, path)
                 else:
@@ -93,6 +95,40 @@ class CheckpointFiles:
                 part.unlink(missing_ok=True)
         except OSError as error:
             raise CannotRead(f"cannot write {path}: {error.strerror or error}") from error
+
+    def folders(self, folder: str) -> list[str]:
+        """Names of the folders in a folder."""
+        if self._is_local:
+            root = Path(self.location, folder)
+            return _or_none(lambda: [path.name for path in root.iterdir() if path.is_dir()]) or []
+        import pyarrow.fs
+
+        def listed() -> list[str]:
+            files, root = self._remote()
+            selector = pyarrow.fs.FileSelector(f"{root}/{folder}", allow_not_found=True)
+            found = files.get_file_info(selector)
+            return [info.base_name for info in found if info.type == pyarrow.fs.FileType.Directory]
+
+        return self._asked(listed)
+
+    def remove(self, name: str) -> None:
+        """No error if the file does not exist. Spark's checksum beside a local file goes first."""
+        if not self._is_local:
+            self._asked(lambda: self._remove_remote(name))
+            return
+        path = Path(self.location, name)
+        try:
+            _checksum_of(path).unlink(missing_ok=True)
+            path.unlink(missing_ok=True)
+        except OSError as error:
+            raise CannotRead(f"cannot remove {path}: {error.strerror or error}") from error
+
+    def _remove_remote(self, name: str) -> None:
+        import pyarrow.fs
+
+        files, folder = self._remote()
+        if files.get_file_info(f"{folder}/{name}").type == pyarrow.fs.FileType.File:
+            files.delete_file(f"{folder}/{name}")
 
     @property
     def _is_local(self) -> bool:
@@ -125,6 +161,10 @@ class CheckpointFiles:
             return ask()
         except (OSError, pyarrow.ArrowException) as error:
             raise CannotRead(f"cannot open {self.location}: {error}") from error
+
+
+def _checksum_of(path: Path) -> Path:
+    return path.with_name(f".{path.name}.crc")
 
 
 def _or_none(ask: Callable[[], T]) -> T | None:

@@ -12,8 +12,8 @@ from pyspark.sql.types import ArrayType, BooleanType, LongType, StringType, Stru
 
 from barnabas.spark.batch_identity import UNKNOWN, BatchIdentity, NotTheSameBatch
 from barnabas.spark.checkpoint import NAMELESS, Planned
-from barnabas.spark.pipelines.sinks.exactly_once import Batch, Task
-from barnabas.spark.pipelines.sinks.sql_progress import Accepted, Written, is_new, leftovers, stage_name
+from barnabas.spark.pipelines.sinks.exactly_once import Batch, Standing, StreamOptions, Task
+from barnabas.spark.pipelines.sinks.sql_progress import Written, leftovers, stage_name, standing_of
 from barnabas.spark.pipelines.sinks.sql_table import SqlTarget
 from barnabas.spark.pipelines.sinks.table_schema import TableMismatch
 
@@ -23,9 +23,9 @@ FIVE = BatchIdentity(query=QUERY, checkpoint="c", batch=5, offsets="o5", target=
 
 
 def test_batch_is_new_once() -> None:
-    assert is_new(None, FIVE)
-    assert is_new(Written(4, replace(FIVE, batch=4, offsets="o4")), FIVE)
-    assert not is_new(Written(5, FIVE), FIVE)
+    assert standing_of(None, FIVE) is Standing.WRITE
+    assert standing_of(Written(4, replace(FIVE, batch=4, offsets="o4")), FIVE) is Standing.WRITE
+    assert standing_of(Written(5, FIVE), FIVE) is Standing.LEAVE
 
 
 @pytest.mark.parametrize(
@@ -41,41 +41,31 @@ def test_batch_is_new_once() -> None:
 def test_another_batch_is_refused_until_an_option_names_it(written: BatchIdentity, said: str) -> None:
     before = Written(written.batch, written)
     with pytest.raises(NotTheSameBatch, match=said) as refused:
-        is_new(before, FIVE)
+        standing_of(before, FIVE)
     message = str(refused.value)
     assert str(written) in message and str(FIVE) in message
     assert "acceptReplannedBatch=5:write" in message and "acceptReplannedBatch=5:skip" in message
-    with pytest.raises(NotTheSameBatch):
-        is_new(before, FIVE, accepted=Accepted(4, "write"))
-    assert is_new(before, FIVE, accepted=Accepted(5, "write"))
-    assert not is_new(before, FIVE, accepted=Accepted(5, "skip"))
+    assert standing_of(before, FIVE, accepted="write") is Standing.WRITE
+    assert standing_of(before, FIVE, accepted="skip") is Standing.SKIP
 
 
 def test_checkpoint_that_was_set_back_on_purpose_writes_again() -> None:
     written = Written(7, replace(FIVE, checkpoint="before", batch=7))
-    assert is_new(written, FIVE, plan=Planned(replaces=("before",)))
-    assert is_new(Written(7, None), FIVE, plan=Planned(replaces=(NAMELESS,)))
+    assert standing_of(written, FIVE, plan=Planned(replaces=("before",))) is Standing.WRITE
+    assert standing_of(Written(7, None), FIVE, plan=Planned(replaces=(NAMELESS,))) is Standing.WRITE
 
 
 def test_batch_of_an_older_barnabas_is_followed_by_later_ones_and_not_taken_for_another() -> None:
-    assert is_new(Written(4, None), FIVE)
+    assert standing_of(Written(4, None), FIVE) is Standing.WRITE
     with pytest.raises(NotTheSameBatch, match="An older barnabas wrote the progress table"):
-        is_new(Written(5, None), FIVE)
+        standing_of(Written(5, None), FIVE)
 
 
 def test_batches_whose_plan_is_not_known_are_refused_when_they_come_again() -> None:
     unknown = replace(FIVE, checkpoint=UNKNOWN, offsets=UNKNOWN)
-    assert is_new(Written(4, replace(unknown, batch=4)), unknown)
+    assert standing_of(Written(4, replace(unknown, batch=4)), unknown) is Standing.WRITE
     with pytest.raises(NotTheSameBatch, match="there is no checkpoint"):
-        is_new(Written(5, unknown), unknown, plan=Planned(reason="there is no checkpoint"))
-
-
-@pytest.mark.parametrize("text", ["write", "5", "five:write", "5:writes", "-1:skip"])
-def test_value_of_accept_replanned_batch_names_a_batch_and_what_to_do(text: str) -> None:
-    with pytest.raises(ValueError, match="use the number of the batch"):
-        Accepted.parse(text)
-    assert Accepted.parse(" 5:skip ") == Accepted(5, "skip")
-    assert Accepted.parse("") is None
+        standing_of(Written(5, unknown), unknown, plan=Planned(reason="there is no checkpoint"))
 
 
 # -- staging tables ---------------------------------------------------------------------------------------------------
@@ -116,7 +106,9 @@ class Table:
         (self.checkpoint / "offsets" / str(batch)).write_text(planned or f"plan {batch}")
         target = SqlTarget(self.options | options, SCHEMA)
         data = pa.RecordBatch.from_pylist([{"id": row} for row in rows], schema=pa.schema([("id", pa.int64())]))
-        target.publish(target.stage(iter([data]), Task(QUERY, batch, 0, 0)), Batch(QUERY, batch))
+        stream = StreamOptions.parse(self.options | options)
+        items = target.stage(iter([data]), Task(QUERY, batch, 0, 0))
+        target.publish(items, Batch(QUERY, batch, stream.plan(), stream.accepted(batch)))
 
     def ask(self, query: str) -> list[tuple[object, ...]]:
         with closing(sqlite3.connect(self.file)) as connection, connection:
@@ -197,7 +189,7 @@ CHANGES = (
 
 def test_upsert_keeps_values_that_changes_left_alone(tmp_path: Path) -> None:
     options = {"uri": f"sqlite:///{tmp_path}/db", "table": "t", "mode": "upsert", "key": "id", "orderBy": "_sequence"}
-    options |= {"deleteColumn": "_deleted", "onceOrigin": "by caller"}
+    options |= {"deleteColumn": "_deleted"}
     table = Table(tmp_path)
 
     def apply(batch: int, *rows: tuple[object, ...]) -> list[tuple[object, ...]]:

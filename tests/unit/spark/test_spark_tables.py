@@ -90,9 +90,7 @@ class Table:
                 given = {"table": "a.b"} | {f"catalog.{name}": value for name, value in self.catalog().items()}
                 source = IcebergSource
             case "sqlite":
-                # The caller's numbers are all that is known of a batch: there is no checkpoint.
-                given = {"uri": f"sqlite:///{self.folder}/db", "table": "t", "onceOrigin": "by caller"}
-                source = SqlSource
+                given, source = {"uri": f"sqlite:///{self.folder}/db", "table": "t"}, SqlSource
             case other:
                 raise AssertionError(other)
         return source(CaseInsensitiveDict(given | options))

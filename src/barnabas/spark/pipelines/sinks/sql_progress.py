@@ -14,8 +14,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from barnabas.spark.batch_identity import UNKNOWN, BatchIdentity, NotTheSameBatch, refusal
-from barnabas.spark.checkpoint import NAMELESS, Planned
+from barnabas.spark.checkpoint import BY_CALLER, NAMELESS, Planned
+from barnabas.spark.decision import SKIP, WRITE
 from barnabas.spark.pipelines.database import Database, Dialect, execute, fetch
+from barnabas.spark.pipelines.sinks.exactly_once import Standing
 
 TABLE: Final = "barnabas_sink_progress"
 _STAGE: Final = "barnabas_stage"
@@ -23,32 +25,10 @@ _STAGE: Final = "barnabas_stage"
 _NO_BATCH: Final = -1
 #: The target of rows that a barnabas before 0.2 wrote: it did not note the target.
 _ANY_TARGET: Final = ""
-NO_PLAN: Final = Planned()
+#: For a batch that the caller alone vouches for, by its name and number.
+BY_CALLERS_NUMBER: Final = Planned(checkpoint=BY_CALLER, offsets=BY_CALLER, is_of_part=True)
 
 log = logging.getLogger(__name__)
-
-
-WRITE, SKIP = "write", "skip"
-
-
-@dataclass(frozen=True)
-class Accepted:
-    """`acceptReplannedBatch`: the number of a batch that may be another one than was written before, and what to do with it."""
-
-    number: int
-    what: str
-
-    @classmethod
-    def parse(cls, text: str) -> "Accepted | None":
-        if not text:
-            return None
-        number, _, what = text.strip().partition(":")
-        if not number.isdigit() or what not in (WRITE, SKIP):
-            raise ValueError(
-                f"acceptReplannedBatch={text!r} is not valid: use the number of the batch with :{WRITE} or :{SKIP}, such as "
-                f"7:{WRITE}"
-            )
-        return cls(int(number), what)
 
 
 @dataclass(frozen=True)
@@ -60,30 +40,32 @@ class Written:
     identity: BatchIdentity | None
 
 
-def is_new(
-    written: Written | None, planned: BatchIdentity, *, plan: Planned = NO_PLAN, accepted: Accepted | None = None
-) -> bool:
-    """Whether to write the planned batch. Raises `NotTheSameBatch` if only a person can say."""
+def standing_of(
+    written: Written | None, planned: BatchIdentity, *, plan: Planned = BY_CALLERS_NUMBER, accepted: str = ""
+) -> Standing:
+    """What to do with the planned batch. Raises `NotTheSameBatch` if only a person can say.
+
+    `accepted`: WRITE or SKIP if the user has accepted the batch as it is planned now.
+    """
     if written is None:
         if UNKNOWN in (planned.checkpoint, planned.offsets):
             log.warning("%s: if it comes again, the sink cannot recognise it and refuses it. %s", planned, plan.reason)
-        return True
+        return Standing.WRITE
     before = written.identity or BatchIdentity(
         query=planned.query, checkpoint=UNKNOWN, batch=written.number, offsets=UNKNOWN, target=UNKNOWN
     )
     if (before.checkpoint or NAMELESS) in plan.replaces:
-        return True  # the checkpoint was set back on purpose
+        return Standing.WRITE  # the checkpoint was set back on purpose
     is_later = planned.batch > written.number
     if is_later and (UNKNOWN in (before.checkpoint, planned.checkpoint) or before.checkpoint == planned.checkpoint):
-        return True
+        return Standing.WRITE
     # Several writes of one micro-batch (`once=`) have several numbers and the same offsets.
     if not is_later and not set(before.differences(planned)) - {"batch"}:
-        log.info("%s was written before and is left out", planned)
-        return False
-    if accepted is None or accepted.number != planned.batch:
+        return Standing.LEAVE
+    if not accepted:
         raise NotTheSameBatch(_refusal(written, before, planned, plan.reason))
-    log.warning("acceptReplannedBatch=%d:%s: %s. Written before: %s", planned.batch, accepted.what, planned, before)
-    return accepted.what == WRITE
+    log.warning("acceptReplannedBatch=%d:%s: %s. Written before: %s", planned.batch, accepted, planned, before)
+    return Standing.SKIP if accepted == SKIP else Standing.WRITE
 
 
 def _refusal(written: Written, before: BatchIdentity, planned: BatchIdentity, reason: str) -> str:
@@ -118,8 +100,8 @@ class Progress:
             self._migrate()
             self._connection.commit()
 
-    def claim(self, planned: BatchIdentity, *, plan: Planned, accepted: Accepted | None) -> bool:
-        """Whether the batch is to be written. Of two drivers one waits here for the other to commit."""
+    def claim(self, planned: BatchIdentity, *, plan: Planned, accepted: str) -> Standing:
+        """What to do with the batch. Of two drivers one waits here for the other to commit."""
         text = self._database.parameter
         execute(
             self._connection,
@@ -128,7 +110,7 @@ class Progress:
             self._key,
         )
         written = self._find(*self._key) or self._find(self._key[0], _ANY_TARGET)
-        return is_new(written, planned, plan=plan, accepted=accepted)
+        return standing_of(written, planned, plan=plan, accepted=accepted)
 
     def note(self, written: BatchIdentity) -> None:
         """In the transaction that wrote it."""

@@ -6,6 +6,7 @@ row of a key wins: by `orderBy` where it is given, else by place in the batch. R
 `deleteColumn` is true are deleted by key.
 """
 
+import logging
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -14,14 +15,14 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StringType, StructField, StructType
 
 from barnabas.spark.batch_identity import BatchIdentity
-from barnabas.spark.checkpoint import BY_CALLER, NOTHING, Planned, planned_once, read_planned
+from barnabas.spark.checkpoint import note_repeated
 from barnabas.spark.options import check_names
 from barnabas.spark.pipelines.cdc import UNCHANGED_COLUMNS, has_unchanged
 from barnabas.spark.pipelines.database import Column, Database, Dialect, execute, fetch, ingest, is_bad_data
-from barnabas.spark.pipelines.sinks.exactly_once import ONCE_OPTIONS, Batch, Task
+from barnabas.spark.pipelines.sinks.exactly_once import ONCE_OPTIONS, STREAM_OPTIONS, Batch, Standing, Task
 from barnabas.spark.pipelines.sinks.sql_moves import SEQUENCE, Moves, marks_of
 from barnabas.spark.pipelines.sinks.sql_moves import cast as cast_to
-from barnabas.spark.pipelines.sinks.sql_progress import Accepted, Progress, leftovers, stage_name
+from barnabas.spark.pipelines.sinks.sql_progress import BY_CALLERS_NUMBER, Progress, leftovers, stage_name
 from barnabas.spark.pipelines.sinks.sql_types import cast_values, made_as, require_exact, taken_as
 from barnabas.spark.pipelines.sinks.table_schema import Fit, TableMismatch, fit, flag, require_values
 
@@ -31,9 +32,8 @@ if TYPE_CHECKING:
 #: Rows of one task are numbered from its partition's number times this.
 _ROWS_PER_TASK: Final = 1 << 40
 
-#: `Sink.write` sets them: what a write with `once=` is a part of.
-ONCE_ORIGIN: Final = "onceOrigin"
-ONCE_CHECKPOINT: Final = "onceCheckpoint"
+log = logging.getLogger(__name__)
+
 _OPTIONS: Final = (
     "uri",
     "table",
@@ -43,11 +43,7 @@ _OPTIONS: Final = (
     "deleteColumn",
     "createTable",
     "mergeSchema",
-    "checkpointLocation",
-    "acceptCheckpoint",
-    "acceptReplannedBatch",
-    ONCE_ORIGIN,
-    ONCE_CHECKPOINT,
+    *STREAM_OPTIONS,
     *ONCE_OPTIONS,
 )
 
@@ -77,12 +73,6 @@ class SqlOptions:
     delete_column: str | None
     create: bool
     merge: bool
-    checkpoint: str
-    accept_checkpoint: str
-    accepted: Accepted | None
-    #: Of a write with `once=`: what stands for its checkpoint and its plan (`checkpoint.planned_once`); else "".
-    once: str
-    once_checkpoint: str
 
     @classmethod
     def parse(cls, options: Mapping[str, str], columns: Sequence[str]) -> "SqlOptions":
@@ -105,11 +95,6 @@ class SqlOptions:
             delete_column=options.get("deleteColumn"),
             create=flag({"createTable": "true", **options}, "createTable"),
             merge=flag(options, "mergeSchema"),
-            checkpoint=options.get("checkpointLocation", ""),
-            accept_checkpoint=options.get("acceptCheckpoint", NOTHING),
-            accepted=Accepted.parse(options.get("acceptReplannedBatch", "")),
-            once=options.get(ONCE_ORIGIN, BY_CALLER if ONCE_OPTIONS[0] in options else ""),
-            once_checkpoint=options.get(ONCE_CHECKPOINT, ""),
         )
         if parsed.delete_column and not parsed.upsert:
             raise ValueError("deleteColumn of barnabas-sql needs mode upsert: rows are deleted by key")
@@ -251,27 +236,36 @@ class SqlTarget:
     def publish(self, items: Sequence[dict[str, object]], batch: Batch | None) -> None:
         stages = [cast(str, item["table"]) for item in items]
         unchanged = {name for item in items for name in cast("list[str]", item["unchanged"])}
-        plan = Planned() if batch is None else self._plan()
+        is_repeated = False
         with self.database.connect() as connection:
             if batch is None:
                 self._write(connection, stages, unchanged)
             else:
-                name = plan.known_as or batch.query_id
-                progress = Progress(self.database, connection, query_id=name, target=f"table {self.table}")
+                progress = Progress(self.database, connection, query_id=batch.query_id, target=f"table {self.table}")
                 progress.prepare()  # what follows begins with a write: of two drivers one waits for the other
                 self.reached("the progress table exists")
-                planned = self._identity(connection, batch, plan)
-                is_new = progress.claim(planned, plan=plan, accepted=self.options.accepted)
+                planned = self._identity(connection, batch)
+                standing = progress.claim(planned, plan=batch.plan or BY_CALLERS_NUMBER, accepted=batch.accepted)
                 self.reached("the batch is claimed")
-                if is_new:
+                if standing is Standing.WRITE:
                     self._write(connection, stages, unchanged)
-                    progress.note(self._identity(connection, batch, plan))
+                if standing is not Standing.LEAVE:
+                    progress.note(self._identity(connection, batch))
                     self.reached("the batch is noted")
+                is_repeated = standing is Standing.LEAVE
             for stage in self._leftovers(connection, batch) | set(stages):
                 execute(connection, f"DROP TABLE IF EXISTS {self.database.quoted(stage)}")
             self.reached("the staging tables are dropped")
             connection.commit()
         self.reached("the batch is committed")
+        if batch is not None and is_repeated:
+            self._note_repeated(batch)
+
+    def _note_repeated(self, batch: Batch) -> None:
+        name, rows = f"batch {batch.number} of query {batch.query_id}", batch.rows
+        log.warning("%s came again and %s has it: its %d rows are not written a second time", name, self.what, rows)
+        if batch.checkpoint_location:
+            note_repeated(batch.checkpoint_location, batch.number, rows)
 
     def _write(self, connection: Any, stages: Sequence[str], unchanged: Collection[str]) -> None:
         if self.options.create:
@@ -287,25 +281,14 @@ class SqlTarget:
             execute(connection, statement)
         self.reached("the rows are moved")
 
-    def _plan(self) -> Planned:
-        """What the checkpoint says of the batch. On the driver, after Spark has planned the batch."""
-        if self.options.once:
-            return planned_once(self.options.once, self.options.once_checkpoint, accept=self.options.accept_checkpoint)
-        if not self.options.checkpoint:
-            return Planned(
-                reason="The sink does not know the checkpoint's location: give the query the option checkpointLocation (Spark "
-                "does not pass on spark.sql.streaming.checkpointLocation)"
-            )
-        return read_planned(self.options.checkpoint, accept=self.options.accept_checkpoint)
-
-    def _identity(self, connection: Any, batch: Batch, plan: Planned) -> BatchIdentity:
+    def _identity(self, connection: Any, batch: Batch) -> BatchIdentity:
         """The target is the table that has the name now: if it was dropped and made again, it does not have the batch."""
+        plan = batch.plan or BY_CALLERS_NUMBER
         return BatchIdentity(
-            query=plan.known_as or batch.query_id,
+            query=batch.query_id,
             checkpoint=plan.checkpoint,
             batch=batch.number,
-            # A write with `once=` has a number of its own, and is part of the micro-batch that Spark planned last.
-            offsets=plan.offsets if self.options.once else plan.offsets_of(batch.number),
+            offsets=plan.offsets_of(batch.number),
             target=f"table {self.table}, {self.database.incarnation(connection, self.options.table)}",
         )
 

@@ -31,7 +31,7 @@ from pyspark.sql.types import (
 from barnabas.spark.options import check_names
 from barnabas.spark.pipelines.database import Database, DatabaseError, Dialect, fetch
 from barnabas.spark.pipelines.postgres_types import PostgresType
-from barnabas.spark.pipelines.sinks.exactly_once import BatchWriter, StreamWriter, once_of
+from barnabas.spark.pipelines.sinks.exactly_once import BatchWriter, StreamOptions, StreamWriter, once_of
 from barnabas.spark.pipelines.sinks.sql_table import SqlTarget
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ class SqlSource(DataSource):
         return SqlStreamReader(query, schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: N802
-        return StreamWriter(self._target(schema, overwrite))
+        return StreamWriter(self._target(schema, overwrite), StreamOptions.parse(self.options))
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
         return BatchWriter(self._target(schema, overwrite), once_of(self.options))
