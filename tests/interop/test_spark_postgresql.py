@@ -20,7 +20,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.types import DataType, DecimalType, DoubleType, IntegerType, LongType, StringType, StructType
 
-from barnabas.spark.pipelines import cdc, sinks, sources
+from barnabas.spark.pipelines import cdc, dead_letter, sinks, sources
 from barnabas.spark.pipelines.connector import Sink
 from barnabas.spark.pipelines.database import DatabaseError
 from barnabas.spark.pipelines.sinks.exactly_once import Batch, Task
@@ -282,6 +282,53 @@ def test_changes_of_a_table_come_out_of_its_log_after_a_snapshot_and_keep_a_copy
         uri, "SELECT confirmed_flush_lsn > restart_lsn FROM pg_replication_slots WHERE slot_name = 'barnabas_people'"
     )
     assert kept
+
+
+def test_copy_keeps_values_left_alone_and_bad_rows_are_kept_apart(
+    spark: SparkSession, uri: str, tmp_path: Path
+) -> None:
+    ask(
+        uri,
+        "CREATE TABLE papers (id BIGINT PRIMARY KEY, price NUMERIC(8,2), body TEXT)",
+        "ALTER TABLE papers ALTER body SET STORAGE EXTERNAL",
+        "INSERT INTO papers VALUES (1, 1, repeat('x', 9000)), (2, 'NaN', 'bad from the start')",
+    )
+    source = sources.changes(uri, "papers", mode="PERMISSIVE")
+    copy, letters = cdc.upsert_into_delta(str(tmp_path / "copy"), keys=["id"]), sinks.delta(str(tmp_path / "letters"))
+    checkpoint = tmp_path / "checkpoint"
+
+    def both(rows: DataFrame, batch: int) -> None:
+        good, bad = dead_letter.split(rows, error="_error")
+        copy.write(good, once=("papers", batch))
+        letters.write(bad, once=("bad-papers", batch))
+
+    def run_both() -> None:
+        for _ in range(5):
+            writer = source.stream(spark).writeStream.foreachBatch(both).trigger(availableNow=True)
+            query = writer.option("checkpointLocation", str(checkpoint)).start()
+            try:
+                assert query.awaitTermination(400), query.status
+                return
+            except StreamingQueryException as error:
+                if "Python worker failed to connect back" not in str(error):
+                    raise
+        pytest.fail("the machine is too busy: no Python process starts within ten seconds")
+
+    def rows(name: str) -> list[dict[str, Any]]:
+        return DeltaTable(tmp_path / name).to_pyarrow_table().sort_by("id").to_pylist()
+
+    run_both()
+    ask(
+        uri,
+        "UPDATE papers SET price = 2 WHERE id = 1",
+        "INSERT INTO papers VALUES (3, 'NaN', 'bad later'), (4, 4, 'good')",
+    )
+    ask(uri, "UPDATE papers SET price = 5 WHERE id = 2")
+    run_both()
+    found = [(row["id"], str(row["price"]), row["body"][:4], len(row["body"])) for row in rows("copy")]
+    assert found == [(1, "2.00", "xxxx", 9000), (2, "5.00", "bad ", 18), (4, "4.00", "good", 4)]
+    assert [(row["id"], row["body"]) for row in rows("letters")] == [(2, "bad from the start"), (3, "bad later")]
+    assert all("column price: 'NaN'" in row["_error"]["message"] for row in rows("letters"))
 
 
 def reader_of(uri: str, table: str, **options: str) -> Any:

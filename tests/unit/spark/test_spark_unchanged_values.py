@@ -3,11 +3,14 @@
 from pathlib import Path
 
 import pyarrow as pa
+import pytest
 from deltalake import DeltaTable
 from pyspark.sql.datasource import CaseInsensitiveDict
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import ArrayType, BooleanType, LongType, StringType, StructType
 
+from barnabas.spark.pipelines._errors import ERROR_TYPE
+from barnabas.spark.pipelines.cdc import check_changes, has_unchanged
 from barnabas.spark.pipelines.delta_upsert import DeltaUpsertSource
 from barnabas.spark.pipelines.sinks.exactly_once import Batch, Task
 
@@ -63,3 +66,15 @@ def test_merge_keeps_values_that_changes_left_alone(tmp_path: Path) -> None:
         late = apply(folder, 2, (1, "late", None, False, "10", ["b"]), deletes=deletes)
         assert late[0] == (1, "a2", "b")
         assert apply(folder, 3, (1, "plain", "p", False, "31", None), deletes=deletes)[0] == (1, "plain", "p")
+
+
+def test_rows_that_may_be_bad_are_not_applied_before_they_are_split() -> None:
+    with pytest.raises(ValueError, match=r"rows have _error: .*dead_letter\.split\(rows, error='_error'\)"):
+        check_changes(StructType([*SCHEMA.fields]).add("_error", ERROR_TYPE), ["id"])
+
+
+def test_only_a_list_of_names_says_what_was_left_alone() -> None:
+    assert has_unchanged(SCHEMA)
+    assert has_unchanged(StructType().add("_unchanged", ArrayType(StringType(), containsNull=False)))
+    assert not has_unchanged(StructType().add("_unchanged", BooleanType()))
+    assert not has_unchanged(StructType().add("id", LongType()))

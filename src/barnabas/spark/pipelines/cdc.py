@@ -260,8 +260,8 @@ def check_changes(schema: StructType, keys: Sequence[str]) -> None:
     needed = (*keys, DELETED, SEQUENCE)
     if ERROR in schema.names:
         raise ValueError(
-            f"rows have {ERROR}: split the bad ones off first, with dead_letter.split(changes, error='{ERROR}'), and apply the "
-            "good ones"
+            f"rows have {ERROR}: split the bad ones off within foreachBatch, with dead_letter.split(rows, error='{ERROR}'), "
+            "and apply the good ones"
         )
     if missing := [name for name in needed if name not in schema.names]:
         raise ValueError(f"rows lack {', '.join(missing)}: bring them into form with cdc.debezium or cdc.keyed")

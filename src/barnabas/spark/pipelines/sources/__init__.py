@@ -149,7 +149,8 @@ def changes(
 
     `columns`, or all but `exclude`, are read; never generated columns, which the log does not have. A value that Spark has no
     value for (NaN, infinity, years before 1 or after 9999, more than 38 digits) fails the query. With `mode="PERMISSIVE"` it is
-    null, and the column `_error` (`struct<class, message>`) of its row says why: `dead_letter.split(changes, error="_error")`.
+    null, and the column `_error` (`struct<class, message>`) of its row says why: `dead_letter.split(rows, error="_error")`
+    within `foreachBatch` keeps such rows apart.
 
     A table without a primary key is refused before anything is made: once it is published, PostgreSQL refuses every UPDATE and
     DELETE of it. `replica_identity="full"` sets REPLICA IDENTITY FULL, with which PostgreSQL logs the whole old row instead; a
