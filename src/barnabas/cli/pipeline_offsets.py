@@ -237,4 +237,4 @@ def _change(files: CheckpointFiles, change: Change, *, dry_run: bool, json: bool
     for name in sorted(change.written):
         say(f"  {'would be ' if dry_run else ''}written: {name}")
     if kept is not None:
-        say(f"what was replaced is in {kept}")
+        say(f"the replaced files are in {kept}")

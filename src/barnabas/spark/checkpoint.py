@@ -1,8 +1,8 @@
 """Which checkpoint a streaming query runs from, and what it has planned: a sink's half of a batch's identity.
 
 `barnabas/checkpoint.json` in the checkpoint's folder names the checkpoint. The first batch writes the file, with the folder's
-location. A copy brings the file along, and is recognised because its location is another one; so is a folder that was moved,
-which cannot be told from a copy. Either is refused until an option says which of the two it is.
+location. A copy brings the file along, and is recognised because its location is another one. A folder that was moved looks
+like a copy. Both are refused until an option says which of the two it is.
 """
 
 import json
@@ -26,6 +26,8 @@ VERSION: Final = 1
 NOTHING, MOVED, COPIED = "", "moved", "copied"
 #: Stands among `replaces` for a checkpoint that had no id yet: an older barnabas ran from it.
 NAMELESS: Final = "nameless"
+#: Why a batch is refused that follows on one with other offsets than those that were written.
+EDITED: Final = "The offsets of batch {} in the checkpoint are not those that were written: the checkpoint was edited"
 #: So many ids that a checkpoint had before are remembered.
 _REPLACES_MAX: Final = 16
 OFFSETS, COMMITS, METADATA = "offsets", "commits", "metadata"
@@ -49,6 +51,8 @@ class Checkpoint:
     made_at_ms: int = 0
     #: Why the id is a new one.
     why: str = ""
+    #: The option checkpointLocation of the first batch: over Spark Connect the sink names a query after it.
+    option: str = ""
 
     def encode(self) -> bytes:
         return json.dumps({"version": VERSION, **asdict(self)}, indent=1).encode()
@@ -79,11 +83,13 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planned:
-    """What a checkpoint says of the micro-batch that is to be written. Travels to executors: plain values only."""
+    """The micro-batch that is to be written, as its checkpoint describes it. Travels to executors: plain values only."""
 
     checkpoint: str = UNKNOWN
     #: The query's id, as its checkpoint has it.
     query: str = ""
+    #: The option checkpointLocation of the first batch. A folder that is moved keeps it.
+    option: str = ""
     #: "" if the sink is to be known by the query's id.
     known_as: str = ""
     replaces: tuple[str, ...] = ()
@@ -91,14 +97,20 @@ class Planned:
     batch: int = -1
     offsets: str = UNKNOWN
     planned_at_ms: int | None = None
+    #: The fingerprint of the batch before that one, if the checkpoint still has it.
+    previous: str = UNKNOWN
     #: Why the checkpoint or the offsets are not known.
     reason: str = ""
-    #: Of a write with `once=`, whose number is the caller's and not that of the micro-batch.
+    #: True for a write with `once=`: the caller numbers it, not Spark.
     is_of_part: bool = False
 
     def offsets_of(self, batch: int) -> str:
-        """ "" if the plan is that of another batch."""
+        """UNKNOWN if the plan is that of another batch."""
         return self.offsets if self.is_of_part or batch == self.batch else UNKNOWN
+
+    def previous_of(self, batch: int) -> str:
+        """UNKNOWN if the checkpoint does not have it any more, or if the numbers are not Spark's."""
+        return self.previous if batch == self.batch and not self.is_of_part else UNKNOWN
 
 
 def read_planned(given: str, *, accept: str = NOTHING) -> Planned:
@@ -111,25 +123,38 @@ def read_planned(given: str, *, accept: str = NOTHING) -> Planned:
         query = query_id(files)
         if query is None:
             return Planned(reason=f"{files.location} has no file {METADATA}, in which Spark writes the query's id")
-        checkpoint = _named(files, query, accept)
+        checkpoint = _named(files, query, accept, given)
         batch = last_number(files, OFFSETS)
         data = None if batch is None else files.read(f"{OFFSETS}/{batch}")
+        previous = files.read(f"{OFFSETS}/{batch - 1}") if batch else None
     except CannotRead as error:
         return Planned(reason=str(error))
     known_as = "" if checkpoint.known_as == query else checkpoint.known_as
-    found = Planned(checkpoint=checkpoint.id, query=query, known_as=known_as, replaces=checkpoint.replaces)
+    found = Planned(
+        checkpoint=checkpoint.id,
+        query=query,
+        option=checkpoint.option,
+        known_as=known_as,
+        replaces=checkpoint.replaces,
+    )
     if batch is None or data is None:
         return replace(found, reason=f"{files.location} has no planned batch")
-    return replace(found, batch=batch, offsets=fingerprint(data), planned_at_ms=planned_at_ms(data))
+    return replace(
+        found,
+        batch=batch,
+        offsets=fingerprint(data),
+        planned_at_ms=planned_at_ms(data),
+        previous=UNKNOWN if previous is None else fingerprint(previous),
+    )
 
 
-#: What stands for the checkpoint and the planned offsets of a write with `once=`: the caller gives its batches names and
-#: numbers, or the write is a part of a micro-batch of the query whose checkpoint is named, or is not known.
+#: A write with `once=` has no checkpoint of its own: the caller vouches for names and numbers, or the write is a part of a
+#: micro-batch of the query whose checkpoint is named, or whose checkpoint is not known.
 BY_CALLER, BY_CHECKPOINT, NOT_KNOWN = "by caller", "by checkpoint", "not known"
 
 
 def planned_once(origin: str, location: str, *, accept: str = NOTHING) -> Planned:
-    """The same for a write with `once=`, of which `origin` says what stands for the checkpoint."""
+    """The same for a write with `once=`. `origin`: BY_CALLER, BY_CHECKPOINT or NOT_KNOWN."""
     if origin == BY_CHECKPOINT:
         return replace(read_planned(location, accept=accept), is_of_part=True)
     if origin == BY_CALLER:
@@ -209,10 +234,10 @@ def first(location: str, query: str) -> Checkpoint:
     return Checkpoint(id=uuid.uuid4().hex, known_as=query, location=location, made_at_ms=_now_ms(), why="first batch")
 
 
-def _named(files: CheckpointFiles, query: str, accept: str) -> Checkpoint:
+def _named(files: CheckpointFiles, query: str, accept: str, option: str) -> Checkpoint:
     found = load(files)
     if found is None:
-        new = first(files.location, query)
+        new = replace(first(files.location, query), option=option)
         if accept == COPIED:
             new = replace(new, known_as=new.id, why="acceptCheckpoint=copied")
         files.write(FILE, new.encode(), only_if_new=True)

@@ -183,7 +183,7 @@ def _link(part: Path, path: Path) -> None:
     except FileExistsError:
         return
     except OSError as error:
-        # Some file systems have no hard links; two first starts at the same moment are all that this would have told apart.
+        # Some file systems have no hard links. Without them, two first starts at the same moment may both write the file.
         if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.EMLINK):
             raise
         if not path.exists():

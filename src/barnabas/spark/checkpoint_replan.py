@@ -44,7 +44,7 @@ class CannotReplan(BarnabasError):
 
 @dataclass(frozen=True)
 class View:
-    """What a checkpoint says, for people and programs."""
+    """A checkpoint as people and programs see it."""
 
     location: str
     query: str
@@ -85,7 +85,7 @@ def show(files: CheckpointFiles) -> View:
 
 @dataclass(frozen=True)
 class Change:
-    """What is to be done to a checkpoint."""
+    """The files that a command removes and writes."""
 
     what: str
     #: Files to be kept aside and removed.

@@ -22,12 +22,12 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from barnabas.base.errors import BarnabasError, Malformed
 from barnabas.client.identity import ProducerIdentity
 from barnabas.spark.batch_identity import UNKNOWN, BatchIdentity
-from barnabas.spark.checkpoint import BY_CALLER, NAMELESS
+from barnabas.spark.checkpoint import BY_CALLER, EDITED, NAMELESS
 from barnabas.wire.control_records import read_end_txn_marker
 from barnabas.wire.record_batch import Buffer, iter_batches
 from barnabas.wire.record_decode import iter_records
 
-#: Of decisions that keep an identity or a generation. Others are written as version 1, which older programs read.
+#: A decision that keeps an identity or a generation has this version. Others have version 1, which older programs read.
 VERSION: Final = 2
 FIRST_VERSION: Final = 1
 NO_BATCH: Final = -1
@@ -267,7 +267,7 @@ class Superseded(NamedTuple):
 
 
 class AlreadyDecided(NamedTuple):
-    """By an earlier start, or by this one before it died: what was written since is to be aborted."""
+    """An earlier start decided the batch, or this one before it died: the driver aborts all that was written since."""
 
     #: The transactional ids that hold the batch.
     named: frozenset[str]
@@ -313,6 +313,8 @@ class Candidate:
     #: Ids that the checkpoint had before the user changed what it plans.
     replaces: tuple[str, ...] = ()
     planned_at_ms: int | None = None
+    #: The fingerprint of the batch before it, as the checkpoint has it now.
+    previous: str = UNKNOWN
     #: WRITE or SKIP if the user has accepted the batch as it is planned now.
     accepted: str = ""
     #: Why a part of the identity is not known.
@@ -320,7 +322,7 @@ class Candidate:
 
 
 def judge(state: QueryState, candidate: Candidate) -> Verdict:
-    """What a driver may do that has a batch written, knowing all that was decided before it became the query's driver."""
+    """The verdict on a batch that is written, by all that was decided before this driver became the query's only one."""
     known, run = state.decision, candidate.run
     if known is None:
         return Undecided(None, (), is_takeover=True)
@@ -343,11 +345,7 @@ def judge(state: QueryState, candidate: Candidate) -> Verdict:
             return next_one._replace(generation=known.generation + 1)
     if candidate.accepted:
         return next_one._replace(generation=known.generation + 1, is_skipped=candidate.accepted == SKIP)
-    return Refused(
-        known,
-        state.unfinished,
-        candidate.reason or ("" if known.identity else "An older barnabas wrote the batch before"),
-    )
+    return Refused(known, state.unfinished, _why_refused(known, candidate))
 
 
 class _Line(Enum):
@@ -374,8 +372,28 @@ def _follows(known: Decision, candidate: Candidate, identity: BatchIdentity) -> 
     if candidate.batch <= known.batch:
         # Several writes of one micro-batch (`once=`) have several numbers and the same offsets.
         return _Line.FOREIGN if set(before.differences(identity)) - {"batch"} else _Line.AGAIN
-    is_known = UNKNOWN not in (before.checkpoint, identity.checkpoint)
-    return _Line.FOREIGN if is_known and before.checkpoint != identity.checkpoint else _Line.NEXT
+    if UNKNOWN in (before.checkpoint, identity.checkpoint):
+        return _Line.NEXT
+    if before.checkpoint != identity.checkpoint or _is_edited(before, candidate):
+        return _Line.FOREIGN
+    return _Line.NEXT
+
+
+def _is_edited(before: BatchIdentity, candidate: Candidate) -> bool:
+    """Whether the batch begins where no batch that was written has ended."""
+    return (
+        before.batch == candidate.batch - 1
+        and UNKNOWN not in (before.offsets, candidate.previous)
+        and before.offsets != candidate.previous
+    )
+
+
+def _why_refused(known: Decision, candidate: Candidate) -> str:
+    if candidate.reason:
+        return candidate.reason
+    if known.identity is None:
+        return "An older barnabas wrote the batch before"
+    return EDITED.format(known.batch) if _is_edited(known.identity, candidate) else ""
 
 
 def _caveat(known: Decision, candidate: Candidate) -> str:

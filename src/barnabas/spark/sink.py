@@ -72,7 +72,7 @@ def _parsed(options: Mapping[str, str], schema: StructType) -> SinkOptions:
 
 @dataclass
 class Written(WriterCommitMessage):
-    """What a task tells the driver."""
+    """A task's message to the driver."""
 
     batch: BatchOf
     records: int = 0
@@ -164,7 +164,7 @@ def _micro_batch(options: SinkOptions, planned: Planned) -> BatchOf:
     if query is None:
         if not options.checkpoint_location:
             raise ConfigError("the query has no id: give it a checkpointLocation, by which it is known after a restart")
-        known_by = f"{options.checkpoint_location}\0{options.query_name}"
+        known_by = f"{planned.option or options.checkpoint_location}\0{options.query_name}"
         query = hashlib.sha256(known_by.encode()).hexdigest()[:32]
     run = (options.run_id or context.getLocalProperty(RUN_ID) or "0")[:8]
     return BatchOf(query, run, int(batch), STREAM, planned)
@@ -357,28 +357,28 @@ def _together(held: "list[pa.RecordBatch]") -> "list[pa.RecordBatch]":
 
 
 def _commit(options: SinkOptions, messages: list[WriterCommitMessage | None], reached: Callable[[str], None]) -> None:
-    told = [message for message in messages if isinstance(message, Written)]
-    written = _transactions(told)
-    skipped = sum(message.skipped for message in told)
+    reports = [message for message in messages if isinstance(message, Written)]
+    written = _transactions(reports)
+    skipped = sum(message.skipped for message in reports)
     if not options.exactly_once or not (written or skipped):
         return  # the batch has no rows
     # A task without rows has asked nothing, and does not know the batch's identity.
-    batch = next(message.batch for message in told if message.records or message.skipped)
-    rows = sum(message.records + message.skipped_rows for message in told)
+    batch = next(message.batch for message in reports if message.records or message.skipped)
+    rows = sum(message.records + message.skipped_rows for message in reports)
     driver = Driver(options, connection_to(options.client), at=reached)
     driver.commit(batch, written, skipped=skipped, rows=rows)
 
 
 def _abort(options: SinkOptions, messages: list[WriterCommitMessage | None]) -> None:
-    told = [message for message in messages if isinstance(message, Written)]
-    written = _transactions(told)
+    reports = [message for message in messages if isinstance(message, Written)]
+    written = _transactions(reports)
     if options.exactly_once and written:
-        Driver(options, connection_to(options.client)).abort(told[0].batch, written)
+        Driver(options, connection_to(options.client)).abort(reports[0].batch, written)
 
 
-def _transactions(told: list[Written]) -> dict[str, ProducerIdentity]:
+def _transactions(reports: list[Written]) -> dict[str, ProducerIdentity]:
     return {
         message.transactional_id: message.identity
-        for message in told
+        for message in reports
         if message.transactional_id is not None and message.records
     }

@@ -54,7 +54,7 @@ OPTIONS: Final = (
 )
 #: Not for users: `sinks.topic` with output mode update sets them.
 BATCH_ID, RUN_ID = "__batchId", "__runId"
-#: Also not for users: of a write with `once=`, what stands for its checkpoint and its plan (`checkpoint.planned_once`).
+#: Also not for users: a write with `once=` says with them which checkpoint it belongs to (`checkpoint.planned_once`).
 ONCE, ONCE_CHECKPOINT = "__once", "__onceCheckpoint"
 _KAFKA: Final = "kafka."
 _REFUSED: Final = {
@@ -90,7 +90,7 @@ class SinkOptions:
     #: Of a micro-batch that is written within `foreachBatch`, where Spark itself does not tell tasks.
     batch_id: str = ""
     run_id: str = ""
-    #: Of a write with `once=`: BY_CALLER, BY_CHECKPOINT or NOT_KNOWN, and where the checkpoint is. Else "".
+    #: A write with `once=` has BY_CALLER, BY_CHECKPOINT or NOT_KNOWN here, and where the checkpoint is; others have "".
     once: str = ""
     once_checkpoint: str = ""
 

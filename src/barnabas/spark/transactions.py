@@ -106,6 +106,7 @@ class BatchOf:
             identity=self.identity,
             replaces=planned.replaces,
             planned_at_ms=planned.planned_at_ms,
+            previous=planned.previous_of(self.batch),
             accepted=options.accepted(self.batch),
             reason=planned.reason,
         )
@@ -185,7 +186,7 @@ class Driver:
                 self._abort(written)
                 raise DriverReplaced(
                     f"{batch} was not committed: the query was started again (run {by_run}) while this start (run "
-                    f"{batch.run}) still ran. What it wrote is aborted; stop it, and let the newer one go on"
+                    f"{batch.run}) still ran. Its transactions are aborted; stop it, and let the newer one go on"
                 )
             case Refused(decided, unfinished, reason):
                 self._abort(written)
@@ -250,7 +251,7 @@ class Driver:
         if not written:
             return
         options = self._options
-        # A decision that is under way is settled by this, one way or the other.
+        # Settles a decision that a driver of the query has begun: it is committed or aborted after this.
         driver = driver_id(options.transactional_id_prefix, batch.query)
         self._transactions.initialise(driver, timeout_ms=self._timeout_ms)
         found = self._connection.decisions(options.decisions_topic, batch.query)

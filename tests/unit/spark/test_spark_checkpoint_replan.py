@@ -1,4 +1,4 @@
-"""`barnabas pipeline offsets`: what it shows and changes, and that a sink then writes the batches that are planned again."""
+"""`barnabas pipeline offsets` shows and changes a checkpoint, and a sink then writes the batches that are planned again."""
 
 import fcntl
 import json

@@ -248,7 +248,7 @@ def test_the_user_may_accept_a_batch_that_was_planned_again() -> None:
     assert written == Undecided(None, ("r1",), is_takeover=True, generation=1)
     skipped = judge(STATE, run="r2", batch=4, offsets="planned again", accepted="skip")
     assert skipped == Undecided(None, ("r1",), is_takeover=True, generation=1, is_skipped=True)
-    # What is the same batch is not written twice for that.
+    # The same batch is not written twice for that.
     assert isinstance(judge(STATE, run="r2", batch=4, accepted="write"), AlreadyDecided)
 
 

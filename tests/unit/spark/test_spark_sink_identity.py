@@ -186,6 +186,21 @@ def test_a_copy_that_was_made_before_checkpoints_had_ids_is_refused_at_every_num
     assert copy.seen() == []
 
 
+def test_a_batch_that_begins_where_none_has_ended_is_refused(query: Query) -> None:
+    """An operator edits the offsets of the last batch, which is committed, so that the next one begins elsewhere."""
+    query.start().do(0)
+    query.forget(0)
+    query.plan(0, end=5)
+    with pytest.raises(
+        NotTheSameBatch, match="The offsets of batch 0 in the checkpoint are not those that were written"
+    ):
+        query.start().do(1)
+    assert query.seen() == all_of(0)
+    query.start(acceptReplannedBatch="1:write").do(1)
+    query.start().do(2)
+    assert query.seen() == all_of(0, 1, 2)
+
+
 def test_a_batch_that_was_decided_for_another_topic_is_refused_and_the_next_one_goes_there(
     query: Query, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -440,8 +440,8 @@ def test_the_next_batch_write_finishes_one_whose_driver_died_after_deciding(quer
 def test_a_micro_batch_that_spark_does_not_tell_of_is_known_by_what_the_write_says(query: Query) -> None:
     """Over Spark Connect, a write within foreachBatch has no properties of its query."""
 
-    def write(batch: int, run: str) -> None:
-        known_by = {
+    def write(batch: int, run: str, **options: str) -> None:
+        known_by = options | {
             "queryName": "q",
             "__batchId": str(batch),
             "__runId": run,
@@ -461,7 +461,12 @@ def test_a_micro_batch_that_spark_does_not_tell_of_is_known_by_what_the_write_sa
     write(1, "first")
     write(1, "second")
     write(2, "second")
-    assert query.seen() == all_of(0, 1, 2, tasks=1)
+    # A checkpoint that was moved still names the query by the place where it was.
+    query.checkpoint = query.checkpoint.rename(query.checkpoint.with_name(f"{query.checkpoint.name}-moved"))
+    query.options["checkpointLocation"] = str(query.checkpoint)
+    write(2, "third", acceptCheckpoint="moved")
+    write(3, "third")
+    assert query.seen() == all_of(0, 1, 2, 3, tasks=1)
 
 
 def test_a_write_within_a_micro_batch_is_known_by_the_number_that_it_was_given(query: Query) -> None:

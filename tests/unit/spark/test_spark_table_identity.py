@@ -3,7 +3,9 @@
 import json
 import logging
 import shutil
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -12,9 +14,10 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from barnabas.base.errors import ConfigError
 from barnabas.spark.batch_identity import NotTheSameBatch
-from barnabas.spark.checkpoint import BY_CHECKPOINT, NOT_KNOWN, REPEATED_FILE, CheckpointElsewhere
+from barnabas.spark.checkpoint import BY_CALLER, BY_CHECKPOINT, NOT_KNOWN, REPEATED_FILE, CheckpointElsewhere
+from barnabas.spark.pipelines.connector import Origin, origin_of
 from barnabas.spark.pipelines.sinks import exactly_once
-from tests.unit.spark.test_spark_tables import Table, nullable, schema_of
+from tests.unit.spark.test_spark_tables import Frame, Table, nullable, schema_of
 
 
 class Context:
@@ -151,6 +154,19 @@ def test_a_copied_checkpoint_is_refused_and_may_become_a_query_of_its_own(stream
     assert stream.keys() == [0, 1, 2, 20]
 
 
+def test_a_batch_that_begins_where_none_has_ended_is_refused(stream: Stream) -> None:
+    stream.plan(1, 5)
+    stream.plan(2, 20)
+    with pytest.raises(
+        NotTheSameBatch, match="The offsets of batch 1 in the checkpoint are not those that were written"
+    ):
+        stream.write(2, 2)
+    stream.write(2, 2, acceptReplannedBatch="2:write")
+    stream.plan(3, 30)
+    stream.write(3, 3)
+    assert stream.keys() == [0, 1, 2, 3]
+
+
 def test_a_checkpoint_with_another_id_is_refused_at_every_number(stream: Stream) -> None:
     shutil.rmtree(stream.checkpoint / "barnabas")
     stream.plan(2, 20)
@@ -176,3 +192,20 @@ def test_writes_with_once_whose_checkpoint_is_not_known_are_not_skipped(stream: 
     with pytest.raises(NotTheSameBatch, match="give it to write as checkpoint="):
         stream.write_once("parts", 3, 30, **unknown)
     assert stream.keys() == [0, 1, 20, 30]
+
+
+def test_a_write_with_once_finds_out_whose_part_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    session: Any = Frame("")
+    assert origin_of(session, None) == Origin(BY_CALLER)
+    assert origin_of(session, "/state/q") == Origin(BY_CHECKPOINT, "/state/q")
+    in_a_query: Any = Frame("1b4e28ba-2fa1-11d2-883f-0016d3cca427")
+    assert origin_of(in_a_query, None) == Origin(NOT_KNOWN)
+    running = SimpleNamespace(resolvedCheckpointRoot=lambda: "file:/state/q")
+    shared = SimpleNamespace(activeStreamingQueries=lambda: {in_a_query.query: running})
+    in_a_query._jsparkSession = SimpleNamespace(sharedState=lambda: shared)
+    in_a_query._jvm = SimpleNamespace(java=SimpleNamespace(util=SimpleNamespace(UUID=SimpleNamespace(fromString=str))))
+    assert origin_of(in_a_query, None) == Origin(BY_CHECKPOINT, "file:/state/q")
+    # Spark Connect runs the function of foreachBatch in this module, and says neither query nor checkpoint.
+    worker = SimpleNamespace(name="pyspark.sql.connect.streaming.worker.foreach_batch_worker")
+    monkeypatch.setattr(sys.modules["__main__"], "__spec__", worker)
+    assert origin_of(session, None) == Origin(NOT_KNOWN)

@@ -61,7 +61,7 @@ _client_settings: dict[str, str] = {}
 
 @contextmanager
 def defining(pipeline: str, client_settings: Mapping[str, str] | None = None) -> Iterator[None]:
-    """While the definitions of a pipeline are read; what they leave to be done is collected anew."""
+    """While the definitions of a pipeline are read; the lists of actions, groups and topics begin empty."""
     global _pipeline
     _before_run.clear()
     _groups.clear()
@@ -285,7 +285,7 @@ class Sink:
 
 
 class Origin(NamedTuple):
-    """What a write with `once=` is a part of."""
+    """The query around a write with `once=`, if there is one."""
 
     #: BY_CALLER, BY_CHECKPOINT or NOT_KNOWN.
     kind: str

@@ -22,6 +22,7 @@ from barnabas.spark.batch_identity import UNKNOWN, BatchIdentity, NotTheSameBatc
 from barnabas.spark.checkpoint import (
     BY_CALLER,
     COPIED,
+    EDITED,
     MOVED,
     NAMELESS,
     NOTHING,
@@ -49,7 +50,7 @@ class Standing(Enum):
     SKIP = auto()
 
 
-#: What a table remembers under a name: a number that it can compare, or the text that goes with it.
+#: Both ask a table for its memory under a name: a number to compare, or the text that goes with it.
 Known: TypeAlias = Callable[[str], int | None]
 Noted: TypeAlias = Callable[[str], str | None]
 #: Names of the digests that a table remembers beside the number of a query's last batch.
@@ -95,10 +96,13 @@ class Batch:
         checkpoint = known(self.query_id + _CHECKPOINT)
         if checkpoint in {None if name == NAMELESS else _digest(name) for name in self.plan.replaces}:
             return Standing.WRITE  # the checkpoint was replanned on purpose
+        plan = known(self.query_id + _PLAN)
         if last < self.number:
-            if checkpoint is None or not self.plan.checkpoint or checkpoint == _digest(self.plan.checkpoint):
+            if checkpoint is None or not self.plan.checkpoint:
                 return Standing.WRITE
-        elif self._is_same(checkpoint, known(self.query_id + _PLAN)):
+            if checkpoint == _digest(self.plan.checkpoint) and not self._is_edited(last, plan):
+                return Standing.WRITE
+        elif self._is_same(checkpoint, plan):
             self._note_repeated(target)
             return Standing.LEAVE
         if self.accepted == SKIP:
@@ -106,7 +110,16 @@ class Batch:
             return Standing.SKIP
         if self.accepted:
             return Standing.WRITE
-        raise self._refused(last, noted(self.query_id), target)
+        edited = EDITED.format(last) if self._is_edited(last, plan) else ""
+        raise self._refused(last, noted(self.query_id), target, self.plan.reason or edited)
+
+    def _is_edited(self, last: int, plan: int | None) -> bool:
+        """Whether the batch begins where no batch that was written has ended."""
+        assert self.plan is not None
+        previous = self.plan.previous_of(self.number)
+        if last != self.number - 1 or plan is None or not previous:
+            return False
+        return plan != _digest(f"{self.plan.checkpoint}\0{previous}")
 
     def _is_same(self, checkpoint: int | None, plan: int | None) -> bool:
         assert self.plan is not None
@@ -139,11 +152,10 @@ class Batch:
         if self.checkpoint_location:
             note_repeated(self.checkpoint_location, self.number, self.rows)
 
-    def _refused(self, last: int, note: str | None, target: str) -> NotTheSameBatch:
+    def _refused(self, last: int, note: str | None, target: str, reason: str) -> NotTheSameBatch:
         assert self.plan is not None
         planned = self._identity(self.plan, target)
         before = BatchIdentity(query=self.query_id, checkpoint=UNKNOWN, batch=last, offsets=UNKNOWN, target=target)
-        reason = self.plan.reason
         if note is not None:
             before = BatchIdentity.of_text(note)
         elif not reason:
@@ -164,7 +176,7 @@ def _digest(text: str) -> int:
 
 
 class Overtaken(BarnabasError):
-    """Somebody else has moved the table meanwhile: whoever staged these rows has to look again where it is."""
+    """Another writer has moved the table meanwhile: the writer of these rows has to look again where the table is."""
 
 
 #: Of a position that a table does not know, or no longer.
@@ -211,7 +223,7 @@ class Staged(WriterCommitMessage):
 
 @dataclass(frozen=True)
 class Task:
-    """Who is writing."""
+    """The task that writes."""
 
     query_id: str
     batch_number: int
@@ -220,13 +232,13 @@ class Task:
 
 
 class Target(Protocol):
-    """What a sink does; goes to executors by pickle. Some also take a `Span`, as tables of topics do."""
+    """A sink's own part of the work; goes to executors by pickle. Some also take a `Span`, as tables of topics do."""
 
     #: Whether a batch takes the place of all that is there (mode overwrite, output mode complete).
     replaces: bool
 
     def stage(self, rows: "Iterator[pyarrow.RecordBatch]", task: Task) -> list[dict[str, object]]:
-        """Put rows where nobody sees them. On an executor."""
+        """Put rows where no reader sees them. On an executor."""
         ...
 
     def publish(self, items: Sequence[dict[str, object]], batch: Batch | None) -> None:
@@ -333,7 +345,7 @@ def once_of(options: Mapping[str, str]) -> Batch | None:
 
 
 class BatchWriter(DataSourceArrowWriter):
-    """`batch`: what it is known by, if it is to be published once however often it is written."""
+    """`batch`: the name and number under which the table remembers the write; None if each write counts."""
 
     def __init__(self, target: Target, batch: Batch | None = None) -> None:
         self.target = target
