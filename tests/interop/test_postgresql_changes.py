@@ -24,7 +24,7 @@ def uri() -> Iterator[str]:
 
 
 class Stream:
-    """What a query does with the source: the snapshot first, then what has come since."""
+    """Reads as a query does: the snapshot first, then the changes since."""
 
     def __init__(self, uri: str, table: str, **options: str) -> None:
         source = PostgresChangesSource(CaseInsensitiveDict({"uri": uri, "table": table, **options}))

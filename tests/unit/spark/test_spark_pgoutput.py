@@ -78,16 +78,16 @@ TABLE = relation(1, "people", "id", "name")
 PEOPLE = Shape("public.people", ("id",))
 
 
-def nobody(key: Mapping[str, str]) -> None:
+def gone_since_then(key: Mapping[str, str]) -> None:
     return None
 
 
-def told(*messages: bytes, shape: Shape = PEOPLE, look_up: LookUp = nobody) -> list[dict[str, Any]]:
+def rows_from(*messages: bytes, shape: Shape = PEOPLE, look_up: LookUp = gone_since_then) -> list[dict[str, Any]]:
     return [row for each in changes(messages) for row in rows_of(each, shape, SCHEMA, look_up)]
 
 
 def test_changes_come_with_their_transaction_in_the_order_of_its_messages() -> None:
-    rows = told(
+    rows = rows_from(
         BEGIN,
         TABLE,
         change(b"I", 1, new=[1, "ann"]),
@@ -110,17 +110,17 @@ def test_changes_come_with_their_transaction_in_the_order_of_its_messages() -> N
 
 
 def test_a_row_that_gets_another_key_is_gone_under_the_old_one() -> None:
-    rows = told(BEGIN, TABLE, change(b"U", 1, new=[2, "ann"], old=[1, None]), commit(5))
+    rows = rows_from(BEGIN, TABLE, change(b"U", 1, new=[2, "ann"], old=[1, None]), commit(5))
     assert [(each["id"], each["name"], each["_deleted"]) for each in rows] == [(1, None, True), (2, "ann", False)]
     assert rows[0]["_sequence"] < rows[1]["_sequence"]
-    same = told(BEGIN, TABLE, change(b"U", 1, new=[1, "b"], old=[1, "a"], how=b"O"), commit(5))
+    same = rows_from(BEGIN, TABLE, change(b"U", 1, new=[1, "b"], old=[1, "a"], how=b"O"), commit(5))
     assert [(each["id"], each["name"], each["_deleted"]) for each in same] == [(1, "b", False)]
 
 
 def test_large_value_that_an_update_left_alone_is_that_of_the_old_row_or_named_as_unchanged() -> None:
-    full = told(BEGIN, TABLE, change(b"U", 1, new=[1, UNCHANGED], old=[1, "long"], how=b"O"), commit(5))
+    full = rows_from(BEGIN, TABLE, change(b"U", 1, new=[1, UNCHANGED], old=[1, "long"], how=b"O"), commit(5))
     assert (full[0]["name"], full[0]["_unchanged"]) == ("long", None)
-    [row] = told(BEGIN, TABLE, change(b"U", 1, new=[1, UNCHANGED]), commit(5))
+    [row] = rows_from(BEGIN, TABLE, change(b"U", 1, new=[1, UNCHANGED]), commit(5))
     assert (row["name"], row["_unchanged"]) == (None, ["name"])
 
 
@@ -133,16 +133,16 @@ def test_large_value_of_a_row_that_got_another_key_is_read_from_the_table() -> N
         return {"id": "2", "name": "long"}
 
     moved = change(b"U", 1, new=[2, UNCHANGED], old=[1, None])
-    gone, row = told(BEGIN, TABLE, moved, commit(5), look_up=look_up)
+    gone, row = rows_from(BEGIN, TABLE, moved, commit(5), look_up=look_up)
     assert (gone["id"], gone["_deleted"], row["name"], row["_unchanged"]) == (1, True, "long", None)
     assert asked == [{"id": "2"}]
-    _, gone_since = told(BEGIN, TABLE, moved, commit(5))
+    _, gone_since = rows_from(BEGIN, TABLE, moved, commit(5))
     assert (gone_since["name"], gone_since["_unchanged"]) == (None, None), "a later change says that it is gone"
 
 
 def test_row_of_a_table_without_a_key_is_known_by_all_its_columns() -> None:
     whole = Shape("public.people", ("id", "name"))
-    rows = told(BEGIN, TABLE, change(b"U", 1, new=[1, "b"], old=[1, "a"], how=b"O"), commit(5), shape=whole)
+    rows = rows_from(BEGIN, TABLE, change(b"U", 1, new=[1, "b"], old=[1, "a"], how=b"O"), commit(5), shape=whole)
     assert [(each["id"], each["name"], each["_deleted"]) for each in rows] == [(1, "a", True), (1, "b", False)]
 
 
@@ -153,25 +153,25 @@ def test_columns_that_are_left_out_are_not_new_ones() -> None:
         Shape("public.people", ("id",), left_out=frozenset({"more"})),
         Shape("public.people", ("id",), only_listed=True),
     ):
-        assert [row["name"] for row in told(BEGIN, wider, inserted, commit(5), shape=shape)] == ["a"]
+        assert [row["name"] for row in rows_from(BEGIN, wider, inserted, commit(5), shape=shape)] == ["a"]
 
 
 def test_other_tables_are_left_out_and_a_truncate_is_no_change_of_a_row() -> None:
     other = relation(2, "pets", "id")
     truncate = b"T" + struct.pack(">ibi", 1, 0, 2)
-    assert told(BEGIN, TABLE, other, change(b"I", 2, new=[1]), truncate, commit(5)) == []
+    assert rows_from(BEGIN, TABLE, other, change(b"I", 2, new=[1]), truncate, commit(5)) == []
     both = b"T" + struct.pack(">ibii", 2, 0, 1, 2)
     assert list(changes([BEGIN, TABLE, other, both, commit(5)])) == [Truncated(("public.people", "public.pets"), 5)]
     with pytest.raises(DatabaseError, match=r"truncated at 0/5"):
-        told(BEGIN, TABLE, other, both, commit(5))
+        rows_from(BEGIN, TABLE, other, both, commit(5))
 
 
 def test_a_column_that_came_later_is_not_left_out_in_silence() -> None:
     wider = relation(1, "people", "id", "name", "more")
     with pytest.raises(DatabaseError, match="has a column more that the query does not know"):
-        told(BEGIN, wider, change(b"I", 1, new=[1, "a", "b"]), commit(5))
+        rows_from(BEGIN, wider, change(b"I", 1, new=[1, "a", "b"]), commit(5))
     narrower = relation(1, "people", "id")
-    assert told(BEGIN, narrower, change(b"I", 1, new=[1]), commit(5))[0]["name"] is None
+    assert rows_from(BEGIN, narrower, change(b"I", 1, new=[1]), commit(5))[0]["name"] is None
 
 
 @pytest.mark.parametrize(

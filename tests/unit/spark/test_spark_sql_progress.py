@@ -1,4 +1,4 @@
-"""What a database remembers of batches: when a batch is new, comes again or is another one; which staging tables are left."""
+"""The SQL sink tells a new batch from one that comes again and from another one, and drops staging tables that are left."""
 
 import sqlite3
 from collections.abc import Iterator
@@ -77,7 +77,7 @@ def test_no_two_staging_tables_have_one_name() -> None:
     assert len(stage_name("x" * 500, 10**13, "public.t")) <= 63
 
 
-def test_only_staging_tables_that_nobody_can_publish_are_left_over() -> None:
+def test_only_staging_tables_of_written_batches_are_left_over() -> None:
     mine = [stage_name(QUERY, number, "public.t") for number in (3, 4, 5, 6)]
     others = [
         stage_name(QUERY, 3, "public.other"),
@@ -209,7 +209,7 @@ def test_upsert_keeps_values_that_changes_left_alone(tmp_path: Path) -> None:
         (2, None, None, False, 13, ["a", "b"]),
         (2, "z", None, False, 14, ["b"]),
         (3, "a3", None, False, 15, ["b"]),  # the value is null
-        (4, "a4", None, False, 16, ["b"]),  # nobody knows the value
+        (4, "a4", None, False, 16, ["b"]),  # no value is known
     )
     assert found == [(1, "a2", "b"), (2, "z", "y"), (3, "a3", None), (4, "a4", None)]
     found = apply(

@@ -59,7 +59,7 @@ def test_merge_keeps_values_that_changes_left_alone(tmp_path: Path) -> None:
             (2, None, None, False, "13", ["a", "b"]),
             (2, "z", None, False, "14", ["b"]),
             (3, "a3", None, False, "15", ["b"]),  # the value is null
-            (4, "a4", None, False, "16", ["b"]),  # nobody knows the value
+            (4, "a4", None, False, "16", ["b"]),  # no value is known
             deletes=deletes,
         )
         assert found == [(1, "a2", "b"), (2, "z", "y"), (3, "a3", None), (4, "a4", None)], deletes

@@ -37,7 +37,7 @@ DELETED: Final = "_deleted"
 SEQUENCE: Final = "_sequence"
 #: Names of columns whose values the change does not have, because the update left them alone: a table keeps the values it has.
 UNCHANGED_COLUMNS: Final = "_unchanged"
-#: What is wrong with a row that `sources.changes` read with mode=PERMISSIVE: `struct<class, message>`, null if nothing is.
+#: The error of a row that `sources.changes` read with mode=PERMISSIVE: `struct<class, message>`, null for a good row.
 ERROR: Final = "_error"
 _ERROR: Final = "error"
 Deletes: TypeAlias = Literal["hard", "soft"]

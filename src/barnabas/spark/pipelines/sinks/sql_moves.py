@@ -15,7 +15,7 @@ _UNION_MAX: Final = 250
 
 
 def marks_of(names: Sequence[str] | None) -> str | None:
-    """What a staging table has for the names of columns that a change left alone."""
+    """The text that a staging table has for the names of the columns that a change left alone."""
     return f"{MARK}{MARK.join(names)}{MARK}" if names else None
 
 
@@ -57,7 +57,7 @@ class Moves:
             kept = f"NOT ({gone})"
         others = [quoted(name) for name in self.names if name not in self.keys]
         changes = ", ".join(f"{column} = EXCLUDED.{column}" for column in others)
-        # What comes late must not undo what is newer, in whichever batch that came.
+        # A change that comes late must not undo a newer one of an earlier batch.
         newer = f" WHERE {table}.{ordered} IS NULL OR EXCLUDED.{ordered} >= {table}.{ordered}" if ordered else ""
         action = f"DO UPDATE SET {changes}{newer}" if changes else "DO NOTHING"
         rows = self._completed(last, staged) if self.unchanged else last

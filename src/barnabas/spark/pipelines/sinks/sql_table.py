@@ -47,7 +47,7 @@ _OPTIONS: Final = (
     *ONCE_OPTIONS,
 )
 
-#: What a batch goes through, in order. A kill at any of them leaves the table with the whole batch or with none of it
+#: The steps of a batch, in order. A kill at any of them leaves the table with the whole batch or with none of it
 #: (`tests/interop/test_postgresql_kills.py` dies at each).
 STEPS: Final = (
     "the staging table is filled",
@@ -219,7 +219,7 @@ class SqlTarget:
         return f"table {self.options.table} of {self.database.name}"
 
     def _staged_schema(self) -> "pyarrow.Schema":
-        """What goes to the database; SQLite's driver has no decimals, its columns make numbers of text."""
+        """The columns of a staging table. SQLite's driver has no decimals; its columns make numbers of text."""
         import pyarrow
 
         schema = to_arrow_schema(self.schema, timezone="UTC")
@@ -303,7 +303,7 @@ class SqlTarget:
             execute(connection, f"ALTER TABLE {table} ALTER COLUMN {quoted(field.name)} TYPE {kind}")
 
     def abandon(self, items: Sequence[dict[str, object]]) -> None:
-        """Nobody sees what is staged."""
+        """Staged rows are not visible to readers."""
         self.discard(items)
 
     def discard(self, items: Sequence[dict[str, object]]) -> None:
@@ -332,7 +332,7 @@ class SqlTarget:
         for column in there:
             field = columns[column.name] if column.name in columns.names else None
             if field is None:
-                # What has a default need not be there.
+                # A column with a default may be missing from the rows.
                 kind = taken_as(column, StringType()) or StringType()
                 known.append(StructField(column.name, kind, column.nullable or column.has_default))
                 continue

@@ -1,4 +1,4 @@
-"""Changes of PostgreSQL as rows of a table of changes: values out of their texts, what a change means for a key."""
+"""Makes rows of a table of changes from PostgreSQL's changes: parses the values, and follows a row that gets another key."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -41,7 +41,7 @@ _ADVICE: Final = "Leave the column out (exclude=), or give such rows an error (m
 
 @dataclass(frozen=True)
 class Shape:
-    """What is read of a table. Travels to executors."""
+    """The columns and keys that are read of a table. Travels to executors."""
 
     table: str
     #: The columns by which PostgreSQL and the log know a row; every column if the table has no key and REPLICA IDENTITY FULL.
@@ -217,7 +217,7 @@ _PARSERS: Final[Mapping[type[DataType], Callable[[str], object]]] = {
 
 
 def has_no_value(column: str, kind: DataType) -> str | None:
-    """The SQL condition under which PostgreSQL's value of a column is none of Spark's; None if there is no such value."""
+    """The SQL condition that a value of the column has no equal in Spark; None if every value has one."""
     if isinstance(kind, DecimalType):
         limit = f"1e{kind.precision - kind.scale}"
         return f"{column} = 'NaN' OR abs({column}) >= {limit} OR {column} <> round({column}, {kind.scale})"

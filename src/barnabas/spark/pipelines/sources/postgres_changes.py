@@ -5,8 +5,9 @@ A logical replication slot keeps the log from where the stream is. It is read wi
 offset in the checkpoint is a place in the log (LSN); the slot moves on when Spark plans from there, as all before is done.
 
 First comes a snapshot of the table, then what was changed since the slot was made. The slot is made before the snapshot is
-read, so nothing is missed; what happened between the two is told again, and a table of changes takes that (`cdc`). Rows are
+read, so nothing is missed; changes between the two come twice, which a table of changes can take (`cdc`). Rows are
 those of the table, with `_deleted` and `_sequence`, which is the commit's place in the log and the number of the change in it.
+`_unchanged` names the large values that an update left alone: the log does not have them, so they are null in the row.
 """
 
 import time
@@ -144,7 +145,7 @@ def patiently(ask: Callable[[], Iterable[Any]], sleep: Callable[[float], None] =
             if pause_s is None or "is active for PID" not in str(error):
                 raise
             sleep(pause_s)
-    raise AssertionError("the last pause is none")
+    raise AssertionError("the loop ends with a return or a raise")
 
 
 def read_snapshot(watched: Watched, schema: StructType, part: LogRange) -> "Iterator[pyarrow.RecordBatch]":
@@ -177,7 +178,7 @@ def read_snapshot(watched: Watched, schema: StructType, part: LogRange) -> "Iter
 
 
 def _errors(batch: "pyarrow.RecordBatch", fit: "pyarrow.RecordBatch", shape: Shape, schema: StructType) -> list[object]:
-    """What is wrong with each row of a snapshot. Raises if the query is to fail."""
+    """The error of each row of a snapshot, or None. Raises if a bad value is to fail the query."""
     problems: dict[int, list[str]] = {}
     for at, name in enumerate(batch.schema.names):
         texts = batch.column(at)

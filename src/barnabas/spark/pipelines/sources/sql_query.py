@@ -49,7 +49,7 @@ _DAY_US = 86_400_000_000
 
 @dataclass(frozen=True)
 class SqlQuery:
-    """What is read."""
+    """The query, and how a stream follows it."""
 
     database: Database
     #: A table's name, for messages, or the query.

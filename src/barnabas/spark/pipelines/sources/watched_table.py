@@ -48,7 +48,7 @@ class Facts:
     primary_key: tuple[str, ...]
     #: `pg_class.relreplident`: d (the primary key), i (an index), f (the whole row), n (nothing).
     identity: str
-    #: Of the index, if the identity is one.
+    #: The columns of the index, if an index is the identity.
     index_key: tuple[str, ...]
     is_partitioned: bool
 
@@ -69,7 +69,7 @@ class Facts:
 
 @dataclass(frozen=True)
 class Watched:
-    """What is read, and how."""
+    """The table that is read, and the options."""
 
     database: Database
     table: str
@@ -343,7 +343,7 @@ class Watched:
             yield from batches(connection, query, given)
 
     def advance(self, lsn: int) -> list[object]:
-        """What lies before need not be kept any more. Returns nothing of interest."""
+        """Let the server forget its log before this place. Returns an empty list, as `patiently` wants a list."""
         where = f"{self.database.parameter(1, 'NAME')}, {self.database.parameter(2, 'PG_LSN')}"
         with self.database.connect() as connection:
             fetch(connection, f"SELECT 1 AS n FROM pg_replication_slot_advance({where})", [self.slot, lsn_text(lsn)])
