@@ -208,6 +208,15 @@ def repeated(files: CheckpointFiles) -> Repeated:
         raise CannotRead(f"{files.location}/{REPEATED_FILE} is damaged: {error}") from error
 
 
+def repeated_rows(files: CheckpointFiles) -> int:
+    """For the progress of a query, which goes on if the file cannot be read."""
+    try:
+        return repeated(files).rows
+    except CannotRead as error:
+        _log.warning("the number of rows that came again is not known: %s", error)
+        return 0
+
+
 def numbers(files: CheckpointFiles, folder: str) -> list[int]:
     """Of the batches in `offsets` or `commits`, in order."""
     return sorted(int(name) for name in files.names(folder) if name.isdigit())

@@ -176,6 +176,7 @@ class Driver:
         options = self._options
         self._connection.forget_topics()
         self._connection.make_decisions_topic(options.decisions_topic)
+        self._refuse_early(batch, written)
         driver = driver_id(options.transactional_id_prefix, batch.query)
         identity = self._transactions.initialise(driver, timeout_ms=self._timeout_ms)
         found = self._connection.decisions(options.decisions_topic, batch.query)
@@ -204,6 +205,15 @@ class Driver:
                 if verdict.is_takeover:
                     self._tidy(known, where, batch.query)
                 self._sweep_losers(run_prefix(options.transactional_id_prefix, batch.query, batch.run))
+
+    def _refuse_early(self, batch: BatchOf, written: Mapping[str, ProducerIdentity]) -> None:
+        """Before this start becomes the query's only driver: a query with a foreign checkpoint must not fence the right one."""
+        found = self._connection.decisions(self._options.decisions_topic, batch.query)
+        assert found is not None, "the topic was just made"
+        verdict = decision.judge(found[1].of(batch.query), batch.candidate(self._options))
+        if isinstance(verdict, Refused) and verdict.unfinished is None:
+            self._abort(written)
+            raise _refused(batch, verdict.known, verdict.reason)
 
     def _commit_undecided(
         self,

@@ -17,7 +17,7 @@ from barnabas.spark.batch_identity import NotTheSameBatch
 from barnabas.spark.checkpoint import REPEATED_FILE, CheckpointElsewhere
 from barnabas.spark.decision import DECISION, ENDED, Decision, Ended, Key
 from barnabas.spark.sink_connection import close_connections
-from barnabas.spark.transactions import DECIDED
+from barnabas.spark.transactions import DECIDED, READY
 from barnabas.testing import Kafka
 from barnabas.testing.cluster import Cluster
 from tests.unit.spark.spark_sink_query import Died, Query, Run, all_of
@@ -181,7 +181,18 @@ def test_a_copy_that_was_made_before_checkpoints_had_ids_is_refused_at_every_num
     for batch in (0, 1):
         with pytest.raises(NotTheSameBatch, match="differs in the checkpoint"):
             copy.start().do(batch)
-    query.start().do(1)
+    # The refused query has not become the driver: the right one is not fenced while it decides.
+    run = query.start()
+    messages = run.write_all(1)
+    writer = run.writer()
+
+    def reached(point: str) -> None:
+        if point == READY:
+            with pytest.raises(NotTheSameBatch):
+                copy.start().do(1)
+
+    writer.reached = reached  # type: ignore[method-assign]
+    writer.commit(messages, 1)
     assert query.seen() == all_of(0, 1)
     assert copy.seen() == []
 

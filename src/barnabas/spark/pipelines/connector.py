@@ -297,14 +297,20 @@ def origin_of(spark: "SparkSession", checkpoint: str | None) -> Origin:
     if checkpoint is not None:
         return Origin(BY_CHECKPOINT, checkpoint)
     if query := query_of(spark):
-        session, jvm = getattr(spark, "_jsparkSession", None), getattr(spark, "_jvm", None)
-        if session is None or jvm is None:
-            return Origin(NOT_KNOWN)
-        found = session.sharedState().activeStreamingQueries().get(jvm.java.util.UUID.fromString(query))
-        return Origin(NOT_KNOWN) if found is None else Origin(BY_CHECKPOINT, str(found.resolvedCheckpointRoot()))
+        around = checkpoint_of_query(spark, query)
+        return Origin(NOT_KNOWN) if around is None else Origin(BY_CHECKPOINT, around)
     main = getattr(sys.modules.get("__main__"), "__spec__", None)
     # Spark Connect calls the function of `foreachBatch` in a process of its own.
     return Origin(NOT_KNOWN if main is not None and main.name == _CONNECT_BATCHES else BY_CALLER)
+
+
+def checkpoint_of_query(spark: "SparkSession", query: str) -> str | None:
+    """Where the checkpoint of a running query is; None over Spark Connect, and if no such query runs."""
+    session, jvm = getattr(spark, "_jsparkSession", None), getattr(spark, "_jvm", None)
+    if session is None or jvm is None:
+        return None
+    found = session.sharedState().activeStreamingQueries().get(jvm.java.util.UUID.fromString(query))
+    return None if found is None else str(found.resolvedCheckpointRoot())
 
 
 def query_of(spark: "SparkSession") -> str:

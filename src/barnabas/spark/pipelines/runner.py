@@ -6,7 +6,6 @@ A flow that fails is started again from its checkpoint, after a pause that doubl
 """
 
 import json
-import logging
 import os
 import threading
 import time
@@ -15,8 +14,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from barnabas.spark.checkpoint import repeated
-from barnabas.spark.checkpoint_files import CannotRead
+from barnabas.spark.checkpoint import repeated_rows
 from barnabas.spark.pipelines import connector, lineage, refresh, topic_ids
 from barnabas.spark.pipelines._flows import Flows, flows_of, short
 from barnabas.spark.pipelines.checkpoints import checkpoint_of
@@ -26,8 +24,6 @@ from barnabas.spark.pipelines.failures import PipelineFailed, Telling, innermost
 from barnabas.spark.pipelines.live import now
 from barnabas.spark.pipelines.project import Project
 from barnabas.spark.pipelines.session import Session
-
-_log = logging.getLogger("barnabas.spark")
 
 _GRAPH = "org.apache.spark.sql.pipelines.graph"
 #: How often running flows are looked at.
@@ -343,11 +339,7 @@ class Runner:
     def _repeated_rows(self, flow: str) -> int:
         """Of batches that a sink has recognised and left out. Sinks count them in the flow's checkpoint."""
         files = checkpoint_of(self._project.storage, self._flows.targets.get(flow, flow), flow)
-        try:
-            return 0 if files is None else repeated(files).rows
-        except CannotRead as error:
-            _log.warning("how many rows of flow %s came again is not known: %s", flow, error)
-            return 0
+        return 0 if files is None else repeated_rows(files)
 
     def _take_rest(self, query_id: str) -> None:
         if query_id in self._flow_names:
