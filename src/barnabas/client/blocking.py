@@ -287,6 +287,9 @@ class BlockingLink:
         await _Turn()
         return self.connection.receive(awaited)
 
+    async def compute(self, work: Callable[[], T]) -> T:
+        return work()
+
     def close(self) -> None:
         self.connection.close()
 

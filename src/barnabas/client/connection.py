@@ -36,6 +36,7 @@ from barnabas.client.security import (
 from barnabas.wire.messages.base import ApiMessage
 
 R = TypeVar("R", bound=ApiMessage)
+T = TypeVar("T")
 
 DEFAULT_REQUEST_TIMEOUT_MS: Final = 30_000
 
@@ -180,6 +181,10 @@ class Connection(asyncio.BufferedProtocol):
             await asyncio.shield(self._writable)
         if self._failure is not None:
             raise self._failure
+
+    async def compute(self, work: Callable[[], T]) -> T:
+        """On a thread: the proof of a SCRAM password takes as many iterations as the server asks for."""
+        return await asyncio.to_thread(work)
 
     def close(self) -> None:
         """End it now; unanswered requests fail with `ConnectionLost`."""

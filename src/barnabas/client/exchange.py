@@ -24,6 +24,7 @@ from barnabas.wire.messages.produce import ProduceRequest
 from barnabas.wire.versions import VersionRange, api_of
 
 R = TypeVar("R", bound=ApiMessage)
+T = TypeVar("T")
 P = TypeVar("P", bound="Pending")
 
 SOFTWARE_NAME: Final = "barnabas"
@@ -164,6 +165,10 @@ class Link(Protocol):
     async def request(
         self, message: ApiMessage, response_type: type[R], *, version: int | None = None, timeout_ms: int
     ) -> R: ...
+
+    async def compute(self, work: Callable[[], T]) -> T:
+        """Do work whose length the server chose, where it holds up nobody else."""
+        ...
 
     def close(self) -> None: ...
 

@@ -21,6 +21,11 @@ class WebFailed(ClientError):
         self.document = document
 
 
+def scheme_of(url: str) -> str:
+    """As `load` sees it: the parser skips blanks and line ends, so that a prefix of the text says something else."""
+    return urlsplit(url).scheme
+
+
 def check_url(setting: str, url: str) -> None:
     """:raises ConfigError: unless it is a file, http or https URL."""
     parts = urlsplit(url)
@@ -44,6 +49,8 @@ def load(
     """GET, or POST of a `body`; or a file. Raises `WebFailed`, which repeats nothing of what was sent or came."""
     parts = urlsplit(url)
     if parts.scheme == "file":
+        if body is not None:
+            raise WebFailed(f"{url} is a file: it takes no request", is_final=True)
         try:
             with open(unquote(parts.path), "rb") as file:
                 return bounded(file.read(bytes_max + 1), url, bytes_max)
