@@ -137,7 +137,7 @@ def assemble(
     )
     copier = GroupCopier(context.broker_id, groups, ends=others.ends, partition_count=context.metadata.partition_count)
     manager.endings.append(steward.complete_promotions)
-    acl_copier = AclCopier(acl_store, is_active=lambda: context.controller.is_active)
+    acl_copier = AclCopier(acl_store, manager.store, is_active=lambda: context.controller.is_active)
     manager.turns += [steward.turn, copier.turn, acl_copier.turn]
     changes = LinkChanges(manager, config_of=context.dynamic.log_config, secrets=secrets, producer_id_floor=ids.floor)
     return LinkParts(manager, [links_api.handlers(context, manager, changes)])
