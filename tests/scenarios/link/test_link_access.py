@@ -21,7 +21,7 @@ TIMEOUT_S = 60.0
 @pytest.fixture(scope="module")
 def secure() -> Iterator[Cluster]:
     """TLS, SCRAM and ACLs. It mirrors itself: a link does not mind."""
-    with Cluster(brokers=1, secure=True, config={"password.encoder.secret": "of these tests"}) as cluster:
+    with Cluster(brokers=1, secure=True) as cluster:
         yield cluster
 
 
