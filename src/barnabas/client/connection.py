@@ -33,7 +33,9 @@ from barnabas.client.security import (
     log_in,
     lost_connection,
 )
+from barnabas.wire.codec import TooManyElements
 from barnabas.wire.messages.base import ApiMessage
+from barnabas.wire.messages.fetch import FetchResponse
 
 R = TypeVar("R", bound=ApiMessage)
 T = TypeVar("T")
@@ -45,6 +47,10 @@ _SIZE: Final = struct.Struct(">i")
 _BUFFER_BYTES: Final = 64 * 1024
 #: Room for a larger one comes in such steps, so that it does for the next, too.
 _LARGE_STEP_BYTES: Final = 256 * 1024
+#: Larger responses are decoded by a thread: the loop would stand still for 0.1 s and more.
+_AT_ONCE_BYTES: Final = 256 * 1024
+#: The same for Fetch responses, whose bytes are mostly records.
+_AT_ONCE_ELEMENTS: Final = 10_000
 
 
 class _Pending(Pending):
@@ -66,8 +72,10 @@ class Connection(asyncio.BufferedProtocol):
         client_id: str,
         max_in_flight: int,
         response_bytes_max: int,
+        response_elements_max: int | None = None,
     ) -> None:
         self.address = address
+        self._elements_max = response_elements_max
         self._exchange = Exchange(_Pending, client_id=client_id, response_bytes_max=response_bytes_max)
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
@@ -346,7 +354,40 @@ class Connection(asyncio.BufferedProtocol):
     def _answer(self, data: memoryview) -> None:
         if self._failure is not None:
             return  # already given up; what was in the buffer is of no use to anybody
-        pending, response = self._exchange.answer(data)
+        incoming = self._exchange.expect(data)
+        limit = self._elements_max
+        # Records are not decoded here: the bytes of a Fetch response say nothing of the work.
+        if len(data) <= _AT_ONCE_BYTES or incoming.response_type is FetchResponse:
+            at_once = limit if len(data) <= _AT_ONCE_BYTES or limit is None else min(limit, _AT_ONCE_ELEMENTS)
+            try:
+                response = incoming.decode(at_once)
+            except TooManyElements:
+                if at_once == limit:
+                    raise
+            else:
+                self._finish(incoming.pending, response)
+                return
+        # On a thread: the loop of a broker must keep turning, however much a server answers. Nothing is read meanwhile.
+        assert self._transport is not None
+        self._transport.pause_reading()
+        decoding = self._loop.run_in_executor(None, incoming.decode, limit)
+        decoding.add_done_callback(partial(self._decoded, incoming.pending))
+
+    def _decoded(self, pending: _Pending, decoding: "asyncio.Future[ApiMessage]") -> None:
+        error = None if decoding.cancelled() else decoding.exception()
+        if self._failure is not None:
+            return
+        if decoding.cancelled() or error is not None:
+            self._fail(ConnectionLost(f"{self.address} sent what is not a response: {error or 'this client ends'}"))
+            if error is not None and not isinstance(error, Malformed):
+                raise error
+            return
+        self._finish(pending, decoding.result())
+        assert self._transport is not None
+        self._transport.resume_reading()
+
+    def _finish(self, pending: _Pending, response: ApiMessage) -> None:
+        self._exchange.unanswered.popleft()
         pending.timer.cancel()
         if not pending.future.done():
             pending.future.set_result(response)
@@ -399,6 +440,7 @@ async def open_connection(
     request_timeout_ms: int = DEFAULT_REQUEST_TIMEOUT_MS,
     max_in_flight: int = 5,
     response_bytes_max: int = DEFAULT_RESPONSE_BYTES_MAX,
+    response_elements_max: int | None = None,
     negotiate: bool = True,
 ) -> Connection:
     """Connect, agree on versions, authenticate. Raises `ConnectionLost` with the address and the reason.
@@ -411,7 +453,11 @@ async def open_connection(
 
     def make() -> Connection:
         return Connection(
-            address, client_id=client_id, max_in_flight=max_in_flight, response_bytes_max=response_bytes_max
+            address,
+            client_id=client_id,
+            max_in_flight=max_in_flight,
+            response_bytes_max=response_bytes_max,
+            response_elements_max=response_elements_max,
         )
 
     try:

@@ -5,6 +5,7 @@ carry the correlation id that is due. Anything else is `Malformed`, which ends t
 """
 
 import struct
+import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ from barnabas.base.errors import ErrorCode, Malformed
 from barnabas.client.errors import UnsupportedVersion, check
 from barnabas.client.image import NO_TOPIC_ID
 from barnabas.wire import codec, frame
+from barnabas.wire.codec_read import Budget
 from barnabas.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from barnabas.wire.messages.base import ApiMessage
 from barnabas.wire.messages.fetch import FetchRequest
@@ -94,6 +96,35 @@ class Pending:
         self.version = version
 
 
+@dataclass(frozen=True, slots=True)
+class Incoming(Generic[P]):
+    """A response that has come. It may be decoded by any thread."""
+
+    pending: P
+    response_type: type[ApiMessage]
+    version: int
+    data: memoryview
+    offset: int
+
+    def decode(self, elements_max: int | None) -> ApiMessage:
+        """:raises Malformed: `TooManyElements` for more elements of arrays than allowed; None allows any number."""
+        if elements_max is None:
+            return codec.decode(self.response_type, self.data, self.version, self.offset)
+        budget: Budget = _of_thread.__dict__.setdefault("budget", [0])
+        budget[0] = elements_max
+        end = len(self.data)
+        message, position = codec.bounded_reader(self.response_type, self.version, budget)(self.data, self.offset, end)
+        if position != end:
+            raise Malformed(
+                f"{self.response_type.__name__} v{self.version}: {end - position} bytes left over at {position}"
+            )
+        return message
+
+
+#: The budget that a thread's readers count down: each reader is compiled for one budget.
+_of_thread: Final = threading.local()
+
+
 class Exchange(Generic[P]):
     """`P` is the shell's own kind of `Pending`."""
 
@@ -133,6 +164,13 @@ class Exchange(Generic[P]):
 
     def answer(self, data: memoryview) -> tuple[P, ApiMessage]:
         """One frame, without its size: which request it answers, and the answer."""
+        incoming = self.expect(data)
+        response = incoming.decode(None)
+        self.unanswered.popleft()
+        return incoming.pending, response
+
+    def expect(self, data: memoryview) -> "Incoming[P]":
+        """The same, not decoded yet: the caller takes the request from `unanswered` when it is."""
         if not self.unanswered:
             raise Malformed("a response that nothing asked for")
         pending = self.unanswered[0]
@@ -142,9 +180,7 @@ class Exchange(Generic[P]):
             raise Malformed(f"correlation id {correlation_id} where {pending.correlation_id} was due")
         if response_type is ApiVersionsResponse and _SHORT.unpack_from(data, offset)[0] == _UNSUPPORTED_VERSION:
             version = 0  # KIP-511: the broker does not know the version that it was asked in
-        response = codec.decode(response_type, data, version, offset)
-        self.unanswered.popleft()
-        return pending, response
+        return Incoming(pending, response_type, version, data, offset)
 
 
 class Link(Protocol):

@@ -13,11 +13,13 @@ _SCHEMES: Final = ("file", "http", "https")
 
 
 class WebFailed(ClientError):
-    """What was asked for did not come. `is_final`: asking again is of no use. `document` is what came instead."""
+    """What was asked for did not come. `is_final`: asking again is of no use. `document` is what came instead, with the HTTP
+    status `status`; None where no answer came."""
 
-    def __init__(self, message: str, *, is_final: bool, document: bytes = b"") -> None:
+    def __init__(self, message: str, *, is_final: bool, document: bytes = b"", status: int | None = None) -> None:
         super().__init__(message)
         self.is_final = is_final
+        self.status = status
         self.document = document
 
 

@@ -134,7 +134,7 @@ def ask(
         with error:
             said = _said(error)
         is_final = error.code in _FINAL_CODES
-        raise WebFailed(f"{where} answered {error.code}", is_final=is_final, document=said) from None
+        raise WebFailed(f"{where} answered {error.code}", is_final=is_final, document=said, status=error.code) from None
     # URLError is an OSError; an answer that is cut off or no HTTP is neither that nor a ValueError.
     except (OSError, ValueError, http.client.HTTPException) as error:
         reason = (

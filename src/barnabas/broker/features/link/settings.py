@@ -47,6 +47,8 @@ DEFAULT_TOPIC_CONFIGS: Final = (
 
 #: A batch that is larger than what was asked for comes whole. But a source does not decide what a broker's memory is for.
 _RESPONSE_BYTES_MAX: Final = 128 * 1024 * 1024
+#: The metadata of about 250,000 partitions.
+_RESPONSE_ELEMENTS_MAX: Final = 2_000_000
 EARLIEST: Final = "earliest"
 LATEST: Final = "latest"
 
@@ -77,7 +79,9 @@ class LinkSettings:
             # The content of a file that a broker can read would go to the server that the link names.
             raise ConfigError(f"{TOKEN_ENDPOINT} is not an https URL: a link takes no token from a file of the brokers")
         client = replace(
-            client_config(None, others, client_id=f"barnabas-link-{name}"), response_bytes_max=_RESPONSE_BYTES_MAX
+            client_config(None, others, client_id=f"barnabas-link-{name}"),
+            response_bytes_max=_RESPONSE_BYTES_MAX,
+            response_elements_max=_RESPONSE_ELEMENTS_MAX,
         )
         if not client.bootstrap:
             raise ConfigError("a link needs bootstrap.servers: the source's brokers")
