@@ -13,7 +13,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -25,7 +25,7 @@ from barnabas.broker.features.tiered.lineage import pieces
 from barnabas.broker.features.tiered.segment_metadata import RemoteSegment
 from barnabas.broker.features.tiered.store import StoreFault
 from barnabas.wire.record_batch import check_crc, iter_batches
-from barnabas.wire.records import iter_records
+from barnabas.wire.records import Record, iter_records
 from tests.unit.broker.features.tiered.tier_support import Tier
 from tests.unit.broker.storage.log.log_support import NOW_MS, batch, contents
 
@@ -77,7 +77,8 @@ class Wrongs:
 
     def _moved(self, key: str, suffix: str) -> bytes:
         data = self._good[key]
-        at = self._chance.randrange(len(data))
+        whole = {position for position, _ in iter_batches(data)} if suffix == layout.LOG else {0}
+        at = self._chance.choice([at for at in range(len(data)) if at not in whole])
         return data[at:] + data[:at]
 
     def _flipped(self, key: str, suffix: str) -> bytes:
@@ -159,19 +160,23 @@ class Attack:
             )
             data = result.read()
             assert data, f"nothing at {offset}"
-            for position, header in iter_batches(data):
-                try:
-                    check_crc(data, position, header)
-                except Malformed as error:
-                    raise Damaged from error
-                for record in iter_records(data, position, header):
-                    if record.offset < offset:
-                        continue
-                    assert record.offset == offset, f"offset {record.offset} where {offset} was due"
-                    assert record.value == wanted[offset], f"another record at {offset}"
-                    offset += 1
-                    if offset == end:
-                        return
+            for record in _decoded(data):
+                if record.offset < offset:
+                    continue
+                assert record.offset == offset, f"offset {record.offset} where {offset} was due"
+                assert record.value == wanted[offset], f"another record at {offset}"
+                offset += 1
+                if offset == end:
+                    return
+
+
+def _decoded(data: bytes) -> Iterator[Record]:
+    try:
+        for position, header in iter_batches(data):
+            check_crc(data, position, header)
+            yield from iter_records(data, position, header)
+    except Malformed as error:
+        raise Damaged from error
 
 
 async def main(seconds: float, seed: int) -> int:

@@ -119,6 +119,8 @@ class BlockingConnection(_Closes):
         )
         try:
             self._socket = socket.create_connection((host, port), timeout=config.connect_timeout_ms / 1000)
+        except (ValueError, OverflowError) as error:  # a broker may call itself by anything
+            raise ConnectionLost(f"cannot connect to {self.address!r}: this is not an address: {error}") from None
         except OSError as error:
             raise ConnectionLost(f"cannot connect to {self.address}: {error.strerror or error}") from error
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -10,6 +10,8 @@ import pytest
 import uvloop
 
 from barnabas.base.errors import ErrorCode
+from barnabas.client.blocking import BlockingConnection
+from barnabas.client.config import ClientConfig
 from barnabas.client.connection import Connection, open_connection
 from barnabas.client.errors import ConnectionLost, RequestTimedOut, UnsupportedVersion
 from barnabas.client.exchange import Incoming
@@ -360,6 +362,21 @@ def test_refused_connection_names_the_address_and_the_reason() -> None:
             port = broker.port
         with pytest.raises(ConnectionLost, match=f"cannot connect to 127.0.0.1:{port}: "):
             await open_connection("127.0.0.1", port)
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    ("host", "port"), [("x" * 300, 1), ("a..b", 1), ("\0", 1), ("127.0.0.1", 70_000), ("127.0.0.1", -1)]
+)
+def test_broker_that_calls_itself_by_no_address_is_a_connection_that_fails(host: str, port: int) -> None:
+    """A source of a link said so, and its fetcher ended."""
+
+    async def scenario() -> None:
+        with pytest.raises(ConnectionLost, match="cannot connect to"):
+            await open_connection(host, port)
+        with pytest.raises(ConnectionLost, match="cannot connect to"):
+            await asyncio.to_thread(BlockingConnection, host, port, ClientConfig())
 
     run(scenario)
 

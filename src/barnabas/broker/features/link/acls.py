@@ -11,13 +11,13 @@ from collections.abc import Callable
 from typing import Final
 
 from barnabas.base.errors import ErrorCode, Refused
-from barnabas.base.words import ACL_PATTERNS, AclOperation, AclResourceType
+from barnabas.base.words import ACL_OPERATIONS, ACL_PATTERNS, ACL_PERMISSIONS, AclOperation, AclResourceType
 from barnabas.broker.features.link.coverage import covers
 from barnabas.broker.features.link.manager import Link
 from barnabas.broker.features.link.store import Bindings, LinkStore
-from barnabas.broker.security.acl import Entry, Filter, ResourcePattern
+from barnabas.broker.security.acl import Entry, Filter, ResourcePattern, check_creation
 from barnabas.broker.security.acl_store import AclStore, AclUpdateFailed
-from barnabas.client.admin.acls import describe_acls
+from barnabas.client.admin.acls import Ace, describe_acls
 
 log = logging.getLogger(__name__)
 
@@ -71,11 +71,11 @@ class AclCopier:
             if described.resource_type not in _COPIED or described.pattern_type not in ACL_PATTERNS:
                 continue
             pattern = ResourcePattern(described.resource_type, described.name or "", described.pattern_type)
-            if pattern.name and covers(link.spec, link.topics, pattern):
+            if covers(link.spec, link.topics, pattern):
                 found[pattern] = frozenset(
                     Entry(each.principal, each.host, each.operation, each.permission)
                     for each in entries
-                    if AclOperation.UNKNOWN is not each.operation  # of a newer cluster: nothing here asks for it
+                    if _can_be_stored(pattern, each)
                 )
         count = sum(map(len, found.values()))
         if count > ENTRIES_MAX:
@@ -121,6 +121,15 @@ class AclCopier:
             if not failures:
                 await self._links.write_added_acls(link.name, pattern, mine - gone)
         return problems
+
+
+def _can_be_stored(pattern: ResourcePattern, entry: Ace) -> bool:
+    """A list with another entry could not be read, and would keep everybody out. UNKNOWN is of a newer cluster."""
+    try:
+        check_creation(pattern, entry.principal)
+    except Refused:
+        return False
+    return entry.operation in (*ACL_OPERATIONS, AclOperation.ALL) and entry.permission in ACL_PERMISSIONS
 
 
 def _exactly(pattern: ResourcePattern, entry: Entry) -> Filter:

@@ -533,6 +533,30 @@ async def test_only_entries_about_mirrored_names_come_over(monkeypatch: pytest.M
     }
 
 
+@pytest.mark.parametrize(
+    "entry",
+    [
+        Ace("User:ann", "*", AclOperation.READ, Permission.ANY),
+        Ace("User:ann", "*", AclOperation.READ, Permission.UNKNOWN),
+        Ace("User:ann", "*", AclOperation.ANY, Permission.ALLOW),
+        Ace("User:ann", "*", AclOperation.UNKNOWN, Permission.ALLOW),
+        Ace("ann", "*", AclOperation.READ, Permission.ALLOW),
+        Ace("", "*", AclOperation.READ, Permission.ALLOW),
+    ],
+)
+async def test_entry_that_would_make_a_list_unreadable_does_not_come_over(
+    monkeypatch: pytest.MonkeyPatch, entry: Ace
+) -> None:
+    """A list that cannot be read keeps everybody out: the source must not write one."""
+    story = AclStory(monkeypatch)
+    story.at_source("topic", AclOperation.WRITE)
+    [entries] = story.there.values()
+    entries.append(entry)
+    story.at_source("", AclOperation.WRITE)
+    await story.turn()
+    assert story.operations == {"topic": {AclOperation.WRITE}}
+
+
 @pytest.mark.parametrize("state", [MirrorState.STOPPED, MirrorState.PROMOTED])
 async def test_topic_that_is_this_clusters_own_keeps_its_acls(
     monkeypatch: pytest.MonkeyPatch, state: MirrorState
