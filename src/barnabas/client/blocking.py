@@ -136,6 +136,7 @@ class BlockingConnection(_Closes):
         except BaseException:
             self.close()
             raise
+        self._exchange.set_up()
 
     def close(self) -> None:
         self.closed = True

@@ -205,6 +205,9 @@ class Connection(asyncio.BufferedProtocol):
         """Called once, when it has ended, by either side."""
         self._ended.add_done_callback(lambda _: told())
 
+    def set_up(self) -> None:
+        self._exchange.set_up()
+
     def renew_after(self, delay_ms: float, renew: "Authenticate") -> None:
         """The broker ends sessions: the first request after `delay_ms` authenticates again before it is sent."""
         self._renew_at_s = self._loop.time() + delay_ms / 1000
@@ -488,6 +491,7 @@ async def open_connection(
     except BaseException:
         connection.close()
         raise
+    connection.set_up()
     return connection
 
 

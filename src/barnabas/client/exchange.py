@@ -30,6 +30,8 @@ T = TypeVar("T")
 P = TypeVar("P", bound="Pending")
 
 SOFTWARE_NAME: Final = "barnabas"
+#: While a connection is set up: whatever listens at the port must not make us take the memory of a large response.
+SETUP_RESPONSE_BYTES_MAX: Final = 1024 * 1024
 
 _SHORT: Final = struct.Struct(">h")
 _UNSUPPORTED_VERSION: Final = int(ErrorCode.UNSUPPORTED_VERSION)
@@ -134,8 +136,13 @@ class Exchange(Generic[P]):
         #: Sent and not answered, oldest first.
         self.unanswered: deque[P] = deque()
         self._make_pending = make_pending
-        self._response_bytes_max = response_bytes_max
+        self._response_bytes_max = min(response_bytes_max, SETUP_RESPONSE_BYTES_MAX)
+        self._full_response_bytes_max = response_bytes_max
         self._correlation_id = 0
+
+    def set_up(self) -> None:
+        """The server has said its versions and proved who it is, where it can: it may answer at length from now on."""
+        self._response_bytes_max = self._full_response_bytes_max
 
     def request(
         self, message: ApiMessage, response_type: type[ApiMessage] | None, version: int | None

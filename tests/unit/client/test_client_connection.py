@@ -271,6 +271,20 @@ def test_response_past_the_size_limit_ends_the_connection_before_memory_is_taken
     run(scenario)
 
 
+def test_stranger_at_the_port_cannot_announce_a_large_response() -> None:
+    """Before the login the limit is a megabyte: a few bytes would make a client take hundreds of them."""
+
+    async def scenario() -> None:
+        lie = struct.pack(">i", 2 << 20) + bytes(100)
+        async with FakeBroker(handlers={API_VERSIONS: lambda call: call.reply_raw(lie)}) as broker:
+            with pytest.raises(ConnectionLost, match="up to 1048576"):
+                await connect(broker)
+            with pytest.raises(ConnectionLost, match="up to 1048576"):
+                await asyncio.to_thread(BlockingConnection, broker.host, broker.port, ClientConfig())
+
+    run(scenario)
+
+
 def test_garbage_in_a_response_is_an_error_of_that_request_and_ends_the_connection() -> None:
     async def scenario() -> None:
         def garbage(call: Call) -> None:
