@@ -68,7 +68,7 @@ class Liar:
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)
         self.inputs = Inputs(self.chance)
-        self.told: Counter[str] = Counter()
+        self.lies: Counter[str] = Counter()
         self.share = 0.0
 
     def answer(self, api_key: int, version: int, body: bytes) -> bytes | None:
@@ -76,7 +76,7 @@ class Liar:
         if self.chance.random() >= self.share or (api_key == API_VERSIONS and self.chance.random() < 0.9):
             return body
         kind = self.chance.choice(("fields",) * 12 + ("bytes", "cut", "break", "correlation"))
-        self.told[f"{API[api_key].name}: {kind}"] += 1
+        self.lies[f"{API[api_key].name}: {kind}"] += 1
         if kind == "break":
             return None
         if kind == "bytes":
@@ -306,7 +306,7 @@ def attack(seconds: float, seed: int) -> tuple[Counter[str], list[str]]:
             f"bystander: {bystander.count} records, p99 {p99_s * 1000:.0f} ms, worst {max(bystander.took_s) * 1000:.0f} ms; "
             f"the broker grew by {(peak - before) / 1e6:.0f} MB at most"
         )
-    return proxy.liar.told, found
+    return proxy.liar.lies, found
 
 
 def _judge(here: Cluster, there: Cluster) -> list[str]:
@@ -346,8 +346,8 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=300)
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
-    told, found = attack(options.seconds, options.seed)
-    print(f"seed {options.seed}: {sum(told.values())} lies, {dict(told)}")
+    lies, found = attack(options.seconds, options.seed)
+    print(f"seed {options.seed}: {sum(lies.values())} lies, {dict(lies)}")
     for each in found[:20]:
         print(f"FOUND: {each}")
     return 1 if found else 0

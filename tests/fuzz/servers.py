@@ -41,9 +41,9 @@ from barnabas.wire.messages.sasl_authenticate import SaslAuthenticateRequest, Sa
 from barnabas.wire.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
 from barnabas.wire.versions import API
 
-#: Of the loop that a client runs on. The proof of a password takes 0.2 s, on a thread.
+#: The longest turn of the client's loop. The proof of a password takes 0.2 s, on a thread.
 TURN_S_MAX: Final = 0.25
-#: Of one attempt: its time-outs, the proof, and what a busy machine takes.
+#: An attempt takes its time-outs, the proof, and longer on a busy machine.
 ATTEMPT_S_MAX: Final = 8.0
 TIMEOUT_MS: Final = 300
 GROWTH_BYTES_MAX: Final = 200_000_000

@@ -56,7 +56,7 @@ class Wrongs:
         }
 
     def wrong(self, objects: dict[str, bytes]) -> str:
-        """Make one object wrong. What was done to it."""
+        """Make one object wrong, and name the change."""
         suffix = self._chance.choice((layout.LOG, layout.LOG, layout.INDEXES))
         key, kind = self._chance.choice(self._keys[suffix]), self._chance.choice(list(self.kinds))
         data = self.kinds[kind](key, suffix)

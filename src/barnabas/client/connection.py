@@ -15,6 +15,7 @@ import os
 import re
 import ssl
 import struct
+import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
@@ -23,7 +24,7 @@ from typing import Final, TypeVar, cast, overload
 from barnabas.base.errors import Malformed
 from barnabas.client.config import DEFAULT_RESPONSE_BYTES_MAX
 from barnabas.client.errors import ClientError, ConnectionLost, ConnectionRefused, RequestTimedOut
-from barnabas.client.exchange import BrokerVersions, Exchange, Pending, api_name
+from barnabas.client.exchange import BrokerVersions, Exchange, Incoming, Pending, api_name
 from barnabas.client.exchange import negotiate as agree_on_versions
 from barnabas.client.security import (
     RENEWAL_SHARE,
@@ -34,6 +35,7 @@ from barnabas.client.security import (
     lost_connection,
 )
 from barnabas.wire.codec import TooManyElements
+from barnabas.wire.codec_read import Budget
 from barnabas.wire.messages.base import ApiMessage
 from barnabas.wire.messages.fetch import FetchResponse
 
@@ -363,7 +365,7 @@ class Connection(asyncio.BufferedProtocol):
         if len(data) <= _AT_ONCE_BYTES or incoming.response_type is FetchResponse:
             at_once = limit if len(data) <= _AT_ONCE_BYTES or limit is None else min(limit, _AT_ONCE_ELEMENTS)
             try:
-                response = incoming.decode(at_once)
+                response = _decode(incoming, at_once)
             except TooManyElements:
                 if at_once == limit:
                     raise
@@ -373,7 +375,7 @@ class Connection(asyncio.BufferedProtocol):
         # On a thread: the loop of a broker must keep turning, however much a server answers. Nothing is read meanwhile.
         assert self._transport is not None
         self._transport.pause_reading()
-        decoding = self._loop.run_in_executor(None, incoming.decode, limit)
+        decoding = self._loop.run_in_executor(None, _decode, incoming, limit)
         decoding.add_done_callback(partial(self._decoded, incoming.pending))
 
     def _decoded(self, pending: _Pending, decoding: "asyncio.Future[ApiMessage]") -> None:
@@ -412,6 +414,19 @@ class Connection(asyncio.BufferedProtocol):
         self.resume_writing()
         if self._transport is not None:
             self._transport.abort()
+
+
+#: The budget that the readers of a thread count down: each reader is compiled for one budget.
+_of_thread: Final = threading.local()
+
+
+def _decode(incoming: Incoming[_Pending], elements_max: int | None) -> ApiMessage:
+    """On any thread. :raises Malformed:"""
+    if elements_max is None:
+        return incoming.decode(None)
+    budget: Budget = _of_thread.__dict__.setdefault("budget", [0])
+    budget[0] = elements_max
+    return incoming.decode(budget)
 
 
 def _is_looked_at(room: bytearray) -> bool:

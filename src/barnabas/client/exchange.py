@@ -5,7 +5,6 @@ carry the correlation id that is due. Anything else is `Malformed`, which ends t
 """
 
 import struct
-import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -108,12 +107,10 @@ class Incoming(Generic[P]):
     data: memoryview
     offset: int
 
-    def decode(self, elements_max: int | None) -> ApiMessage:
-        """:raises Malformed: `TooManyElements` for more elements of arrays than allowed; None allows any number."""
-        if elements_max is None:
+    def decode(self, budget: Budget | None) -> ApiMessage:
+        """:raises Malformed: `TooManyElements` for more elements of arrays than the budget has; None allows any number."""
+        if budget is None:
             return codec.decode(self.response_type, self.data, self.version, self.offset)
-        budget: Budget = _of_thread.__dict__.setdefault("budget", [0])
-        budget[0] = elements_max
         end = len(self.data)
         message, position = codec.bounded_reader(self.response_type, self.version, budget)(self.data, self.offset, end)
         if position != end:
@@ -121,10 +118,6 @@ class Incoming(Generic[P]):
                 f"{self.response_type.__name__} v{self.version}: {end - position} bytes left over at {position}"
             )
         return message
-
-
-#: The budget that a thread's readers count down: each reader is compiled for one budget.
-_of_thread: Final = threading.local()
 
 
 class Exchange(Generic[P]):
@@ -210,7 +203,7 @@ class Link(Protocol):
     ) -> R: ...
 
     async def compute(self, work: Callable[[], T]) -> T:
-        """Do work whose length the server chose, where it holds up nobody else."""
+        """Do work whose length the server chose, without holding up other tasks."""
         ...
 
     def close(self) -> None: ...

@@ -13,8 +13,8 @@ _SCHEMES: Final = ("file", "http", "https")
 
 
 class WebFailed(ClientError):
-    """What was asked for did not come. `is_final`: asking again is of no use. `document` is what came instead, with the HTTP
-    status `status`; None where no answer came."""
+    """The document did not come. `is_final`: asking again is of no use. `document` is the body of an error, `status` its HTTP
+    status; None without an answer."""
 
     def __init__(self, message: str, *, is_final: bool, document: bytes = b"", status: int | None = None) -> None:
         super().__init__(message)

@@ -56,7 +56,7 @@ class _Deadline:
         with self._lock:
             if self.has_passed:
                 raise TimeoutError
-            # A descriptor of its own: it ends the connection in a TLS handshake as well, whoever owns the other descriptor.
+            # A descriptor of its own: it ends the connection in a TLS handshake as well.
             self._socket = opened.dup()
 
     def _end(self) -> None:
@@ -122,25 +122,28 @@ def ask(
     whole_s = timeout_s * _WHOLE_ANSWER_TIMEOUTS
     deadline = _Deadline(whole_s)
     opener = urllib.request.build_opener(_NoRedirects, _Http(deadline), _Https(deadline, tls))
-    try:
-        with deadline.running(), opener.open(request, timeout=timeout_s) as answer:
-            document = bounded(answer.read(bytes_max + 1), where, bytes_max)
-            if answer.length:  # `read` with a limit does not say so
-                if deadline.has_passed:
-                    raise TimeoutError
-                raise WebFailed(f"{where} broke off with {answer.length} bytes to come", is_final=False)
-            return document
-    except urllib.error.HTTPError as error:
-        with error:
-            said = _said(error)
-        is_final = error.code in _FINAL_CODES
-        raise WebFailed(f"{where} answered {error.code}", is_final=is_final, document=said, status=error.code) from None
-    # URLError is an OSError; an answer that is cut off or no HTTP is neither that nor a ValueError.
-    except (OSError, ValueError, http.client.HTTPException) as error:
-        reason = (
-            f"no whole answer within {whole_s:g} s" if deadline.has_passed else getattr(error, "reason", None) or error
-        )
-        raise WebFailed(f"{where} cannot be reached: {reason}", is_final=False) from None
+    with deadline.running():
+        try:
+            with opener.open(request, timeout=timeout_s) as answer:
+                document = bounded(answer.read(bytes_max + 1), where, bytes_max)
+                if answer.length:  # `read` with a limit does not say so
+                    if deadline.has_passed:
+                        raise TimeoutError
+                    raise WebFailed(f"{where} broke off with {answer.length} bytes to come", is_final=False)
+                return document
+        except urllib.error.HTTPError as error:
+            with error:
+                said = _said(error)
+            is_final = error.code in _FINAL_CODES
+            raise WebFailed(
+                f"{where} answered {error.code}", is_final=is_final, document=said, status=error.code
+            ) from None
+        # URLError is an OSError; an answer that is cut off or no HTTP is neither that nor a ValueError.
+        except (OSError, ValueError, http.client.HTTPException) as error:
+            reason: object = getattr(error, "reason", None) or error
+            if deadline.has_passed:
+                reason = f"no whole answer within {whole_s:g} s"
+            raise WebFailed(f"{where} cannot be reached: {reason}", is_final=False) from None
 
 
 def _said(error: urllib.error.HTTPError) -> bytes:

@@ -17,7 +17,7 @@ FIXED: dict[object, tuple[str, int]] = {
     "uuid": ("16s", 16),
 }
 
-#: Of UTF-8. Compact strings have room for more, and Kafka neither reads nor writes it.
+#: The longest string, in UTF-8. Compact strings have room for more, but Kafka neither reads nor writes it.
 STRING_BYTES_MAX: Final = 0x7FFF
 
 Fields = list[tuple[str, Wire]]

@@ -346,7 +346,7 @@ def with_longer_string(request: ApiMessage, version: int) -> bytes:
 def test_string_that_no_client_could_read_in_an_answer_ends_the_connection(
     victim: Victim, request_: ApiMessage, version: int
 ):
-    """As at Kafka. Java's AdminClient would die of it whenever somebody lists groups or users."""
+    """As at Kafka. Java's AdminClient would die of it at the next listing of groups or users."""
     with victim.connect() as peer:
         peer.sendall(with_longer_string(request_, version))
         assert is_closed(peer)

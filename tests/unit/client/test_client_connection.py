@@ -414,9 +414,9 @@ class LoopThreads:
         self.threads: list[threading.Thread] = []
         decode = Incoming.decode
 
-        def recorded(incoming: Any, elements_max: int | None) -> Any:
+        def recorded(incoming: Any, budget: list[int] | None) -> Any:
             self.threads.append(threading.current_thread())
-            return decode(incoming, elements_max)
+            return decode(incoming, budget)
 
         monkeypatch.setattr(Incoming, "decode", recorded)
 

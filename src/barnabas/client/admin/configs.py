@@ -106,7 +106,9 @@ def _resource(kind: int, name: str) -> Resource:
     try:
         return ConfigResourceType(kind), name
     except ValueError:
-        raise UnexpectedAnswer(f"the broker answered about a resource of type {kind}, which nobody asked for") from None
+        raise UnexpectedAnswer(
+            f"the broker answered about a resource of type {kind}, but this client asked about none"
+        ) from None
 
 
 def _by_broker(resources: Iterable[Resource]) -> dict[int | None, list[Resource]]:

@@ -13,7 +13,7 @@ import httpx
 
 from barnabas.base.errors import BarnabasError, ConfigError
 
-#: Of each step, and of the whole answer.
+#: How long each read may take, and the whole answer.
 _TIMEOUT_S: Final = 60.0
 _ANSWER_S: Final = 120.0
 #: An export of a whole registry is the largest.

@@ -8,8 +8,8 @@ for literal text, groups, `|` and `.*` at the end. Any other expression covers n
 from collections.abc import Mapping
 from typing import Final
 
+from barnabas.base.expressions import compile_expression
 from barnabas.base.words import AclResourceType, PatternType
-from barnabas.broker.features.link.settings import matching
 from barnabas.broker.security.acl import WILDCARD, ResourcePattern
 from barnabas.broker.zookeeper_client.znodes_link import LinkSpec, MirrorState, MirrorTopic
 
@@ -40,7 +40,7 @@ def covers(spec: LinkSpec, topics: Mapping[str, MirrorTopic], pattern: ResourceP
     if expression is None:
         return False
     if pattern.pattern_type is PatternType.LITERAL and not is_all:
-        return bool(matching(expression, [pattern.name]))
+        return compile_expression(expression).fullmatch(pattern.name) is not None
     prefix = "" if is_all else pattern.name
     return any(prefix.startswith(each) for each in open_prefixes(expression))
 

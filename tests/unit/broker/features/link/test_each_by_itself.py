@@ -476,7 +476,7 @@ async def test_next_controller_removes_what_the_one_before_it_added(monkeypatch:
     assert story.here.held[TOPIC] == {OWN}
 
 
-async def test_controller_that_dies_before_it_adds_leaves_no_entry_that_nobody_removes(
+async def test_controller_that_dies_before_it_adds_leaves_no_entry_for_good(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     story = AclStory(monkeypatch)

@@ -218,7 +218,7 @@ async def test_damage_is_a_fault_and_what_is_damaged_is_not_kept(tmp_path: Path,
 
 
 async def even(tmp_path: Path, **how: int) -> tuple[Tier, list[Entry], list[RemoteSegment]]:
-    """A log whose segments all have the same size, with batches at the same positions; what it holds; and its segments."""
+    """A log whose segments all have the same size, with batches at the same positions."""
     tier = Tier(tmp_path, **how)
     for number in range(60):
         records = batch([b"x" * 60], timestamp=NOW_MS + number)
