@@ -1,8 +1,8 @@
 """`python -m tests.fuzz.tier [--seconds 300] [--seed 7]`: objects of the tier that are wrong, under the reader of a broker.
 
 Objects are cut, longer, missing, damaged, those of another segment, or junk. Exits with 1 and what was found: a failure other
-than `StoreFault`, a gap, or another record than was written. One kind of damage is left out: a base offset that stays within
-its segment, which no checksum of Kafka's format covers.
+than `StoreFault`, a gap, or another record than was written. Damage that no checksum covers is left out: a base offset that
+stays within its segment, whole batches in another order, and records of which a part is another segment's.
 """
 
 import argparse
@@ -71,6 +71,8 @@ class Wrongs:
         objects.update(self._good)
 
     def _mixed(self, key: str, suffix: str) -> bytes:
+        if suffix == layout.LOG:
+            return self._flipped(key, suffix)
         one, other = self._good[key], self._good[self._chance.choice(self._keys[suffix])]
         at = self._chance.randrange(len(one))
         return (one[:at] + other[at:] + one[len(other) :])[: len(one)]
