@@ -75,6 +75,37 @@ COMMANDS: dict[str, _Entry] = {
 }
 
 
+#: How `--help` shows the commands: every one of them, once.
+GROUPS: dict[str, tuple[str, ...]] = {
+    "A cluster on this machine": ("up", "status", "restart", "down"),
+    "Servers": ("broker", "host", "zookeeper", "schema-registry", "console"),
+    "Topics, records and groups (Kafka's tools)": (
+        "topics",
+        "configs",
+        "console-producer",
+        "console-consumer",
+        "consumer-groups",
+        "get-offsets",
+        "delete-records",
+        "transactions",
+        "producer-perf-test",
+        "consumer-perf-test",
+    ),
+    "Users and rights (Kafka's tools)": ("acls", "delegation-tokens", "zookeeper-security-migration"),
+    "Brokers and replicas (Kafka's tools)": (
+        "log-dirs",
+        "leader-election",
+        "reassign-partitions",
+        "broker-api-versions",
+        "cluster",
+        "zookeeper-shell",
+        "dump-log",
+    ),
+    "Care for a cluster": ("doctor", "brokers", "rebalance", "metadata", "migrate", "link"),
+    "Schemas and data": ("schemas", "pipeline", "tables"),
+}
+
+
 class LazyGroup(TyperGroup):
     """Knows the names and one-line helps of all commands, and imports a command's module when it is asked for it."""
 
@@ -110,8 +141,9 @@ class LazyGroup(TyperGroup):
         formatter.write_usage("barnabas", "COMMAND [OPTIONS]")
         formatter.write_paragraph()
         formatter.write_text(self.help or "")
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, entry.help) for name, entry in COMMANDS.items()])
+        for heading, names in GROUPS.items():
+            with formatter.section(heading):
+                formatter.write_dl([(name, COMMANDS[name].help) for name in names])
         with formatter.section("Options"):
             formatter.write_dl(
                 [

@@ -222,13 +222,13 @@ class Reception:
         if not select.select([self._listener], [], [], seconds)[0]:
             return
         connection, _ = self._listener.accept()
-        with connection, contextlib.suppress(OSError):  # who asked has gone
+        with connection, contextlib.suppress(OSError):  # the client has gone
             line = _command_line(connection)
             if line:
                 connection.sendall(json.dumps(self._answer(line)).encode() + b"\n")
 
     def _answer(self, line: bytes) -> dict[str, object]:
-        """To whatever somebody wrote: a mistake must not end the cluster."""
+        """Carry out one line. A line that is not a command gets an error, and the cluster goes on."""
         try:
             command = json.loads(line)
         except (ValueError, RecursionError):

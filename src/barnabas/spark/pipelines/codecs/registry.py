@@ -10,13 +10,14 @@ import base64
 import json
 import ssl
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final, Self, TypeAlias
 from urllib.parse import quote, urlsplit
 
 from barnabas.client.web import WebFailed, load
+from barnabas.services.registry.references import BadReferences, imports
 
 MEDIA_TYPE: Final = "application/vnd.schemaregistry.v1+json"
 
@@ -125,19 +126,19 @@ class SchemaRegistry:
 
     def resolve(self, schema: RegisteredSchema) -> tuple[str, ...]:
         """The texts of all that a schema imports, each after those it needs itself."""
-        return tuple(dict.fromkeys(text for _, text in self._imports(schema, frozenset())))
+        return tuple(dict.fromkeys(self.references(schema).values()))
 
     def references(self, schema: RegisteredSchema) -> dict[str, str]:
         """The same by the names under which they are imported."""
-        return dict(self._imports(schema, frozenset()))
-
-    def _imports(self, schema: RegisteredSchema, above: frozenset[Reference]) -> Iterator[tuple[str, str]]:
-        for reference in schema.references:
-            if reference in above:
-                raise RegistryRefused(f"schema {reference.name!r} imports itself")
-            imported = _version(self, reference.subject, reference.version)
-            yield from self._imports(imported, above | {reference})
-            yield reference.name, imported.text
+        try:
+            found = imports(
+                schema.references,
+                lambda each: _version(self, each.subject, each.version),
+                lambda found: found.references,
+            )
+            return {name: imported.text for name, imported in found}
+        except BadReferences as error:
+            raise RegistryRefused(str(error)) from None
 
     def register(self, subject: str, schema: RegisteredSchema) -> int:
         """Register (again, which changes nothing), and get the id."""

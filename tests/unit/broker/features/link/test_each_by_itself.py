@@ -103,7 +103,7 @@ async def test_mirror_that_its_replicas_do_not_have_keeps_no_other_from_its_end(
         if verdict is not None:
             on_done(verdict)
 
-    replicas: Any = SimpleNamespace(when_replicated=when_replicated)
+    replicas: Any = SimpleNamespace(appends=SimpleNamespace(when_replicated=when_replicated))
     async with asyncio.timeout(50):
         for _ in range(3):
             await source.finish([TP, OTHER], replicas, is_planned=False)
@@ -118,7 +118,8 @@ async def test_mirror_that_was_cut_keeps_no_other_from_its_end(tmp_path: Path) -
     """It waits for the next leader epoch, which is asked for after those that can end have ended."""
     source, noted, mirrors = mirrors_of(tmp_path, TP, OTHER)
     mirrors[TP].replica._cut_in = LeaderEpoch(7)
-    replicas: Any = SimpleNamespace(when_replicated=lambda partition, end, leadership, done: done(ErrorCode.NONE))
+    appends = SimpleNamespace(when_replicated=lambda partition, end, leadership, done: done(ErrorCode.NONE))
+    replicas: Any = SimpleNamespace(appends=appends)
     await source.finish([TP, OTHER], replicas, is_planned=False)
     assert noted.partitions[OTHER].is_done
     assert "was cut" in (mirrors[TP].replica.error or "")
