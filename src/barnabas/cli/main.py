@@ -66,6 +66,9 @@ COMMANDS: dict[str, _Entry] = {
     "pipeline": _Entry(
         "barnabas.cli.pipeline", "Run pipelines on Spark: topics, files, tables in; topics, tables out."
     ),
+    "pipeline offsets": _Entry(
+        "barnabas.cli.pipeline_offsets", "Show how far a flow has read; let it read records again."
+    ),
     "tables": _Entry("barnabas.cli.tables", "Keep topics as Delta and Iceberg tables, with Spark."),
     "schema-registry": _Entry("barnabas.cli.schema_registry", "Run a schema registry: Confluent's REST API."),
     "console": _Entry("barnabas.cli.console", "Show a cluster in a browser."),
@@ -129,7 +132,9 @@ class LazyGroup(TyperGroup):
         return load(cmd_name, importlib.import_module(entry.module)) if entry else None
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """A name that is not one gets the nearest that is."""
+        """Some names have two words. A name that is not one gets the nearest that is."""
+        if (name := " ".join(args[:2])) in COMMANDS:
+            args = [name, *args[2:]]
         if args and args[0] not in COMMANDS and not args[0].startswith("-"):
             near = difflib.get_close_matches(args[0], COMMANDS, 1)
             meant = f"did you mean {near[0]}?" if near else "barnabas --help lists them"

@@ -63,7 +63,7 @@ def test_arguments_after_two_dashes_are_not_touched() -> None:
 
 @pytest.mark.parametrize("name", list(COMMANDS))
 def test_every_command_exists_and_explains_itself(name: str) -> None:
-    result = runner.invoke(app, [name, "--help"])
+    result = runner.invoke(app, [*name.split(), "--help"])
     assert result.exit_code == 0, result.output
     module = importlib.import_module(COMMANDS[name].module)
     first_line = (module.command.__doc__ or "").strip().splitlines()[0]
