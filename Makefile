@@ -59,6 +59,9 @@ simulate: $(READY) ## Seeded simulation of whole clusters: make simulate SEEDS=1
 
 fuzz: $(READY) ## Hostile inputs at a real broker and ZooKeeper with a bystander, at the registry and the HTTP layer: make fuzz SECONDS=3600 SEED=7
 	$(BIN)/python -m tests.fuzz --seconds $(SECONDS) --seed $(SEED)
+	$(BIN)/python -m tests.fuzz.servers --seconds $(SECONDS) --seed $(SEED)
+	$(BIN)/python -m tests.fuzz.tier --seconds $(SECONDS) --seed $(SEED)
+	$(BIN)/python -m tests.fuzz.link --seconds $(SECONDS) --seed $(SEED)
 	$(BIN)/python -m tests.fuzz.registry --seconds $(SECONDS) --seed $(SEED)
 	$(BIN)/python -m tests.fuzz.heads --seconds $(SECONDS) --seed $(SEED)
 
