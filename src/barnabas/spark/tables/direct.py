@@ -18,6 +18,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import ArrayType, BooleanType, DataType, DoubleType, LongType, StringType, StructType
 
 from barnabas.spark.pipelines.sinks.files import TIME_MAX_US, TIME_MIN_US
+from barnabas.spark.tables.inference import DEPTH_MAX
 
 #: Records that are parsed at a time. Where they are not all plain, halves are tried, down to the smaller number.
 _BLOCK_RECORDS: Final = 8192
@@ -25,6 +26,7 @@ _BLOCK_RECORDS_MIN: Final = 512
 #: A task that has left over most of so many tries no more.
 _TRIAL_RECORDS: Final = 4 * _BLOCK_RECORDS
 _VALUE: Final = "value"
+_NO_BRACKETS: Final = bytes(set(range(256)) - set(b"{}[]"))
 _TIME: Final = "timestamp"
 
 
@@ -81,6 +83,7 @@ class DirectReader:
             wanted = values.is_valid() if self._direct.deleted is not None else pyarrow.repeat(True, len(values))
         else:
             wanted = compute.and_(compute.starts_with(values, b"{"), compute.ends_with(values, b"}"))
+            wanted = compute.and_(wanted, _are_shallow(values))
         if _TIME in records.schema.names:
             micros = records.column(_TIME).view(pyarrow.int64())
             after, before = compute.greater_equal(micros, TIME_MIN_US), compute.less_equal(micros, TIME_MAX_US)
@@ -139,6 +142,29 @@ class DirectReader:
             elif not _is_void(field.type):
                 return None
         return {name: columns[name] for name in self._schema.names}
+
+
+def _are_shallow(values: pyarrow.BinaryArray) -> pyarrow.BooleanArray:
+    """Whether no value has more than `DEPTH_MAX` objects and arrays within each other.
+
+    Arrow's reader, and what follows it, go down by recursion: with 100 KB of `{"a":` the process dies.
+    """
+    opened = compute.add(compute.count_substring(values, b"{"), compute.count_substring(values, b"["))
+    many = compute.greater(opened, DEPTH_MAX).fill_null(False)
+    if many.true_count == 0:
+        return pyarrow.repeat(True, len(values))
+    # Few values get here. Brackets within texts count, too: such a value goes the long way.
+    may_be = many.to_pylist()
+    return pyarrow.array(
+        [not each or _is_shallow(value.as_py()) for each, value in zip(may_be, values, strict=True)], pyarrow.bool_()
+    )
+
+
+def _is_shallow(value: bytes) -> bool:
+    brackets = value.translate(None, _NO_BRACKETS)
+    for _ in range(DEPTH_MAX):
+        brackets = brackets.replace(b"{}", b"").replace(b"[]", b"")
+    return not brackets
 
 
 def _divided(
