@@ -1,4 +1,4 @@
-"""An administrator who cannot leave anything alone."""
+"""An administrator that changes topics, replicas, logs and settings all the time."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tests.simulation.cluster import SimCluster
 
 
-#: Of one topic: what is deleted by size is not there to be compared.
+#: Retention settings that the administrator sets on one topic. The audit does not expect records that retention may delete.
 _RETENTION = (("retention.bytes", "2500"), ("retention.bytes", "-1"), ("retention.ms", "600000"))
 _COMPACTION = (
     ("min.compaction.lag.ms", "3000"),
@@ -97,7 +97,7 @@ class Administrator(Client):
         await alter_replica_log_dirs(cluster, broker, {tp: folder})
 
     async def _move_back_and_forth(self, cluster: AsyncClient) -> None:
-        """A log, of a coordinator too: into the other directory, and back before that has ended, or when it has."""
+        """Move a log, also a coordinator's, to the other directory and back, before or after the first move has ended."""
         topics = await cluster.all_topics()
         there = [
             (TopicPartition(topic.name, partition.index), partition.replicas)
@@ -119,7 +119,7 @@ class Administrator(Client):
             await self.pause(0.0, 0.02)
 
     async def _make_twice(self, cluster: AsyncClient) -> None:
-        """Two people make a topic of the same name, with different settings, at the same time."""
+        """Create a topic of the same name from two clients, with different settings, at the same time."""
         self._made += 1
         name = f"twice-{self._made}"
         wishes = [
@@ -160,7 +160,7 @@ class Administrator(Client):
             ]
         )
         if name == "flush.messages" and "log.flush.interval.messages" in self.cluster.scenario.fixed:
-            return  # that nothing is lost with the power is what such a world is about
+            return  # this world checks that a power cut loses nothing
         self.note(f"sets {name}={value} of {topic}")
         await alter_configs(cluster, ConfigResourceType.TOPIC, topic, {name: (AlterOperation.SET, value)})
 
@@ -180,7 +180,7 @@ class Administrator(Client):
         await alter_configs(cluster, ConfigResourceType.BROKER, where, {name: (AlterOperation.SET, value)})
 
     async def _come_and_go(self, cluster: AsyncClient) -> None:
-        """A topic that is made, deleted, and made again by the same name."""
+        """Create a topic, delete it, and create it again under the same name."""
         name = COMING
         self.note(f"deletes and makes {name}")
         outcome = await delete_topics(cluster, [name])

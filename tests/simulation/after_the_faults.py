@@ -1,7 +1,7 @@
-"""The aftermath: all faults are over, and administrators work, one after the other. To each something happens just then.
+"""The aftermath: all faults are over, and administrators work, one after the other. Each of them meets one timed fault.
 
-What these need is a cluster at rest: a deletion waits for brokers that are away, and a reassignment for replicas in sync. So
-every seed of the profile has all of them, each several times. The clients have processes of their own, as in
+These operations need a cluster at rest: a deletion waits for brokers that are down, and a reassignment for replicas in sync. So
+every seed of the profile runs all of them, each several times. The clients have processes of their own, as in
 `encounter_clients.py`.
 """
 
@@ -37,18 +37,18 @@ if TYPE_CHECKING:
     from tests.simulation.cluster import SimCluster
     from tests.simulation.network import _Line
 
-#: For brokers that have just come back, and for what the one before has left behind.
+#: Time for brokers to come back, and for the cluster to finish what the previous client started.
 QUIET_WITHIN_S: Final = 10.0
-#: How long a coordinator may have offsets of a topic after it has heard of its successor.
+#: How long a coordinator may keep offsets of a deleted topic after it has heard of the new topic of the same name.
 FORGOTTEN_S: Final = 1.0
-#: Among so many names of groups there are some of each coordinator.
+#: So many group names are enough to hit every coordinator.
 GROUPS: Final = 8
-#: What several people change of a topic at once, one setting each.
+#: Settings that several clients change on one topic at the same time, one setting each.
 SETTINGS: Final = ("retention.ms", "retention.bytes", "segment.ms", "segment.jitter.ms")
 
 
 class Latter(Schemer):
-    """Comes when all is over, so many times, and goes."""
+    """A client that works after all faults are over: it repeats its meeting `times` times and ends."""
 
     times: ClassVar[int]
 
@@ -69,7 +69,7 @@ class Latter(Schemer):
         self.is_done = True
 
     def _choose_broker(self) -> tuple[BrokerProcess | None, list[int]]:
-        """One that is not the controller, and all others."""
+        """Return a broker that is not the controller, and the ids of all other brokers."""
         controller = self.cluster.controller()
         chosen = self.chance.choice([each for each in self.cluster.brokers.values() if each is not controller])
         return (None if controller is None else chosen), [each for each in self.cluster.brokers if each != chosen.id]
@@ -82,35 +82,37 @@ class Latter(Schemer):
         await self._until(lambda: self.cluster.data_at(paths.topic(name)) is None)
 
     def _topic_id(self, name: str) -> bytes | None:
-        """As ZooKeeper has it."""
+        """Return the id that ZooKeeper has for the topic."""
         data = self.cluster.data_at(paths.topic(name))
         return None if data is None else TopicAssignment.decode(name, data).topic_id
 
     def _leader_of(self, tp: TopicPartition) -> int:
-        """As ZooKeeper has it."""
+        """Return the leader that ZooKeeper has."""
         state = self.cluster.partition_states().get(tp)
         return -1 if state is None else state.leader
 
     def _leads(self, process: BrokerProcess, tp: TopicPartition) -> bool:
-        """As it believes."""
+        """Whether the broker believes that it leads the partition."""
         partition = (
             process.broker.replicas.hosted.get(tp) if process.is_serving and process.broker is not None else None
         )
         return partition is not None and partition.is_leader
 
     def _knows(self, process: BrokerProcess, name: str, topic_id: bytes | None) -> bool:
-        """Whether it has heard of the topic with this id."""
+        """Whether the broker knows the topic under this id."""
         return process.is_serving and process.broker is not None and process.broker.metadata.topic_id(name) == topic_id
 
     def _partitions_of(self, process: BrokerProcess, name: str) -> set[int]:
-        """Those that it has heard of."""
+        """Return the partitions of the topic that the broker knows."""
         topic = process.broker.metadata.topic(name) if process.broker is not None else None
         return set() if topic is None else set(topic.partitions)
 
 
 class Maker(Latter):
-    """Makes a topic, and the controller's connection to ZooKeeper is lost when ZooKeeper has made it and the controller has not
-    heard so. Nobody else wants that name, and it is asked for once: who asked is not told that it exists."""
+    """Creates a topic. The controller loses its connection to ZooKeeper after ZooKeeper created the topic and before the
+    controller gets the answer. No other client uses that name and it is requested once: the answer must not be "already
+    exists".
+    """
 
     times = 4
 
@@ -136,7 +138,7 @@ class Maker(Latter):
 
 
 class SettingChanger(Latter):
-    """Several people change one setting each of the same topic, at the same time, on different brokers."""
+    """Clients change one setting each of the same topic, at the same time, through different brokers."""
 
     times = 4
 
@@ -166,8 +168,10 @@ class SettingChanger(Latter):
 
 
 class Mover(Latter):
-    """Moves the replica of a broker that is away, deletes the topic, and makes it again elsewhere, with fewer partitions. The
-    broker lives, and led one of them: it comes back to a topic of that name whose epochs have begun anew."""
+    """Moves the replica of a broker that is cut off, deletes the topic, and creates it again on other brokers with fewer
+    partitions. The cut-off broker lives and led one of the partitions: when it returns, the topic has the same name and its
+    epochs begin again at 0.
+    """
 
     times = 2
 
@@ -191,7 +195,7 @@ class Mover(Latter):
             await self._delete(cluster, name)
             await self._make(cluster, name, {0: others[:2]})
             topic_id = self._topic_id(name)
-        # Whether it leads what is not its own any more is for the watch to say.
+        # If the broker leads a partition that it has no replica of, `invariants.py` reports it.
         if not await self._until(lambda: self._knows(away, name, topic_id)) or not await self._until(
             lambda: not self._leads(away, tp)
         ):
@@ -206,10 +210,10 @@ class Mover(Latter):
 
     @contextmanager
     def _sent_away(self, broker: BrokerProcess) -> Iterator[None]:
-        """It lives, and has neither a session nor anybody but its clients."""
+        """Cut the broker off from ZooKeeper and the other brokers; only clients reach it. Its session expires."""
         others = [self.cluster.zookeeper, *(each for each in self.cluster.brokers.values() if each is not broker)]
         pairs = [pair for each in others for pair in ((broker.name, each.name), (each.name, broker.name))]
-        self.note(f"moves what {broker.name} has, which is away")
+        self.note(f"cuts off {broker.name} and moves its replicas")
         for pair in pairs:
             self.cluster.network.cut(*pair)
         self.cluster.expire_session(broker)
@@ -221,8 +225,9 @@ class Mover(Latter):
 
 
 class Renewer(Latter):
-    """Deletes a topic of which a group has committed offsets, and makes it again, while the group's coordinator, which has no
-    replica of it, owes the controller an answer. The group has none of the new topic."""
+    """Deletes a topic of which a group has committed offsets, and creates it again, while the group's coordinator, which has no
+    replica of the topic, has not answered the controller. The group must have no offset of the new topic.
+    """
 
     times = 2
 
@@ -265,7 +270,7 @@ class Renewer(Latter):
             await asyncio.sleep(TURN_S)
 
     def _answers_to(self, controller: BrokerProcess, broker: BrokerProcess) -> "_Line | None":
-        """A broker's side of the connection that the controller has to it."""
+        """Return the broker's side of the connection that the controller has to it."""
         channel, _ = controller.broker.controller._channels.get(broker.id, (None, None))  # type: ignore[union-attr]
         link: Any = None if channel is None else channel._lifeline._link
         if link is None or link._transport is None:
@@ -274,18 +279,18 @@ class Renewer(Latter):
         return None if line.is_closed or line.is_gone or line.is_reset or line.held is not None else line
 
     async def _choose_group(self, cluster: AsyncClient) -> tuple[str, BrokerProcess | None]:
-        """A new one whose coordinator is not the controller."""
+        """Return a new group whose coordinator is not the controller."""
         group = ""
         for number in range(GROUPS):
             group = f"{self.name}-{self._made}-{number}"
             broker = self.cluster.brokers[await cluster.coordinator(group)]
             if broker is not self.cluster.controller():
                 return group, broker
-        # It leads all that there are.
+        # The controller coordinates all of these groups.
         return group, await self._replace(cluster, group, broker)
 
     async def _replace(self, cluster: AsyncClient, group: str, controller: BrokerProcess) -> BrokerProcess | None:
-        """Have another broker coordinate the group."""
+        """Make another broker the coordinator of the group."""
         index = None if controller.broker is None else controller.broker.groups.coordinator.topic.place_of(group)
         if index is None:
             return None

@@ -65,16 +65,16 @@ from tests.simulation.unusual_members import StaticMember, Visitor
 from tests.simulation.world import World
 from tests.simulation.zookeeper_intruder import Stranger
 
-#: So that compaction runs within seconds.
+#: Settings with which compaction runs within seconds.
 EAGER_COMPACTION = {
     "segment.bytes": "1500",
     "segment.ms": "2000",
     "min.cleanable.dirty.ratio": "0.01",
     "delete.retention.ms": "1000",
 }
-#: What names of hosts begin with in a cluster that is beside another.
+#: Prefix of the host names of a second cluster in the same world.
 BESIDE = "m-"
-#: From the last fault to the end of the audit: sessions expire, logs catch up, transactions time out.
+#: Time from the last fault to the end of the audit: sessions expire, logs catch up, transactions time out.
 SETTLE_S = 90.0
 
 
@@ -114,7 +114,7 @@ class TopicMaker(Client):
 
 
 class SimCluster:
-    #: Its topics are mirrors that do not begin with the first record of their source.
+    #: Whether topics are mirrors that begin after the first record of their source.
     may_begin_later = False
 
     def __init__(
@@ -125,10 +125,11 @@ class SimCluster:
         without: frozenset[str] = frozenset(),
         beside: "SimCluster | None" = None,
     ) -> None:
-        """`without`: kinds of faults, and names of clients, that this run does without. `beside`: another cluster, in whose
-        world and network this one is."""
+        """`without`: kinds of faults, and names of clients, that this run leaves out. `beside`: another cluster; this one
+        shares its world and its network.
+        """
         self._without = without
-        #: Of the names of its hosts.
+        #: Prefix of the names of its hosts.
         self.prefix = "" if beside is None else BESIDE
         brokers = scenario.brokers
         self.scenario = scenario
@@ -153,11 +154,11 @@ class SimCluster:
             self.topics[OUTPUT.topic] = (1, 3, {"min.insync.replicas": "2"})
         if scenario.ambushers:
             self.topics[AMBUSHED] = (AMBUSHED_PARTITIONS, 3, dict(AMBUSHED_SETTINGS))
-        #: Of the topic that may lose records.
+        #: Additional settings of the topic that may lose records.
         self.reckless_settings: dict[str, str] = {}
         leader = LeaderProcess if scenario.has_ensemble else ZooKeeperProcess
         self.zookeeper = leader(self.world, self.network, self.prefix)
-        #: The other servers of ZooKeeper, where it is an ensemble.
+        #: The other ZooKeeper servers, if ZooKeeper is an ensemble.
         self.followers = [
             FollowerProcess(self.world, self.network, f"{self.zookeeper.name}{number}", self.zookeeper.name)
             for number in ((2, 3) if scenario.has_ensemble else ())
@@ -177,9 +178,9 @@ class SimCluster:
         self.faults: Faults | None = None
         self._states: dict[TopicPartition, LeaderAndIsr] = {}
         self._states_at = (0, -1)
-        #: Path of a state -> when it was written, of which partition, and what it says; None where that makes no sense.
+        #: Path of a state -> (when it was written, its partition, the decoded state); None where the data is not valid.
         self._decoded: dict[str, tuple[tuple[int, int], TopicPartition | None, LeaderAndIsr | None]] = {}
-        #: Topic -> (when its znode was written, partition -> its replicas).
+        #: Topic -> (when its znode was written, partition -> replicas).
         self._assignments: dict[str, tuple[tuple[int, int], Mapping[int, ReplicaAssignment]]] = {}
         self.watch = Watch(self)
         self.oracle.on_told = self.watch.told
@@ -202,7 +203,7 @@ class SimCluster:
 
     @property
     def partitions(self) -> list[TopicPartition]:
-        """Those of the topics that keep every record."""
+        """Return the partitions of the topics that keep every record."""
         return [
             TopicPartition(name, index)
             for name, (count, _, configs) in self.topics.items()
@@ -269,7 +270,7 @@ class SimCluster:
 
     @contextmanager
     def captured(self) -> Iterator[None]:
-        """What its brokers log is part of the story."""
+        """Add the log lines of its brokers to the story."""
         logging.getLogger("barnabas").addHandler(self._capture)
         try:
             yield
@@ -336,7 +337,7 @@ class SimCluster:
             client.start()
 
     def reckless_clients(self) -> list[Client]:
-        """Of the topic that may lose records."""
+        """Return the clients of the topic that may lose records."""
         return [RecklessProducer(self, "reckless")]
 
     def _heal(self) -> None:
@@ -359,7 +360,7 @@ class SimCluster:
                 process.start()
 
     def end_clients(self) -> None:
-        """They finish what they have begun. Bounded: a healthy cluster serves."""
+        """End the clients: each finishes what it has started. The time is bounded, because a healthy cluster serves."""
         for client in (*self.clients, self.stranger):
             client.end()
         world = self.world
@@ -369,7 +370,7 @@ class SimCluster:
         for process in (self.zookeeper, *self.brokers.values()):
             if process.loop is not None:
                 process.loop.forget_ended_tasks()
-        gc.collect()  # a task whose exception nobody took says so now
+        gc.collect()  # tasks report exceptions that were never retrieved
         late = []
         for client in self.clients:
             if client.is_up and client.is_transactional and self.oracle.is_log_excused(TRANSACTION_STATE_TOPIC):
@@ -383,7 +384,7 @@ class SimCluster:
             )
 
     def write_quietly(self) -> None:
-        """Nothing else happens but a record now and then."""
+        """Let a few clients write a record now and then, while nothing else happens."""
         world = self.world
         writer = QuietWriter(self, "quiet", self.partitions)
         writer.start()
@@ -394,7 +395,7 @@ class SimCluster:
             world.violate("a healthy cluster serves in time", f"{writer.name} did not finish within {SETTLE_S:.0f} s")
 
     def work_on(self) -> None:
-        """Administrators work, one after the other."""
+        """Run the administrators of `after_the_faults.py`, one after the other."""
         world = self.world
         for client in latter(self):
             client.start()
@@ -407,7 +408,7 @@ class SimCluster:
                 )
 
     def audit(self) -> None:
-        """Everything is read and compared."""
+        """Read all topics and compare them with the oracle."""
         world = self.world
         deadline_s = world.now_s + 2 * SETTLE_S
         groups = [client.group for client in self.clients if isinstance(client, OffsetKeeper)]
@@ -425,7 +426,7 @@ class SimCluster:
             world.violate("a healthy cluster comes to rest", work)
 
     def rest(self) -> None:
-        """Nothing of what was done is left in memory."""
+        """Check that the brokers' memory and disks keep nothing of clients, groups and topics that are gone."""
         world = self.world
         deleted = what_is_deleted(self) if self.scenario.has_scarcity else set()
         for _ in range(3):
@@ -433,7 +434,7 @@ class SimCluster:
             left = leak_check.left(self)
             if not left:
                 break
-            # Preferred leaders may have been elected meanwhile: a coordinator that moves gives its members their time anew.
+            # Preferred leaders may have been elected meanwhile: a coordinator that moves restarts the timers of its members.
         for what in left:
             world.violate("memory returns", what)
         for what in nobodys(self) if self.scenario.has_scarcity else ():
@@ -444,7 +445,7 @@ class SimCluster:
 
     def _ended(self, process: Process, error: BaseException | None) -> None:
         if isinstance(process, BrokerProcess) and not process.is_ready and _is_zookeepers(error):
-            # Its supervisor starts it again, as systemd would.
+            # A supervisor such as systemd starts it again.
             self.world.after(0.5, lambda: None if process.is_up else process.start())
             return
         self.world.failure = error
@@ -453,11 +454,11 @@ class SimCluster:
     # -- for faults -------------------------------------------------------------------------------------------------------
 
     def partition_states(self) -> dict[TopicPartition, LeaderAndIsr]:
-        """What ZooKeeper has; empty while it is away."""
+        """Return the partition states in ZooKeeper; empty while ZooKeeper is down."""
         if self.zookeeper.server is None or not self.zookeeper.is_serving:
             return {}
         machine = self.zookeeper.server.service.machine
-        # What a power cut took was written under numbers that are used again.
+        # A power cut may take writes back, and ZooKeeper then uses their numbers again.
         life = self.zookeeper.lives
         if (life, machine.last_zxid) == self._states_at:
             return self._states
@@ -471,7 +472,7 @@ class SimCluster:
                 if written != (life, node.mzxid):
                     _, _, _, name, _, index, _ = path.split("/")
                     tp, state = TopicPartition(name, int(index)), None
-                    with suppress(Malformed):  # a stranger has been there
+                    with suppress(Malformed):  # the stranger has overwritten this state
                         state = LeaderAndIsr.decode(tp, node.data, node.version)
                     self._decoded[path] = ((life, node.mzxid), tp, state)
                 if tp is not None and state is not None:
@@ -479,17 +480,17 @@ class SimCluster:
         return states
 
     def is_being_deleted(self, name: str) -> bool:
-        """Of a topic: its replicas go one by one, and it waits for brokers that are away."""
+        """Whether the topic is being deleted: its replicas go one by one, and the deletion waits for brokers that are down."""
         server = self.zookeeper.server
         return server is not None and delete_topic(name) in server.service.machine.tree.nodes
 
     def settled_replicas(self, tp: TopicPartition) -> tuple[int, ...]:
-        """The replicas of a partition that is not being moved, as ZooKeeper has them."""
+        """Return the replicas in ZooKeeper of a partition that is not being moved."""
         found = self.assignment_of(tp)
         return () if found is None or found.is_being_reassigned else tuple(found.replicas)
 
     def assignment_of(self, tp: TopicPartition) -> ReplicaAssignment | None:
-        """As ZooKeeper has it; None while it is away, or where there is none."""
+        """Return the assignment in ZooKeeper; None while ZooKeeper is down or where the partition does not exist."""
         if self.zookeeper.server is None or not self.zookeeper.is_serving:
             return None
         node = self.zookeeper.server.service.machine.tree.nodes.get(topic(tp.topic))
@@ -505,35 +506,37 @@ class SimCluster:
         return assignments.get(tp.partition)
 
     def settings_of(self, name: str) -> dict[str, str] | None:
-        """Of a topic, as ZooKeeper has them; None while it is away, or where there are none."""
+        """Return the topic's settings in ZooKeeper; None while ZooKeeper is down or where the topic has no settings."""
         path = config_entity(TOPICS, name)
         data = self.data_at(path)
         return None if data is None else dict(decode_config(path, data))
 
     def is_registered(self, broker: int) -> bool:
-        """Whether a controller can know of it. (Who answers and is not registered is looked at by `watch_control`.)"""
+        """Whether the broker has a registration that a controller can see. (`ControlWatch` looks for brokers that answer and
+        are not registered.)
+        """
         server = self.zookeeper.server
         return server is not None and broker_id(broker) in server.service.machine.tree.nodes
 
     def registered_by(self, broker: int) -> int:
-        """The session that has registered a broker; 0 if none has."""
+        """Return the session that registered the broker; 0 if the broker is not registered."""
         server = self.zookeeper.server
         node = None if server is None else server.service.machine.tree.nodes.get(broker_id(broker))
         return 0 if node is None else int(node.owner)
 
     def data_at(self, path: str) -> bytes | None:
-        """What ZooKeeper has there; None if nothing, or while it is away."""
+        """Return the data of a znode; None if the znode does not exist, or while ZooKeeper is down."""
         return self.data_and_version_at(path)[0]
 
     def data_and_version_at(self, path: str) -> tuple[bytes | None, int]:
-        """Likewise, with the version of the data."""
+        """Return the data of a znode as `data_at` does, with its version."""
         if self.zookeeper.server is None or not self.zookeeper.is_serving:
             return None, -1
         node = self.zookeeper.server.service.machine.tree.nodes.get(path)
         return (None, -1) if node is None else (bytes(node.data or b""), int(node.version))
 
     def children_of(self, path: str) -> set[str]:
-        """Names of znodes below another; none while ZooKeeper is away."""
+        """Return the names of the znode's children; an empty set while ZooKeeper is down."""
         if self.zookeeper.server is None or not self.zookeeper.is_serving:
             return set()
         node = self.zookeeper.server.service.machine.tree.nodes.get(path)
@@ -545,28 +548,28 @@ class SimCluster:
 
     @property
     def topics_with_settings(self) -> list[str]:
-        """Those that clients have made with settings of their own, or have asked for."""
+        """Return the topics that clients created with settings or have requested with settings."""
         founded = (name for client in self.clients if isinstance(client, Founder) for name in client.topics)
         return [*self.topics, *founded]
 
     @property
     def keeps_notifications(self) -> bool:
-        """Whether every notification of a change is there until all brokers that are connected have read it."""
+        """Whether every change notification stays until all connected brokers have read it."""
         return "miss_a_change" in self.scenario.faults or self.scenario.has_ensemble
 
     def is_ignored(self, tp: TopicPartition) -> bool:
-        """Deleted and made again by the same name, so that others look at what was acknowledged, or without any promise."""
+        """Whether the usual audits skip the partition: the topic is deleted and created again, or promises nothing."""
         return tp.topic in (COMING, RECKLESS) or tp.topic.startswith(REMADE)
 
     def written_at(self, tp: TopicPartition) -> int:
-        """ZooKeeper's number of the last change of the partition's state; -1 while ZooKeeper is away."""
+        """Return ZooKeeper's zxid of the last change of the partition's state; -1 while ZooKeeper is down."""
         if self.zookeeper.server is None or not self.zookeeper.is_serving:
             return -1
         node = self.zookeeper.server.service.machine.tree.nodes.get(partition_state(tp))
         return node.mzxid if node is not None else -1
 
     def was_there(self, broker: int, zxid: int) -> bool:
-        """Whether a broker has been registered since before this change: what a controller can know."""
+        """Whether the broker was registered before this change and still is, so that a controller can know it."""
         if self.zookeeper.server is None or not self.zookeeper.is_serving:
             return True
         registration = self.zookeeper.server.service.machine.tree.nodes.get(broker_id(broker))
@@ -594,7 +597,7 @@ class SimCluster:
         return self.zookeeper.expire(session.session_id)
 
     def vary_settings(self, process: BrokerProcess) -> None:
-        """Brokers need not have the same settings, nor the same ones after a restart."""
+        """Change some of the broker's settings: brokers may differ, and may differ after a restart."""
         process.settings |= {**vary(self.world.random), **self.scenario.fixed}
         if self.scenario.has_old_brokers:
             process.features = self.world.random.choice(RELEASES)
@@ -602,14 +605,14 @@ class SimCluster:
     # -- for the oracle ---------------------------------------------------------------------------------------------------
 
     def told_of_offsets(self, whom: str, group: str, found: Mapping[TopicPartition, int]) -> None:
-        """A client was told of a group's offsets: their records are on as many replicas as any record that it reads."""
+        """Check the offsets that a client was given for a group: enough replicas must have their records."""
         places: dict[TopicPartition, list[int]] = {}
         for process in self.brokers.values():
             groups = getattr(process.broker, "groups", None)
-            # To read from a disk that fails would take its directory offline.
+            # Reading from a failing disk would take its directory offline.
             if process.is_up and groups is not None and not process.storage.faults:
                 place = groups.coordinator.topic.place_of(group)
-                if place is None:  # it is being looked up, and so it serves nobody
+                if place is None:  # the broker still looks it up and serves no client of the group
                     continue
                 where = TopicPartition(GROUP_METADATA_TOPIC, place)
                 with process.looked_at():
@@ -618,15 +621,16 @@ class SimCluster:
                 places.setdefault(where, []).extend([last] if last >= 0 else [])
         for where, offsets in places.items():
             if offsets:
-                # A former leader may have it somewhere else: a commit that it did not answer was repeated at the next one.
+                # A former leader may have the commit at another offset: a commit without an answer was repeated at the next
+                # leader.
                 self.watch.told(whom, where, min(offsets))
 
     def is_in_store(self, tp: TopicPartition, offset: int) -> bool:
-        """Whether an object store has the committed record at this offset."""
+        """Whether the object store has the committed record at this offset."""
         return False
 
     def compare_replicas(self) -> None:
-        """Below the high watermark all replicas of a partition have the same bytes."""
+        """Check that all replicas of a partition have the same bytes below the high watermark."""
         for tp in self.partitions:
             logs = {}
             for number, process in self.brokers.items():
@@ -657,20 +661,20 @@ class SimCluster:
 
 
 def _set_last_epoch(last_epoch: int) -> None:
-    """Of producers. No run is long enough to use up 32767 of them."""
+    """Set the highest epoch of producers. No run is long enough to use up 32767 epochs."""
     for module in (state, ending, initializing, machine):
         vars(module)["LAST_CLIENT_EPOCH"] = last_epoch
 
 
 def _is_zookeepers(error: BaseException | None) -> bool:
-    """A broker that cannot start because ZooKeeper is away, or still knows its former life."""
+    """Whether a broker could not start because ZooKeeper is down, or still has the broker's former registration."""
     if isinstance(error, BaseExceptionGroup):
         return all(_is_zookeepers(each) for each in error.exceptions)
     return isinstance(error, ConnectionLost | DuplicateBrokerId)
 
 
 class _LogCapture(logging.Handler):
-    """What brokers log is part of the story; a traceback in it is a bug that somebody only wrote down."""
+    """Adds the brokers' log lines to the story. A traceback in the log is a bug that the code only logged."""
 
     def __init__(self, cluster: SimCluster) -> None:
         super().__init__(logging.INFO)
@@ -682,7 +686,7 @@ class _LogCapture(logging.Handler):
         loop = asyncio._get_running_loop()
         who = getattr(loop, "name", "thread")
         if who.startswith(BESIDE) != bool(self._cluster.prefix):
-            return  # of the other cluster
+            return  # a line of the other cluster
         message = record.getMessage()
         self._cluster.world.note(who, f"{record.levelname[0]} {message}")
         self._cluster.watch.heard(who, message)

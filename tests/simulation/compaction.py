@@ -1,4 +1,4 @@
-"""A compaction worker without a process: the same job, the same code, on the environment's disk, clock and threads."""
+"""A compaction worker without a process of its own: it runs the same code on the environment's disk, clock and threads."""
 
 import asyncio
 from functools import partial
@@ -12,7 +12,7 @@ from barnabas.broker.storage.environment import LogEnvironment
 
 
 class InProcessWorker:
-    """A `Worker`. A job runs in one go; its reports come when it has ended, or `Died` where it was killed meanwhile."""
+    """A `Worker` that runs a job in one go. Its reports arrive after the job; a killed worker reports `Died`."""
 
     def __init__(self, env: LogEnvironment) -> None:
         self._env = env
@@ -24,7 +24,7 @@ class InProcessWorker:
         assert self._reported is None, "one job at a time"
         self._reported = reported
         self._killed = False
-        # As it goes through the pipe of the real one.
+        # The real worker gets its job encoded through a pipe.
         copy = CleanJob.decode(job.encode())
         reports: list[Report] = []
         env = self._env

@@ -1,4 +1,4 @@
-"""Members of consumer groups of the new protocol (KIP-848). Our own client has none, so these speak it by themselves."""
+"""Members of consumer groups of the new protocol (KIP-848). barnabas' client does not have it, so these send the requests."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -28,15 +28,15 @@ from tests.simulation.load import Persistent
 if TYPE_CHECKING:
     from tests.simulation.cluster import SimCluster
 
-#: The last version of OffsetFetch with names of topics.
+#: The last version of OffsetFetch that uses topic names instead of topic ids.
 _OFFSET_FETCH_BY_NAME = 9
 _LEAVING = -1
 
 
 class Member:
-    """`follow` until `is_lost`. It owns what it was given, and gives up what it must when `settle` is called.
+    """A member: call `follow` until `is_lost`. It owns its assigned partitions and gives up revoked ones in `settle`.
 
-    Owner: its client. Beats run in a task of their own; they never give anything up.
+    Owner: its client. Heartbeats run in a task of their own and never give up a partition.
     """
 
     def __init__(self, cluster: AsyncClient, group: str, topics: Sequence[str], member_id: str) -> None:
@@ -46,12 +46,12 @@ class Member:
         self.member_id = member_id
         self.epoch = 0
         self._interval_s = 1.0
-        #: Of the topics whose partitions it owns. The cluster's image forgets them when a broker goes, and a member that
-        #: says that it owns partitions of no known topic has given up its own.
+        #: Ids of the topics whose partitions the member owns. The client's metadata forgets them when a broker dies, and a
+        #: member that reports partitions of an unknown topic has given up its own.
         self._ids: dict[str, bytes] = {}
         self._target: frozenset[TopicPartition] = frozenset()
         self.owned: frozenset[TopicPartition] = frozenset()
-        #: Why the coordinator does not want this member any more.
+        #: Why the coordinator removed this member.
         self.lost: ClientError | None = None
         self._beats: asyncio.Task[None] | None = None
         self._lock = asyncio.Lock()
@@ -73,7 +73,9 @@ class Member:
                 self.lost = error
 
     async def settle(self) -> None:
-        """The caller is done with what it no longer owns: own the target, and say so. Waits for what others still hold."""
+        """Own the target and report it, after the caller has stopped using revoked partitions. Waits for partitions that other
+        members still own.
+        """
         self.owned = self._target
         await self._beat()
 
@@ -123,7 +125,9 @@ class Member:
             await self._beat()
 
     async def committed(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        """What the group has committed, from a coordinator that knows this member in its epoch: not from one of the past."""
+        """Return the group's committed offsets, from a coordinator that knows this member in its epoch and so is the current
+        one.
+        """
 
         async def once() -> dict[TopicPartition, int]:
             answer = await self._cluster.ask_coordinator(
@@ -167,15 +171,15 @@ class Member:
 
 
 class ModernReader(Persistent):
-    """A member that reads on from what the group has committed, and commits what it has read.
+    """A member that continues from the group's committed offsets and commits what it has read.
 
-    Who owns a partition begins where its last owner had to stop, so what the group has committed never goes back.
+    The next owner of a partition begins where its last owner had to stop, so the group's committed offsets never go back.
     """
 
     def __init__(
         self, cluster: "SimCluster", name: str, group: str, topics: Sequence[str], *, is_alone: bool = True
     ) -> None:
-        """`is_alone`: all members of the group speak the new protocol, and the oracle holds it to what they commit."""
+        """`is_alone`: all members of the group use the new protocol, and the oracle checks that offsets never go back."""
         super().__init__(cluster, name)
         self.group = group
         self._topics = list(topics)

@@ -1,6 +1,6 @@
-"""What must hold of controllers, coordinators and ZooKeeper at every moment; `invariants.py` looks at the logs.
+"""Invariants of controllers, coordinators and ZooKeeper that hold at every moment; `invariants.py` checks the logs.
 
-Owner: the world. Reads what processes hold in memory; changes nothing.
+Owner: the world. Reads the memory of the processes and changes nothing.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -22,28 +22,28 @@ from tests.simulation.process import BrokerProcess
 if TYPE_CHECKING:
     from tests.simulation.cluster import SimCluster
 
-#: `min.insync.replicas` of a topic at most: with fewer, nothing is written.
+#: Largest `min.insync.replicas` of any topic: with fewer replicas in sync, no record is acknowledged.
 MIN_ISR = 3
-#: Partitions of each coordinator's topic.
+#: Partitions of each coordinator topic.
 COORDINATORS = 2
-#: A group, and a transactional id, that lives in the last partition.
+#: A group id, and a transactional id, that belongs to the last partition.
 WHOSE = "group"
-#: How long a cluster whose network is whole may need for a new leader or controller, once it can know that one is gone.
+#: How long a cluster with a whole network may need to elect a new leader or controller, once the failure can be known.
 REPLACED_S = 3.0
-#: How long until there is another controller, where the process of the last one is dead: its session, which would last for
-#: two seconds more at least, need not end for that.
+#: How long until there is another controller after the controller's process died. The process's connection is closed, so the
+#: cluster must not wait for the end of its session, which lasts at least two seconds longer.
 DEPOSED_S = 2.0
-#: How long a request may outlive the news that whom it was sent to is gone.
+#: How long a request may continue after its sender has heard that the receiver is gone.
 GONE_S = 0.5
-#: How long a broker may need to know what its controller or ZooKeeper knows, where both can tell it.
+#: How long a broker may need to learn what its controller or ZooKeeper knows, while both can reach it.
 TOLD_S = 2.0
-#: How long until all brokers have heard from ZooKeeper that one has registered.
+#: How long until all brokers have heard from ZooKeeper that a broker has registered.
 RETURNED_S = 1.5
-#: How long a broker may take to start after it was killed.
+#: How long a broker may take to start after a kill.
 STARTED_S = 2.5
-#: A few looks: between two of them, nothing can be forgotten and remembered.
+#: A few looks: an entry cannot be removed and added again between two of them.
 FORGOTTEN_S = 0.15
-#: How long what is asked of another broker may stay undone: requests time out after 3 s, and are repeated.
+#: How long a request to another broker may stay unfinished: requests time out after 3 s, and are repeated.
 SETTLED_S = 6.0
 
 
@@ -51,29 +51,29 @@ class ControlWatch:
     def __init__(self, cluster: "SimCluster") -> None:
         self._cluster = cluster
         self._world = cluster.world
-        #: Controller epoch -> (broker, life).
+        #: Controller epoch -> (broker, life) of the controller.
         self._controllers: dict[int, tuple[int, int]] = {}
-        #: What should not last -> (what must not change for it to count, since when).
+        #: A condition that must not last -> (a value whose change restarts the time, since when).
         self._since: dict[object, tuple[object, float]] = {}
         self._still: dict[object, tuple[object, float]] = {}
-        #: (broker, life, coordinator's partition) -> the leader epoch at the last look, and its shard then.
+        #: (broker, life, coordinator partition) -> (leader epoch at the last look, its shard then).
         self._shards: dict[tuple[int, int, TopicPartition], tuple[int, object]] = {}
-        #: Partitions that may be led by whoever is alive -> its state at the last look, and when its ISR had registered.
+        #: Partition with unclean elections -> (its state at the last look, when each member of its ISR had registered).
         self._reckless: dict[TopicPartition, tuple[LeaderAndIsr, dict[int, tuple[int, float]]]] = {}
-        #: Lives of brokers whom ZooKeeper did not answer when they counted the partitions of a coordinator's topic.
+        #: Lives of brokers that got no answer from ZooKeeper when they counted the partitions of a coordinator topic.
         self._cannot_count: set[tuple[str, int]] = set()
         #: Lives of brokers whose disk has been slow.
         self._slow: set[tuple[int, int]] = set()
-        #: (broker, life, coordinator's partition) -> the epoch at the last look, and what had been decided by then.
+        #: (broker, life, coordinator partition) -> (epoch at the last look, transactions decided by then).
         self._decided: dict[tuple[int, int, int], tuple[int, list[object]]] = {}
-        #: Shards that were loaded in this epoch and no other.
+        #: Shards that were loaded in exactly this epoch.
         self._loaded_in: dict[int, tuple[object, int]] = {}
-        #: (partition, leader epoch) -> who was elected in it, as far as was seen.
+        #: (partition, leader epoch) -> the leader elected in it, if a look saw it.
         self._elected: dict[tuple[TopicPartition, int], int] = {}
-        #: The states of partitions before the last change, in which life of ZooKeeper.
+        #: Partition states before the last change, and the life of ZooKeeper that they belong to.
         self._states: dict[TopicPartition, LeaderAndIsr] = {}
         self._states_of_life = 0
-        #: Where replicas were before that.
+        #: Replicas of the partitions before the last change.
         self._replicas: dict[TopicPartition, tuple[int, ...]] = {}
         cluster.zookeeper.on_change = self._changed
 
@@ -103,7 +103,7 @@ class ControlWatch:
         self._world.violate(name, detail)
 
     def _lasts(self, what: object, same: object, limit_s: float) -> bool:
-        """Whether it has lasted for too long, with nothing that counts changed."""
+        """Whether the condition has lasted longer than the limit while `same` did not change."""
         known, since_s = self._since.get(what, (None, 0.0))
         if known != same:
             since_s = self._world.now_s
@@ -128,7 +128,9 @@ class ControlWatch:
                 self._look_at_markers(process, markers)
 
     def _look_at_shard(self, process: BrokerProcess, tp: TopicPartition, shard: Any) -> None:
-        """Nobody is served from what the leader before may not have committed."""
+        """Check that a coordinator serves only what is committed, and not records that the former leader may not have
+        committed.
+        """
         partition = process.broker.replicas.hosted.get(tp) if process.broker is not None else None
         if partition is None:
             return
@@ -166,11 +168,13 @@ class ControlWatch:
                 )
 
     def _missed(self, process: BrokerProcess, tp: TopicPartition, before: int, epoch: int) -> bool:
-        """Whether another one led in between."""
+        """Whether another broker led the partition in between."""
         return any(self._elected.get((tp, each), process.id) != process.id for each in range(before + 1, epoch))
 
     def _look_at_decided(self, process: BrokerProcess, coordinator: Any) -> None:
-        """What was decided before another one coordinated is looked up in the log: that one may have ended it."""
+        """Check that a coordinator looks up in the log what was decided before another broker coordinated: that one may have
+        ended the transaction.
+        """
         for place in range(COORDINATORS):
             epoch = coordinator._epochs.get(place, -1)
             key = (process.id, process.lives, place)
@@ -186,7 +190,7 @@ class ControlWatch:
                 )
 
     def _look_at_failed(self, process: BrokerProcess, partition: Any, shard: Any) -> None:
-        """Who leads a partition of a coordinator's topic serves what is in it, unless it cannot be read."""
+        """Check that the leader of a coordinator partition serves it, unless its log cannot be read."""
         log, machine = partition.log, partition.machine
         if shard.state is not ShardState.FAILED or process.storage.faults or log is None or log.is_closed:
             return
@@ -195,7 +199,7 @@ class ControlWatch:
             self._broken("who leads coordinates", f"{partition.tp} on {process.name} is not loaded in {shard.epoch}")
 
     def _look_at_members(self, process: BrokerProcess, tp: TopicPartition, shard: Any) -> None:
-        """Somebody would notice if a member of a stable group went away without a word."""
+        """Check that a coordinator notices when a member of a stable group disappears without leaving."""
         for group in shard.machine.groups.values():
             if not isinstance(group, ClassicGroup) or group.state is not STABLE:
                 continue
@@ -209,7 +213,7 @@ class ControlWatch:
                     )
 
     def _look_at_places(self, process: BrokerProcess) -> None:
-        """Every broker looks for a group or a transaction in the same place, or says that it does not know yet."""
+        """Check that every broker maps a group or transaction to the same partition, or answers that it does not know yet."""
         for parts in ("groups", "transactions"):
             assembled = getattr(process.broker, parts, None)
             place = None if assembled is None else assembled.coordinator.topic.place_of(WHOSE)
@@ -217,7 +221,7 @@ class ControlWatch:
                 self._broken("a key lives in one partition", f"{WHOSE} of {parts} is in {place}, says {process.name}")
 
     def _look_for_the_uncounted(self, process: BrokerProcess) -> None:
-        """Who has heard of the topic of its coordinators counts its partitions: before that, it serves no group of it."""
+        """Check that a broker that knows a coordinator topic counts its partitions: before that, it serves no group of it."""
         if (process.name, process.lives) in self._cannot_count or not self._cluster.zookeeper.is_serving:
             return
         for parts in ("groups", "transactions"):
@@ -228,7 +232,7 @@ class ControlWatch:
             self._broken("who coordinates knows where keys live", f"{process.name} has not counted {topic.name}")
 
     def _look_at_directories(self, process: BrokerProcess) -> None:
-        """No disk fails but by a fault, and no log directory but with its disk."""
+        """Check that a log directory goes offline only if a fault has hit its disk."""
         logs = getattr(process.broker, "logs", None)
         if logs is None or process.storage.faults:
             return
@@ -239,7 +243,7 @@ class ControlWatch:
     def _look_at_what_has_failed(
         self, process: BrokerProcess, told: object, states: dict[TopicPartition, LeaderAndIsr]
     ) -> None:
-        """Whose log directory has failed leads nothing of what was there, while another one is in sync."""
+        """Check that a broker whose log directory has failed leads none of its partitions while another replica is in sync."""
         nodes = self._nodes()
         for tp, state in states.items():
             if state.leader != process.id or self._cluster.is_ignored(tp) or delete_topic(tp.topic) in nodes:
@@ -263,7 +267,7 @@ class ControlWatch:
     def _look_at_markers(self, process: BrokerProcess, markers: Any) -> None:
         states = self._cluster.partition_states()
         for decided in markers._decided.values():
-            # All who have to write it, or to copy it: while one of them is away, a marker may have to wait.
+            # All brokers that must write or copy the marker: while one of them is down, the marker may have to wait.
             involved = tuple(
                 (tp, states[tp], *(self._serves(each) for each in states[tp].isr))
                 for tp in sorted(decided.left)
@@ -279,7 +283,7 @@ class ControlWatch:
                 )
 
     def _look_for_forgotten(self, process: BrokerProcess, markers: Any) -> None:
-        """A marker that is not written is under way, or waits for its turn: whatever has become of whom it was sent to."""
+        """Check that an unwritten marker is being sent or queued, whatever has happened to its broker."""
         assert process.loop is not None
         waiting = [*markers._parked, *(marker for queue in markers._queues.values() for marker in queue)]
         looked_for: set[str] = set()
@@ -317,25 +321,25 @@ class ControlWatch:
             self._broken("what exists gets its marker", f"{who} takes {tp} for gone")
 
     def _serves(self, broker: int) -> int:
-        """Which life of a broker serves everybody; 0 if none does."""
+        """Return the life of the broker that all others reach; 0 if there is none."""
         process = self._cluster.brokers.get(broker)
         if process is None or not process.is_serving or process.host.refuses:
             return 0
         return process.lives
 
     def _look_at_start(self, process: BrokerProcess) -> None:
-        """A broker that was only killed does not wait for the end of its former session."""
+        """Check that a killed broker does not wait for the end of its former session."""
         cluster = self._cluster
         registrar, session = getattr(process.broker, "registrar", None), getattr(process.broker, "session", None)
         is_registered = registrar is not None and registrar.epoch != NO_BROKER_EPOCH
         is_quick = not (is_registered or process.is_paused or process.has_lost_power or process.storage.faults)
         life = (process.id, process.lives)
         if process.disk_slowness > 1:
-            # What was asked of the disk meanwhile takes as long as it takes, also when others are served quickly again.
+            # The disk operations of that time stay slow, also when the disk serves others quickly again.
             self._slow.add(life)
         if not is_quick or life in self._slow or cluster.scenario.session_timeout_ms <= STARTED_S * 1000:
             return
-        # A connection to a host without power takes long to fail: it counts from when ZooKeeper has answered.
+        # Connecting to a host without power takes long to fail: the time counts from ZooKeeper's first answer.
         is_connected = session is not None and session.session_id != 0
         if is_connected and cluster.zookeeper.is_serving and cluster.network.is_calm:
             same = (process.lives, cluster.zookeeper.lives)
@@ -343,7 +347,7 @@ class ControlWatch:
                 self._broken("a broker that was killed is back soon", f"{process.name} starts for {STARTED_S:.0f} s")
 
     def _look_at_links(self, process: BrokerProcess) -> None:
-        """Nobody waits for an answer of a broker that the controller has said is gone."""
+        """Check that no broker waits for an answer of a broker that the controller has announced as gone."""
         links = getattr(process.broker, "broker_connections", None)
         if links is None or not process.is_serving:
             return
@@ -362,21 +366,23 @@ class ControlWatch:
                         )
 
     def _can_be_heard_of(self, process: BrokerProcess, broker: int) -> bool:
-        """Whether one broker can know that another has registered."""
+        """Whether `process` can know that `broker` has registered."""
         cluster = self._cluster
         if not cluster.zookeeper.is_serving or not cluster.network.is_calm or not self._belongs(process):
             return False
         return bool(self._serves(broker)) and self._belongs(cluster.brokers[broker])
 
     def _belongs(self, process: BrokerProcess) -> bool:
-        """Whether ZooKeeper has the registration of this life of a broker, in the session that it has now."""
+        """Whether the broker's registration in ZooKeeper is of this life and this session."""
         registrar = getattr(process.broker, "registrar", None)
         if registrar is None or not process.is_serving or not process.broker.session.is_connected:  # type: ignore[union-attr]
             return False
         return registrar.is_of_this_session and registrar.epoch == _czxid(self._nodes(), process.id)
 
     def _told_by(self, process: BrokerProcess) -> object:
-        """Who can tell a broker what has become of the cluster; None if nobody can. It has time as long as that is the same."""
+        """Return a value that stands for the controller that can inform the broker, or None. A changed value restarts the
+        time.
+        """
         cluster = self._cluster
         controller = cluster.controller()
         if controller is None or not self._serves(controller.id):
@@ -391,14 +397,14 @@ class ControlWatch:
         return (process.lives, known, controller.id, controller.broker.controller.epoch, cluster.zookeeper.lives)  # type: ignore[union-attr]
 
     def _look_for_the_forgotten(self, process: BrokerProcess, told: object) -> None:
-        """No broker knows a topic for long that ZooKeeper has no more."""
+        """Check that no broker keeps a topic in its metadata long after ZooKeeper has deleted it."""
         nodes = self._nodes()
         for name in process.broker.metadata.topics:  # type: ignore[union-attr]
             if topic_path(name) not in nodes and self._lasts(("deleted", process.id, name), told, TOLD_S):
                 self._broken("what is deleted is forgotten", f"{process.name} still knows {name}")
 
     def _look_for_strays(self, process: BrokerProcess, told: object) -> None:
-        """Nobody leads for long what it is no replica of."""
+        """Check that no broker leads a partition for long of which it is not a replica."""
         for partition in process.broker.replicas:  # type: ignore[union-attr]
             replicas = self._cluster.settled_replicas(partition.tp)
             if not partition.machine.is_leader or not replicas or process.id in replicas:
@@ -410,8 +416,10 @@ class ControlWatch:
                 )
 
     def _look_at_settings(self, process: BrokerProcess, told: object) -> None:
-        """Whoever hosts a topic has its settings as ZooKeeper has them. For worlds where nobody takes notifications away that
-        others have not read, and no clock is wrong: who is an hour ahead does so."""
+        """Check that brokers have the settings in ZooKeeper of the topics that they host. Only for worlds where notifications
+        stay until every broker has read them and clocks are right: a broker whose clock is an hour ahead removes notifications
+        early.
+        """
         if not self._cluster.keeps_notifications:
             return
         hosted = {partition.tp.topic for partition in process.broker.replicas}  # type: ignore[union-attr]
@@ -419,7 +427,7 @@ class ControlWatch:
             try:
                 wanted = self._cluster.settings_of(name)
             except Malformed:
-                continue  # a stranger has been there
+                continue  # the stranger has overwritten these settings
             found = process.broker.dynamic._overrides.get(name, {})  # type: ignore[union-attr]
             if name not in hosted or wanted is None or dict(found) == wanted:
                 continue
@@ -429,10 +437,10 @@ class ControlWatch:
                 )
 
     def _changed(self) -> None:
-        """Something is other than before in ZooKeeper."""
+        """Look at a change that ZooKeeper has just made."""
         life = self._cluster.zookeeper.lives
         if life != self._states_of_life:
-            # What was not synced may be gone.
+            # Writes that were not synced may be gone.
             self._states, self._replicas, self._states_of_life = {}, {}, life
         states = self._cluster.partition_states()
         replicas: dict[TopicPartition, tuple[int, ...]] = {}
@@ -449,19 +457,23 @@ class ControlWatch:
         self._states, self._replicas = states, replicas
 
     def _look_at_election(self, tp: TopicPartition, before: LeaderAndIsr, after: LeaderAndIsr) -> None:
-        """Who goes at once with all others in sync stays in the ISR: each of them has everything, and any may return first."""
+        """Check that replicas that go down at the same time as all others stay in the ISR: each has everything, any may return
+        first.
+        """
         is_shorter = set(after.isr) < set(before.isr) and after.partition_epoch == before.partition_epoch + 1
         if after.leader < 0 and is_shorter and self._cluster.settled_replicas(tp):
             self._broken("who goes with all others stays in sync", f"{tp}: {before.isr} became {after.isr}")
 
     def _look_at_removal(self, tp: TopicPartition, broker: int) -> None:
-        """Who is no replica any more has been told so, or is being told: the next controller would not know."""
+        """Check that a removed replica has been told to stop, or that the controller is telling it: its successor would not
+        know.
+        """
         process, controller = self._cluster.brokers.get(broker), self._cluster.controller()
         if process is None or controller is None or not self._serves(broker):
             return
         partition, driver = process.broker.replicas.hosted.get(tp), controller.broker.controller  # type: ignore[union-attr]
         if str(driver.epoch).encode() != self._cluster.data_at(CONTROLLER_EPOCH):
-            return  # of the past, and it does not know
+            return  # a controller that has been replaced and does not know it yet
         channel, _ = driver._channels.get(broker, (None, None))
         is_left_alone = channel is not None and channel.is_quiet and not channel.is_suspect
         if is_left_alone and partition is not None and partition.machine.role in (Role.LEADER, Role.FOLLOWER):
@@ -506,7 +518,7 @@ class ControlWatch:
         return server.service.machine.tree.nodes
 
     def _look_for_the_dead(self, states: dict[TopicPartition, LeaderAndIsr]) -> None:
-        """Who is dead leads nothing, once the controller can know."""
+        """Check that a dead broker leads nothing, once the controller can know."""
         cluster = self._cluster
         controller = cluster.controller()
         if not states or controller is None or not controller.is_serving or not cluster.network.is_calm:
@@ -538,7 +550,7 @@ class ControlWatch:
                 )
 
     def _look_for_the_living(self) -> None:
-        """Who is registered and answers belongs to the cluster: a controller may be wrong about it, but not for long."""
+        """Check that the controller's cluster has every registered broker that answers: it may be wrong, but not for long."""
         cluster = self._cluster
         controller = cluster.controller()
         if controller is None or not self._serves(controller.id) or not cluster.network.is_calm:
@@ -559,27 +571,29 @@ class ControlWatch:
                 )
 
     def _could_lead(self, broker: int) -> bool:
-        """Not one whose directory has failed, nor one that has said that it goes: another is elected, as in Kafka."""
+        """Whether the broker may be elected: not with a failed directory, and not during its controlled shutdown, as in
+        Kafka.
+        """
         process = self._cluster.brokers.get(broker)
         return process is not None and not process.is_stopping and not process.storage.faults
 
     def _look_at_the_reckless(self, states: dict[TopicPartition, LeaderAndIsr]) -> None:
-        """Also where records may be lost, nobody is replaced by a worse one while its session lives: it may only look dead."""
+        """Check unclean elections: no replica replaces a better one whose session lives. That one may only look dead."""
         if not self._cluster.scenario.has_reckless or not self._cluster.zookeeper.is_serving:
             return
         nodes = self._nodes()
         for tp in [each for each in states if each.topic == RECKLESS]:
             state = states[tp]
             before, registered = self._reckless.get(tp, (state, {}))
-            # The controller may be about to act on the end of its former session: what it registered just now does not count,
-            # nor what the controller has not seen yet.
+            # The controller may be about to act on the end of the replica's former session: a registration of just now does not
+            # count, nor one that the controller has not seen yet.
             alive = [
                 each
                 for each, (czxid, since_s) in registered.items()
                 if _czxid(nodes, each) == czxid and self._world.now_s - since_s > GONE_S and self._could_lead(each)
             ]
             is_worse = state.leader >= 0 and state.leader not in before.isr
-            # By one write: with more, the next leader may have joined the ISR in between.
+            # Only a change by one write counts: with more, the next leader may have joined the ISR in between.
             if is_worse and alive and state.partition_epoch == before.partition_epoch + 1:
                 self._broken(
                     "nobody is replaced by a worse one while its session lives",
@@ -601,16 +615,16 @@ class ControlWatch:
 
 
 def _is_seen_dead(process: BrokerProcess) -> bool:
-    """Its kernel has closed its connections. A host without power says nothing, nor when it is back: its session has to end."""
+    """Whether the broker's kernel has closed its connections. A host without power does not, so its session has to end."""
     return not process.is_up and process.host.is_up and not process.has_lost_power
 
 
 def _is_to_former_life(link: Any) -> bool:
-    """Whether the host on the other side of a connection has lost its power since, and knows nothing of it."""
+    """Whether the peer's host has lost its power since this connection began, and does not know the connection."""
     return link._transport is not None and bool(link._transport._line.other.is_gone)
 
 
 def _czxid(nodes: Any, broker: int) -> int:
-    """When a broker registered; 0 if it has not."""
+    """Return the zxid of the broker's registration; 0 if it is not registered."""
     node = nodes.get(broker_id(broker))
     return 0 if node is None else int(node.czxid)

@@ -1,7 +1,8 @@
-"""Brokers that run out of descriptors for a while: something else takes all but a few, and gives them back.
+"""Brokers that run out of descriptors for a while: another process takes all but a few, and gives them back.
 
-No disk is at fault, so no directory goes offline, and nobody stops. What could not be done is done later. Only a log that
-could not be made is out of reach until its broker starts again: whoever runs the cluster sees to that. Owner: the world.
+No disk is at fault, so no directory goes offline and no broker stops. The brokers repeat later what they could not do. Only a
+partition whose log could not be created stays offline until its broker restarts; here the operator restarts it. Owner: the
+world.
 """
 
 from collections import Counter
@@ -22,14 +23,14 @@ from tests.simulation.triggers import LyingInWait
 if TYPE_CHECKING:
     from tests.simulation.cluster import SimCluster
 
-#: How many are left, and for how long.
+#: How many descriptors are left, and for how long.
 LEFT = (0, 0, 0, 1, 2, 3, 6)
 SHORT_S = (1.0, 6.0)
-#: About as many as a new log needs.
+#: About as many descriptors as a new log needs.
 FEW = (4, 6)
-#: How many logs are moved like that, one after the other.
+#: How many logs a client moves in one meeting, one after the other.
 TRIES = 4
-#: How often a broker may say the same within a second: it has some twenty logs, and tries again after a second at the most.
+#: How often a broker may log the same line within a second: it has some twenty logs, and retries after a second at most.
 SAME_MAX = 200
 
 
@@ -39,7 +40,7 @@ class Scarcity(LyingInWait):
         return (self.run_short_of_descriptors, self.run_short_as_a_transaction_ends, self.invite_the_needy)
 
     def run_short_of_descriptors(self) -> None:
-        """One broker; others can do what it cannot."""
+        """Take the descriptors of one broker; others can do what it cannot."""
         if any(each.is_short_of_descriptors for each in self._cluster.brokers.values()):
             return
         broker = self._choose(self._serving())
@@ -47,7 +48,7 @@ class Scarcity(LyingInWait):
             run_short(self._cluster, broker, self._world.between(*SHORT_S))
 
     def run_short_as_a_transaction_ends(self) -> None:
-        """Its coordinator has decided, and has no descriptor when it is to write that all is done."""
+        """Take the descriptors of a coordinator that has decided a transaction and is about to write that it is complete."""
         found: list[BrokerProcess] = []
 
         def is_time() -> bool:
@@ -64,12 +65,12 @@ class Scarcity(LyingInWait):
 
 
 def _has_decided(broker: BrokerProcess) -> bool:
-    """Whether it coordinates a transaction whose end is decided, and not written everywhere yet."""
+    """Whether the broker coordinates a transaction whose end is decided and whose markers are not written everywhere yet."""
     return bool(broker.broker.transactions.coordinator.markers._decided)  # type: ignore[union-attr]
 
 
 def run_short(cluster: "SimCluster", broker: BrokerProcess, seconds: float, *, left: int | None = None) -> None:
-    """Nearly all descriptors of a broker are taken, for so long or until its process ends. `left`: None is up to chance."""
+    """Take nearly all descriptors of a broker for so many seconds or until its process ends. `left`: None chooses at random."""
     world, life = cluster.world, broker.lives
     left, keeps = world.random.choice(LEFT) if left is None else left, world.chance(0.5)
     world.note(broker.name, f"gets {left} more descriptors{', and keeps them' if keeps else ''} for {seconds:.2f} s")
@@ -92,7 +93,7 @@ def end_scarcity(cluster: "SimCluster", broker: BrokerProcess) -> None:
 
 
 def without_logs(broker: BrokerProcess) -> list[TopicPartition]:
-    """Partitions that are offline here because there was no descriptor for a log that did not exist."""
+    """Return the partitions that are offline on the broker because there was no descriptor to create the log."""
     replicas, logs = getattr(broker.broker, "replicas", ()), getattr(broker.broker, "logs", None)
     return [
         each.tp
@@ -102,7 +103,7 @@ def without_logs(broker: BrokerProcess) -> list[TopicPartition]:
 
 
 def what_is_deleted(cluster: "SimCluster") -> set[str]:
-    """Files and directories of logs that are on disk, under names that say that they are to be deleted."""
+    """Return the files and directories on disk whose names mark them for deletion."""
     return {
         f"{broker.name}:{path}"
         for broker in cluster.brokers.values()
@@ -112,7 +113,7 @@ def what_is_deleted(cluster: "SimCluster") -> set[str]:
 
 
 def nobodys(cluster: "SimCluster") -> Iterator[str]:
-    """Logs on disk that their broker does not know, and logs that do not know their topic."""
+    """Describe logs on disk that their broker does not know, and logs without a topic id."""
     for broker in cluster.brokers.values():
         logs = broker.broker.logs.all_logs()  # type: ignore[union-attr]
         known = {log.directory for log in logs}
@@ -126,7 +127,7 @@ def nobodys(cluster: "SimCluster") -> Iterator[str]:
 
 
 class Echoes:
-    """Who says the same again and again tries the same again and again, without a pause."""
+    """Finds brokers that retry without a pause: they log the same line again and again."""
 
     def __init__(self, cluster: "SimCluster") -> None:
         self._world = cluster.world
@@ -134,7 +135,7 @@ class Echoes:
         self._counts: Counter[tuple[str, str]] = Counter()
 
     def heard(self, who: str, message: str) -> None:
-        """What a broker logs."""
+        """Count a broker's log line."""
         if int(self._world.now_s) != self._second:
             self._second = int(self._world.now_s)
             self._counts.clear()
@@ -144,7 +145,7 @@ class Echoes:
 
 
 class NeedyRemaker(Remaker):
-    """Deletes a topic of a broker that has no descriptor to write its checkpoints with, and makes it again when it is gone."""
+    """Deletes a topic of a broker that has no descriptor to write its checkpoints, and creates it again after the deletion."""
 
     takes_s = 5.0
 
@@ -164,7 +165,7 @@ class NeedyRemaker(Remaker):
 
 
 class NeedyMover(Schemer):
-    """Has a log moved to another directory by a broker with a few descriptors: they are enough to begin with it, or not."""
+    """Has a broker with a few descriptors move a log to another directory: they may or may not suffice to begin the move."""
 
     takes_s = 1.5
 

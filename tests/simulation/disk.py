@@ -1,15 +1,15 @@
-"""A disk in memory, with a page cache that a power cut loses and a medium that it does not.
+"""A disk in memory. A power cut loses its page cache and keeps its medium.
 
-`SimDisk` is the machine's: it lives through crashes and restarts. A process gets a `Life` of it (`SimDisk.life`), which is
-the `Disk` that production code sees, and which ends with the process: descriptors, maps and locks are gone then, and what
-a coroutine of the dead process still tries changes nothing.
+`SimDisk` is the disk of a machine and survives crashes and restarts. A process gets a `Life` of it (`SimDisk.life`): the `Disk`
+that production code sees. It ends with the process: its descriptors, maps and locks are gone, and a coroutine of the dead
+process that still runs changes nothing.
 
-What is durable: a file's pages and length after `fsync`, a directory's names after `fsync_dir`. Of all else a power cut keeps
-any part: each page, torn at sectors too; each length; each create, rename and unlink by itself. All choices come from the
-`Random` that the cut is given, in an order that depends on nothing else.
+Durable are a file's pages and length after `fsync`, and a directory's names after `fsync_dir`. A power cut keeps a random part
+of everything else: each page, also torn between sectors; each length; each create, rename and unlink by itself. All choices
+come from the `Random` of the cut, in an order that depends on nothing else.
 
 Not modelled: links, permissions, a map that grows with its file. Stores through a map count where bytes were written or
-reserved before: elsewhere they could find the disk full, and the real process would be killed. `SimDisk` is not thread-safe.
+reserved before: elsewhere the disk could be full, and the real process would be killed. `SimDisk` is not thread-safe.
 """
 
 import errno
@@ -23,14 +23,14 @@ from tests.simulation.disk_life import Life
 
 @dataclass(slots=True)
 class Fault:
-    """What goes wrong under a path, until it is healed. A restart does not heal."""
+    """A fault of all operations under a path until it is healed. A restart does not heal it."""
 
     prefix: str
     kinds: frozenset[str]
     errno: int = errno.EIO
-    #: Bytes that files may still grow by; None: the fault is there at once.
+    #: Bytes by which files may still grow before the fault begins; None: it begins at once.
     room_bytes: int | None = None
-    #: One write takes no more than this; the rest of the fault does not happen.
+    #: The most that one write takes; such a fault does nothing else.
     write_bytes_max: int | None = None
 
     def covers(self, path: str) -> bool:
@@ -38,11 +38,11 @@ class Fault:
 
 
 class SimDisk:
-    """The disk of one machine. Paths are absolute; `/` is there from the beginning.
+    """The disk of one machine. Paths are absolute; `/` exists from the beginning.
 
-    `fsync_makes_name_durable`: as on ext4, an fsync of a file that was just created or renamed makes that durable too.
-    `journaled`: changes of names and truncations are durable in their order, all of them with the next fsync of anything, as
-    on ext4 and XFS. A power cut keeps the first of the others, and not any subset.
+    `fsync_makes_name_durable`: as on ext4, an fsync of a file that was just created or renamed makes its name durable too.
+    `journaled`: name changes and truncations become durable in their order, all of them with the next fsync of any file, as on
+    ext4 and XFS. A power cut keeps a prefix of the rest, and not any subset.
     """
 
     def __init__(
@@ -72,19 +72,19 @@ class SimDisk:
     # -- processes and power
 
     def life(self) -> Life:
-        """The disk for one process, until it dies."""
+        """Return the disk as one process sees it until it dies."""
         life = Life(self)
         self._lives.append(life)
         return life
 
     def process_died(self, life: Life) -> None:
-        """The page cache stays; descriptors, maps and locks are gone."""
+        """Close the process's descriptors, maps and locks. The page cache stays."""
         life.end()
         if life in self._lives:
             self._lives.remove(life)
 
     def power_cut(self, rng: Random) -> None:
-        """Every process dies, and with them whatever part of the page cache `rng` says."""
+        """Cut the power: every process dies, and `rng` decides which part of the page cache is lost."""
         for life in list(self._lives):
             self.process_died(life)
         ops = list(self._pending.values())
@@ -122,7 +122,7 @@ class SimDisk:
             self._shrunk.append(file)
 
     def commit(self) -> None:
-        """Somebody syncs, and so the journal is written."""
+        """Write the journal, because a process has synced a file."""
         if self.journaled:
             for op in list(self._pending.values()):
                 self._settle(op)
@@ -131,7 +131,7 @@ class SimDisk:
             self._shrunk.clear()
 
     def write_back(self) -> None:
-        """What the kernel does sooner or later by itself: everything is durable."""
+        """Make everything durable, as the kernel does by itself sooner or later."""
         for op in list(self._pending.values()):
             self._settle(op)
         for _, node in self._walk(self._root, ""):
@@ -139,7 +139,7 @@ class SimDisk:
                 node.sync()
 
     def write_back_but_one(self, path: str, rng: Random) -> None:
-        """The kernel has written a file, but for one page: with luck neither the first nor the last of what is not synced."""
+        """Write a file back except for one page, if possible neither the first nor the last of the dirty ones."""
         node = self.find(path)
         assert isinstance(node, File)
         left = sorted(node.dirty)
@@ -148,13 +148,13 @@ class SimDisk:
             node.write_back_but(page)
 
     def evict(self, prefix: str = "/") -> None:
-        """The page cache forgets what is durable anyway: reads under `prefix` wait for the disk."""
+        """Drop durable pages from the page cache: reads under `prefix` wait for the disk."""
         for path, node in self._walk(self._root, ""):
             if isinstance(node, File) and path.startswith(prefix):
                 node.cold = True
 
     def damage(self, path: str, position: int, value: int) -> None:
-        """A byte of a file has gone bad, on the medium too."""
+        """Change a byte of a file, on the medium too."""
         node = self.find(path)
         assert isinstance(node, File)
         for content in (node.data, node.durable):
@@ -164,7 +164,7 @@ class SimDisk:
     # -- faults
 
     def fail(self, prefix: str, kinds: frozenset[str] = EVERYTHING, *, error: int = errno.EIO) -> Fault:
-        """Everything under `prefix` fails: a dead directory. Or only what `kinds` says."""
+        """Let all operations under `prefix` fail, as on a dead disk, or only the given `kinds`."""
         return self._add(Fault(prefix, kinds, error))
 
     def fail_reads(self, prefix: str) -> Fault:
@@ -177,14 +177,14 @@ class SimDisk:
         return self._add(Fault(prefix, frozenset((WRITE, NAME)), errno.EROFS))
 
     def fill(self, prefix: str, *, after_bytes: int = 0) -> Fault:
-        """No space left, once files have grown by so much more."""
+        """Leave no space once files have grown by `after_bytes` more."""
         return self._add(Fault(prefix, frozenset((WRITE,)), errno.ENOSPC, room_bytes=after_bytes))
 
     def shorten_writes(self, prefix: str, *, to_bytes: int) -> Fault:
         return self._add(Fault(prefix, frozenset((WRITE,)), write_bytes_max=to_bytes))
 
     def heal(self, prefix: str | None = None) -> None:
-        """All faults, or those that were set for `prefix`."""
+        """Heal all faults, or those of `prefix`."""
         self.faults = [] if prefix is None else [fault for fault in self.faults if fault.prefix != prefix]
 
     def _add(self, fault: Fault) -> Fault:
@@ -202,7 +202,7 @@ class SimDisk:
                 raise os_error(fault.errno, path)
 
     def writable_bytes(self, path: str, size_bytes: int, growth_bytes: int, *, is_whole: bool = False) -> int:
-        """How much of a write is done; `OSError` where nothing is. `is_whole`: it is not taken in pieces."""
+        """Return how much of a write the disk takes; raise `OSError` if nothing. `is_whole`: it is all or nothing."""
         for fault in self.faults:
             if WRITE not in fault.kinds or not fault.covers(path):
                 continue
@@ -226,7 +226,7 @@ class SimDisk:
     # -- names
 
     def files(self, prefix: str = "/") -> dict[str, bytes]:
-        """What is in the page cache, by path: for tests."""
+        """Return the contents in the page cache by path, for tests."""
         return {
             path: node.read(0, node.length)
             for path, node in self._walk(self._root, "")
@@ -281,7 +281,7 @@ class SimDisk:
             op.make_durable()
 
     def sync_names(self, folder: Dir) -> None:
-        """Those in the directory."""
+        """Make the names in the directory durable."""
         for op in folder.pending:
             if op.node is not folder:
                 self._settle(op)
@@ -289,7 +289,7 @@ class SimDisk:
         self.sync_name_of(folder)
 
     def sync_name_of(self, node: Node) -> None:
-        """Where the disk is of that kind. A name is durable only in a directory that is."""
+        """Make the file's name durable if the disk does so on fsync. The name is durable only in a durable directory."""
         if not self.fsync_makes_name_durable or not node.pending:
             return
         own = [op for op in node.pending if op.node is node]

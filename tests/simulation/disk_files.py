@@ -1,4 +1,4 @@
-"""What a disk in memory is made of: files and their pages, directories and their names, as they are and what is durable."""
+"""Files with their pages and directories with their names: the current state and the durable state."""
 
 import mmap
 import os
@@ -10,18 +10,18 @@ from barnabas.base.host.disk import ReadableBuffer
 
 PAGE_BYTES: Final = 4096
 SECTOR_BYTES: Final = 512
-#: Zeros of more than this come from the kernel, which gives them memory when they are used: indexes are mostly empty.
+#: Buffers of zeros above this size come from the kernel, which allocates memory on first use: indexes are mostly empty.
 _LAZY_BYTES: Final = 1 << 18
 NEVER: Final = 1 << 62
 
-#: What an operation does: faults and costs go by it.
+#: Kinds of operations, by which faults and costs are chosen.
 READ, WRITE, SYNC, NAME, LOOK = "read", "write", "sync", "name", "look"
 EVERYTHING: Final = frozenset((READ, WRITE, SYNC, NAME, LOOK))
 CHANGES: Final = frozenset((WRITE, SYNC, NAME))
 
 
 def os_error(number: int, path: str) -> OSError:
-    """The subclass that `os` would raise."""
+    """Return the subclass of `OSError` that `os` would raise."""
     return OSError(number, os.strerror(number), path)
 
 
@@ -30,13 +30,13 @@ def _zeros(size_bytes: int) -> "bytearray | mmap.mmap":
 
 
 class Node:
-    """What a name stands for."""
+    """A file or a directory."""
 
     __slots__ = ("modified_ns", "pending")
 
     def __init__(self, modified_ns: int) -> None:
         self.modified_ns = modified_ns
-        #: Operations on its name, and on names in it, that are not durable.
+        #: Operations on its name, or on names in it, that are not durable.
         self.pending: list[NameOp] = []
 
 
@@ -47,18 +47,18 @@ class Dir(Node):
         super().__init__(modified_ns)
         self.entries: dict[str, Node] = {}
         self.durable: dict[str, Node] = {}
-        #: By name, the last operation on it that is durable: one before it must not undo that.
+        #: Name -> number of the last durable operation on it: an earlier operation must not undo it.
         self.settled: dict[str, int] = {}
 
 
 @dataclass(slots=True, eq=False)
 class NameOp:
-    """A create (no source), an unlink (no target) or a rename: it happens whole or not at all."""
+    """A create (no source), an unlink (no target) or a rename. It is durable as a whole or not at all."""
 
     node: Node
     source: "tuple[Dir, str] | None"
     target: "tuple[Dir, str] | None"
-    #: Its place in the order of all.
+    #: Position among all name operations.
     number: int
 
     def make_durable(self) -> None:
@@ -75,7 +75,9 @@ class NameOp:
 
 
 class File(Node):
-    """Bytes of `data` past `length` are zero, and so are those of the file past `data`. `durable` likewise."""
+    """A file. Bytes of `data` past `length` are zero, and so are bytes of the file past the end of `data`. `durable`
+    likewise.
+    """
 
     __slots__ = (
         "allocated",
@@ -102,26 +104,26 @@ class File(Node):
         self.length = 0
         self.durable = bytearray()
         self.durable_length = 0
-        #: Pages written since the last sync, but for stores through a map.
+        #: Pages written since the last sync, except stores through a map.
         self.dirty: set[int] = set()
-        #: Pages that a sync failed to write: the kernel forgets that they are dirty, and the next sync passes them over.
+        #: Pages that a failed sync did not write: the kernel marks them clean, and the next sync skips them.
         self.unwritten: set[int] = set()
-        #: The shortest that it was since the last sync: what it held from here on may be gone.
+        #: The shortest length since the last sync: bytes from here on may be gone.
         self.low = NEVER
-        #: How long it was since, and may be after a power cut.
+        #: Lengths since the last sync, each of which a power cut may restore.
         self.lengths: list[int] = []
-        #: The longest that it was before such a cut, and the pages that were cut off before any sync: they may have reached
-        #: the medium by themselves, and the cut may not.
+        #: The longest length before such a truncation that was not synced. The kernel may have written pages beyond the
+        #: truncation, and may not have written the truncation.
         self.high = 0
-        #: When that was, among the operations on names.
+        #: The position of that truncation among the name operations.
         self.shrunk_at = 0
         self.ghosts: dict[int, bytes] = {}
-        #: Bytes from the start that have room on the medium; the rest are holes.
+        #: Bytes from the start that are allocated on the medium; the rest are holes.
         self.allocated = 0
-        #: A map may have changed it since the last sync, and how many there are now.
+        #: Whether a map may have changed the file since the last sync.
         self.mapped = False
         self.maps = 0
-        #: Not in memory: whoever reads it waits for the disk.
+        #: Whether the file is not in the page cache: readers wait for the disk.
         self.cold = False
         self.lock: Open | None = None
 
@@ -175,7 +177,7 @@ class File(Node):
             self.dirty.add(first)
             held = len(self.data)
             if self.maps:
-                # Its owner sees zeros where the real one would be killed.
+                # The owner of a map sees zeros where the kernel would kill a real process.
                 self.data[size_bytes:held] = bytes(max(held - size_bytes, 0))
             elif size_bytes < held:
                 if isinstance(self.data, bytearray):
@@ -198,7 +200,7 @@ class File(Node):
         return view
 
     def detach(self) -> None:
-        """Whoever still has a map of it has the map of a dead process: a copy."""
+        """Give remaining maps a copy: they belong to a dead process."""
         self.data = bytearray(self.data)
         self.maps = 0
 
@@ -247,7 +249,7 @@ class File(Node):
             self.mapped = False
 
     def write_back_but(self, page: int) -> None:
-        """As `sync`, but for one page."""
+        """Sync all pages except one."""
         start = page * PAGE_BYTES
         before = self._page(self.durable, start)
         self.sync()
@@ -260,7 +262,7 @@ class File(Node):
         self.ghosts.clear()
 
     def commit_shrinking(self) -> None:
-        """That it was shorter is durable; what was written since is not."""
+        """Make the truncation durable, but not later writes."""
         if self.low != NEVER:
             self.durable_length = min(self.durable_length, self.low)
             del self.durable[self.low :]
@@ -279,13 +281,15 @@ class File(Node):
         self.dirty.clear()
 
     def cut(self, rng: Random, *, is_shrinking_lost: bool) -> None:
-        """What the medium has of it becomes what it is. `is_shrinking_lost`: it was never cut off, and not overwritten."""
+        """Replace the contents with what the medium has. `is_shrinking_lost`: the truncation was lost, and bytes beyond it
+        remain.
+        """
         if self.mapped:
             self._settle_map()
         doubtful = self.dirty | self.unwritten | set(self.ghosts)
         if self.low < len(self.durable):
             doubtful |= set(range(self.low // PAGE_BYTES, (len(self.durable) - 1) // PAGE_BYTES + 1))
-        # Often all or nothing: what comes of mixtures alone would hide the plain cases.
+        # Often all or nothing: mixtures alone would hide the simple cases.
         kept = rng.choice((0.0, 0.1, 0.5, 0.9, 1.0)) if doubtful or self.length != self.durable_length else 0.0
         content = self.durable
         for page in sorted(doubtful):
@@ -318,7 +322,7 @@ class File(Node):
             return self._torn(now, then, rng) if rng.random() < 0.3 else now
         candidates = [then]
         if start >= self.low:
-            candidates.append(bytes(PAGE_BYTES))  # it was cut off, and what was written after that is lost
+            candidates.append(bytes(PAGE_BYTES))  # the page was cut off, and later writes are lost
         if page in self.ghosts:
             candidates.append(self.ghosts[page])
         return rng.choice(candidates)
@@ -340,7 +344,7 @@ class File(Node):
         return bytes(data[start : start + PAGE_BYTES]).ljust(PAGE_BYTES, b"\0")
 
     def _torn(self, new: bytes, old: bytes, rng: Random) -> bytes:
-        """Sectors of both, usually a run of new ones."""
+        """Return a mix of old and new sectors, usually with one run of new ones."""
         at = rng.randrange(0, PAGE_BYTES + 1, SECTOR_BYTES)
         return new[:at] + old[at:] if rng.random() < 0.7 else old[:at] + new[at:]
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Life(Disk):
-    """The disk as one process sees it. After its end nothing works any more, and `close` does nothing."""
+    """The disk as one process sees it. After the process ends every operation fails, and `close` does nothing."""
 
     __slots__ = ("_disk", "_ended", "_fds", "_maps", "descriptors_left", "keeps_what_it_closes")
 
@@ -21,7 +21,8 @@ class Life(Disk):
         self._ended = False
         self._fds: dict[int, Open] = {}
         self._maps: list[tuple[memoryview, File]] = []
-        #: How many more the process gets; None: as many as it likes. What it closes, its connections take, unless it keeps it.
+        #: Descriptors that the process may still open; None: no limit. Other connections take the ones that it closes, unless
+        #: it may keep them.
         self.descriptors_left: int | None = None
         self.keeps_what_it_closes = False
 
@@ -37,12 +38,12 @@ class Life(Disk):
 
     @property
     def open_files(self) -> dict[int, str]:
-        """By descriptor: where the file was when it was opened."""
+        """Return the open files by descriptor: their paths when they were opened."""
         return {fd: opened.path for fd, opened in self._fds.items()}
 
     @property
     def open_count(self) -> int:
-        """Descriptors and maps: for tests that look for leaks."""
+        """Return the number of descriptors and maps, for tests that look for leaks."""
         return len(self._fds) + len(self._maps)
 
     def _take_descriptor(self, path: str) -> None:
@@ -114,7 +115,7 @@ class Life(Disk):
         if not isinstance(node, File):
             raise os_error(errno.EISDIR, path)
         if not read_only and disk.faults:
-            # A file system that is mounted read-only refuses here already.
+            # A file system that is mounted read-only refuses here.
             for fault in disk.faults:
                 if fault.errno == errno.EROFS and fault.covers(path):
                     raise os_error(errno.EROFS, path)
@@ -187,7 +188,7 @@ class Life(Disk):
 
     def map(self, fd: int, length: int, *, read_only: bool) -> FileMap:
         opened = self._opened(fd)
-        self._take_descriptor(opened.path)  # of which a map keeps a duplicate
+        self._take_descriptor(opened.path)  # the map keeps a duplicate of the descriptor
         self._enter(READ, opened.path)
         if not 0 < length <= opened.file.length or (opened.read_only and not read_only):
             raise os_error(errno.EINVAL if length <= 0 else errno.EACCES, opened.path)
@@ -341,7 +342,7 @@ class Life(Disk):
         return sorted(name for name, child in node.entries.items() if isinstance(child, Dir))
 
     def _look(self, path: str) -> Node | None:
-        """As `os.path.exists`: whatever goes wrong, there is nothing."""
+        """Return the node or None; like `os.path.exists`, treat every error as a missing file."""
         if self._ended:
             raise OSError(errno.ESHUTDOWN, "the process has ended", path)
         try:

@@ -1,4 +1,4 @@
-"""Clients for the meetings of `encounters.py`: each is there when two things come together, and says what it saw."""
+"""Clients for the encounters of `encounters.py`: each sets up one encounter of two faults and checks the result."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -22,24 +22,24 @@ from tests.simulation.process import BrokerProcess
 if TYPE_CHECKING:
     from tests.simulation.cluster import SimCluster
 
-#: More than a partition ever has.
+#: More bytes than a partition ever has.
 PATIENT_BYTES: Final = 1_000_000
 PATIENT_MS: Final = 3_000
-#: How often a client looks whether it is its turn.
+#: How often a client checks whether its turn has come.
 TURN_S: Final = 0.02
-#: How closely a broker is looked at, and for how long.
+#: How often, and for how long at most, a client looks at a broker while it waits for a moment.
 STEP_S: Final = 0.0005
 LIMIT_S: Final = 3.0
-#: Before a record that comes alone: fetches begin to wait, at any time before it, and wait for a second.
+#: Pause before a lone record: a fetch begins to wait at any time in it, and waits for a second.
 QUIET_S: Final = (1.2, 2.2)
-#: How long its acknowledgement takes at most: ten times what it does on a busy loop.
+#: The longest time for its acknowledgement: ten times the usual time on a busy loop.
 PROMPT_S: Final = 0.4
-#: A checkpoint takes the better part of a second.
+#: Factor by which the disk slows down: a checkpoint takes most of a second.
 SLOWNESS: Final = 200
 
 
 class PatientReader(Persistent):
-    """Wants more than there is, from the first record on: its fetches wait until their time is up."""
+    """Reads from the first record on and asks for more bytes than there are, so its fetches wait until their time is up."""
 
     def __init__(self, cluster: "SimCluster", name: str, partitions: Sequence[TopicPartition]) -> None:
         super().__init__(cluster, name)
@@ -56,9 +56,9 @@ class PatientReader(Persistent):
 
 
 class Schemer(Client):
-    """When it is its turn, it brings something about, and looks what came of it."""
+    """A client that sets up an encounter when invited, and checks the result."""
 
-    #: How long that takes: nothing else begins meanwhile.
+    #: How long the encounter takes: no other one begins in this time.
     takes_s: ClassVar[float]
 
     def __init__(self, cluster: "SimCluster", name: str) -> None:
@@ -86,7 +86,7 @@ class Schemer(Client):
         raise NotImplementedError
 
     async def _until(self, has_come: Callable[[], object], limit_s: float = LIMIT_S) -> bool:
-        """Whether the moment has come in time."""
+        """Wait for the condition; return whether it came true in time."""
         until_s = self.world.now_s + limit_s
         while not has_come():
             if self.world.now_s >= until_s:
@@ -96,14 +96,15 @@ class Schemer(Client):
 
     @property
     def _is_quiet(self) -> bool:
-        """Nothing is broken that would spoil it."""
+        """Whether nothing is broken that would spoil the encounter."""
         is_well = self.cluster.zookeeper.is_serving and self.cluster.network.is_calm
         return is_well and all(each.is_serving and not each.storage.faults for each in self.cluster.brokers.values())
 
 
 class TwinMaker(Schemer):
-    """Two people make a topic of the same name, and the controller that was asked first loses ZooKeeper: nothing is made.
-    Who is told that the topic exists must find it."""
+    """Two clients create a topic of the same name, and the controller that got the first request loses ZooKeeper before it
+    creates anything. If a client gets "already exists", the topic must exist.
+    """
 
     takes_s = 2.5
 
@@ -147,15 +148,16 @@ class TwinMaker(Schemer):
         return ErrorCode.NONE
 
     async def _lose(self, controller: BrokerProcess) -> ErrorCode:
-        """Its session ends while it waits for ZooKeeper, and another one is controller."""
+        """End the controller's session while it waits for ZooKeeper, so that another broker becomes controller."""
         await asyncio.sleep(0.1)
         self.cluster.expire_session(controller)
         return ErrorCode.NONE
 
 
 class Remaker(Schemer):
-    """Deletes a topic while a broker with a slow disk notes that its first records were deleted, and makes it again. The
-    broker is killed when it has acknowledged records of the new topic: they are there when it is back."""
+    """Deletes a topic while a broker with a slow disk checkpoints that its first records were deleted, and creates it again.
+    The broker is killed after it has acknowledged records of the new topic: they must survive the restart.
+    """
 
     takes_s = 3.5
 
@@ -191,8 +193,8 @@ class Remaker(Schemer):
                 await delete_topics(other, [tp.topic])
 
     async def _delete_what_is_named(self, cluster: AsyncClient, broker: BrokerProcess, tp: TopicPartition) -> bool:
-        """Delete the topic when a checkpoint on disk has its log start. False: none had, in time."""
-        # The checkpoint that says so takes long to be durable, so the next one has to wait.
+        """Delete the topic when a checkpoint on disk has its log start. Return False if that did not happen in time."""
+        # This checkpoint takes long to be durable, so the next one has to wait.
         broker.disk_slowness = SLOWNESS
         try:
             is_named = await self._until(lambda: self._is_named(broker, tp))
@@ -215,7 +217,7 @@ class Remaker(Schemer):
             self.note(f"has no answer about {tp}: {error}")
 
     def _is_named(self, broker: BrokerProcess, tp: TopicPartition) -> bool:
-        """Whether the checkpoint of log starts on disk has this log, with what is deleted of it."""
+        """Whether the log-start checkpoint on disk has this log, with the log start after the deletion."""
         line = f"{tp.topic} {tp.partition} 6\n".encode()
         return any(
             line in data
@@ -228,8 +230,9 @@ class Remaker(Schemer):
 
 
 class QuietWriter(Client):
-    """When all is over and every replica is in sync: a record that comes alone, to a partition that followers' sessions leave
-    out since nothing has happened there, is acknowledged at once, and not when their fetches have waited long enough."""
+    """Writes one record at a time when all faults are over and every replica is in sync. The partition is idle, so followers'
+    fetch sessions leave it out. The record must be acknowledged at once, and not only when waiting fetches time out.
+    """
 
     def __init__(self, cluster: "SimCluster", name: str, partitions: Sequence[TopicPartition]) -> None:
         super().__init__(cluster, name)
@@ -264,7 +267,7 @@ class QuietWriter(Client):
         )
 
     async def _write(self, producer: Producer, tp: TopicPartition) -> float:
-        """How long it takes."""
+        """Write a record; return the seconds until its acknowledgement."""
         began_s = self.world.now_s
         record = self.oracle.sends(self.name, tp, is_durable=True, is_idempotent=True)
         delivery = await producer.send(tp.topic, record.name.encode(), partition=tp.partition)

@@ -1,6 +1,6 @@
-"""Meetings: each seed of this profile brings all of these about, by turns, several times.
+"""Encounters of two faults: each seed of the profile has all of them, by turns, several times.
 
-As `timed_broker_faults.py`, with other kinds. What needs clients of its own is in `encounter_clients.py`. Owner: the world.
+As `timed_broker_faults.py`, with other kinds. `encounter_clients.py` has the ones that need clients. Owner: the world.
 """
 
 from collections.abc import Callable
@@ -16,14 +16,14 @@ from tests.simulation.triggers import LyingInWait
 if TYPE_CHECKING:
     from tests.simulation.faults import Faults
 
-#: Notifications that no broker can make sense of.
+#: Notifications that no broker can parse.
 SENSELESS = (b"no json", b"", b"[]", b'{"version":1}', b'{"version":2,"entity_path":7}')
-#: How long a directory stays broken: the controller has found out by then, and somebody else leads.
+#: How long a directory stays broken: by then the controller has noticed it and another broker leads.
 BROKEN_S = 4.5
-#: What an ACL of ours begins with, in a snapshot: scheme, length, and the name of who may.
+#: First field of a digest ACL in a snapshot; its length and the user name follow.
 SCHEME = b"digest"
 LENGTH_BYTES = 4
-#: So many bytes of the name are there in any case.
+#: Bytes that every user name has.
 NAME_BYTES = 20
 
 
@@ -37,7 +37,7 @@ class Meetings(LyingInWait):
         return (self.meet,)
 
     def meet(self) -> None:
-        """The next of all kinds: in each round they come in another order."""
+        """Bring about the next encounter; each round has another order."""
         if not self._turns:
             self._turns = [
                 self._write_news_without_sense,
@@ -56,7 +56,7 @@ class Meetings(LyingInWait):
     # -- ZooKeeper ----------------------------------------------------------------------------------------------------------
 
     def _write_news_without_sense(self) -> None:
-        """All brokers read it; one of them has just begun to listen."""
+        """Write invalid notifications: all brokers read them, and one broker has just begun to listen."""
         if not self._cluster.zookeeper.is_serving:
             return
         self._alone(1.0)
@@ -72,7 +72,7 @@ class Meetings(LyingInWait):
         self._cluster.stranger.write(paths.config_change(), self._choose(SENSELESS))
 
     def _damage_an_acl(self) -> None:
-        """ZooKeeper dies, and a byte of the name in an ACL has gone bad, in its newest snapshot. There is an older one."""
+        """Kill ZooKeeper and damage a byte of the user name in an ACL of its newest snapshot. An older snapshot exists."""
 
         def damage() -> None:
             path, newest = self._newest_of_two_snapshots() or ("", b"")
@@ -90,7 +90,7 @@ class Meetings(LyingInWait):
     # -- disks --------------------------------------------------------------------------------------------------------------
 
     def _leaders(self) -> list[tuple[TopicPartition, BrokerProcess]]:
-        """Of partitions whose replicas are all in sync: leaders that are well, and that others can do without."""
+        """Return healthy leaders, of partitions whose replicas are all in sync, that the cluster can do without."""
         return [
             (tp, broker)
             for tp, state in self._states().items()
@@ -111,7 +111,7 @@ class Meetings(LyingInWait):
             broker.start()
 
     def _break_the_directory_of_a_leader(self) -> None:
-        """Writes fail, and nothing else happens until another must have taken its place."""
+        """Let writes fail, and nothing else, until another broker must have become leader."""
         tp, leader = self._choose(self._leaders()) or (None, None)
         if tp is None or leader is None:
             return
@@ -122,8 +122,9 @@ class Meetings(LyingInWait):
         self._world.after(BROKEN_S, lambda: self._repair(leader))
 
     def _break_the_disk_under_long_polls(self) -> None:
-        """Several readers wait at one partition. When a record is about to be committed, nothing can be read any more: who
-        looks for the first of them finds out."""
+        """Let several readers wait at one partition. Reads begin to fail when a record is about to be committed, so the broker
+        notices it when it looks for the records of the first reader.
+        """
         found: list[tuple[TopicPartition, BrokerProcess]] = []
 
         def is_time() -> bool:
@@ -142,7 +143,7 @@ class Meetings(LyingInWait):
         self._when(is_time, strike)
 
     def _is_about_to_commit(self, tp: TopicPartition, leader: BrokerProcess) -> bool:
-        """All replicas have a record, and the leader does not know yet."""
+        """Whether all replicas have a record and the leader does not know it yet."""
         replicas = leader.broker.replicas  # type: ignore[union-attr]
         partition = replicas.hosted.get(tp)
         if partition is None or partition.log is None or not partition.is_leader:

@@ -1,14 +1,14 @@
 """An ensemble of three ZooKeeper servers, as brokers see it: two of them may be behind.
 
-The leader is the embedded ZooKeeper that ships, and takes all writes. A follower stands for a server of Apache's, which we do
-not ship. It keeps Apache's promises, and no more than those:
+The leader is the embedded ZooKeeper that ships, and takes all writes. A follower stands for a server of Apache ZooKeeper, which
+barnabas does not ship. It keeps Apache's promises, and no more than those:
 
-- Writes and `sync` go to the leader. Their answer leaves when the follower has come as far as the leader had.
+- Writes and `sync` go to the leader. The follower forwards an answer when it has applied as much as the leader had by then.
 - Reads are answered from the follower's own tree, in the order of the client's requests, and watches fire as it changes.
-- A client that has seen more than the follower is turned away. So its view never goes back when it moves.
-- A follower that hears nothing of its leader goes on for a while, and then sends its clients away.
+- A client that has seen a later zxid than the follower is rejected. So its view never goes back when it changes servers.
+- A follower that hears nothing from its leader continues for a while, and then closes its clients' connections.
 
-A follower has the whole history when it joins. From then on it comes to know of each change a little later.
+A follower has the whole history when it joins. From then on it applies each change a little later.
 """
 
 import asyncio
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
     from tests.simulation.faults import Faults
 
 CLIENT_PORT, PEER_PORT = 2181, 2888
-#: How often the leader says that it is there, and how long a follower goes on without a word of it.
+#: How often the leader sends a sign of life, and how long a follower continues without one.
 REMIND_S = 0.25
 SYNC_LIMIT_S = 2.0
 REJOIN_S = 0.05
-#: By how much a follower is behind, for how long, and how long it is not after that, and before the first time.
+#: By how much a follower lags, for how long, how long it does not lag after that, and before the first lag.
 LAGS_S = (0.05, 0.2, 0.4, 0.4, 0.8, 2.0)
 BEHIND_S = (0.5, 3.0)
 LEVEL_S = (0.5, 3.0)
@@ -43,18 +43,18 @@ FIRST_S = (0.08, 0.2)
 
 #: xid, type
 _REQUEST = struct.Struct(">ii")
-#: What a client has seen, and which session it has, in its first frame and in the answer.
+#: The last zxid and the session of a client, in its first frame and in the answer.
 _SEEN = struct.Struct(">iq")
 _GREETING = struct.Struct(">iiq")
 _PING_XID = -2
 
 
 class LeaderProcess(ZooKeeperProcess):
-    """The embedded ZooKeeper, which tells followers what is on its disk."""
+    """The embedded ZooKeeper, which sends followers the transactions on its disk."""
 
     def __init__(self, world: World, network: Network, prefix: str = "") -> None:
         super().__init__(world, network, prefix)
-        #: All that was ever logged. The last of it may not be on disk yet.
+        #: Every transaction ever logged. The last ones may not be on disk yet.
         self.history: list[tuple[txns.TxnHeader, txns.Txn]] = []
         self.feeds: dict[_Feed, None] = {}
 
@@ -65,7 +65,7 @@ class LeaderProcess(ZooKeeperProcess):
 
     def _listen_to(self, service: Service) -> None:
         super()._listen_to(service)
-        # What a crash took was on no disk, so no follower knows of it.
+        # The disk did not have the transactions that a crash took, so no follower has them.
         while self.history and self.history[-1][0].zxid > service.machine.last_zxid:
             self.history.pop()
         self.feeds = {}
@@ -113,12 +113,12 @@ class _Framed(asyncio.Protocol):
 
 
 class _Feed(_Framed):
-    """The leader's side of a follower."""
+    """The leader's side of the connection to a follower."""
 
     def __init__(self, leader: LeaderProcess) -> None:
         super().__init__()
         self._leader = leader
-        #: How much of the history was sent.
+        #: How many transactions of the history were sent.
         self._sent = 0
 
     def took(self, frame: bytes) -> None:
@@ -138,12 +138,12 @@ class _Feed(_Framed):
             self._sent += 1
 
     def remind(self) -> None:
-        """After all that was committed until now."""
+        """Send a sign of life behind everything that is committed by now."""
         self.send(wire.LONG.pack(self._leader.committed_zxid))
 
 
 class _Following(_Framed):
-    """A follower's side of its leader."""
+    """The follower's side of the connection to its leader."""
 
     def __init__(self, server: "FollowerProcess") -> None:
         super().__init__()
@@ -169,18 +169,18 @@ class FollowerProcess(Process):
         self.leader = leader
         self.machine = Machine(tick_ms=500)
         self.visits: dict[_Visit, None] = {}
-        #: It has all that was committed when it came, and has not lost its leader since.
+        #: Whether it has applied everything that was committed when it joined and has not lost its leader since.
         self.is_joined = False
-        #: A change is known so much later than it arrives.
+        #: How much later than it arrives a change is applied.
         self.lag_s = 0.0
-        #: No lag begins any more.
+        #: Whether no lag begins any more.
         self.is_steady = False
-        #: When each is to be known, in order.
+        #: Changes that wait for the time at which they are applied, in order.
         self._coming: deque[tuple[float, txns.TxnHeader, txns.Txn]] = deque()
 
     @property
     def is_level(self) -> bool:
-        """Whether those who are connected to it see what the leader has, as far as the network allows."""
+        """Whether the follower's clients see what the leader has, as far as the network allows."""
         return not self.is_up or (self.is_joined and not self.is_paused and not self.lag_s and not self._coming)
 
     async def main(self) -> None:
@@ -207,11 +207,11 @@ class FollowerProcess(Process):
             await asyncio.sleep(self.world.between(*LEVEL_S))
 
     def settle(self) -> None:
-        """From now on it is not behind any more."""
+        """End the lag for the rest of the run."""
         self.is_steady, self.lag_s = True, 0.0
 
     async def _follow(self) -> None:
-        """Until the leader is gone, or has been silent for too long."""
+        """Follow the leader until it is gone or has been silent for too long."""
         try:
             async with asyncio.timeout(SYNC_LIMIT_S):
                 _, link = await loop_of(self).create_connection(lambda: _Following(self), self.leader, PEER_PORT)
@@ -246,7 +246,7 @@ class FollowerProcess(Process):
             loop_of(self).call_at(self._coming[0][0], self._apply_due)
 
     def _apply(self, header: txns.TxnHeader, txn: txns.Txn) -> None:
-        """Who watches is told before anybody sees the change."""
+        """Apply a change. Watches fire before any client can read the change."""
         for event, path, watchers in self.machine._commit(header, txn).events:
             for visit in watchers:
                 assert isinstance(visit, _Visit)
@@ -256,7 +256,7 @@ class FollowerProcess(Process):
 
 
 class _Upstream(_Framed):
-    """A follower's connection to its leader for one of its clients."""
+    """A follower's connection to its leader on behalf of one client."""
 
     def __init__(self, visit: "_Visit") -> None:
         super().__init__()
@@ -266,12 +266,12 @@ class _Upstream(_Framed):
         self._visit.leader_answered(frame)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        # The session has ended, or has moved to another server; or the leader is gone.
+        # The session has ended or moved to another server, or the leader is gone.
         self._visit.end()
 
 
 class _Visit(Client, _Framed):
-    """A client of a follower."""
+    """A client connection to a follower."""
 
     def __init__(self, server: FollowerProcess) -> None:
         Client.__init__(self)
@@ -279,7 +279,7 @@ class _Visit(Client, _Framed):
         self._server = server
         self._upstream: _Upstream | None = None
         self._is_greeted = False
-        #: Requests that have no answer yet, and what the leader has answered to those that went there.
+        #: Requests without an answer yet, and the leader's answers to forwarded ones.
         self._asked: deque[bytes] = deque()
         self._answers: deque[bytes] = deque()
 
@@ -307,7 +307,7 @@ class _Visit(Client, _Framed):
             return
         _, op = _REQUEST.unpack_from(frame)
         if op == Op.PING:
-            self._upstream.send(frame)  # the leader counts the time of all sessions
+            self._upstream.send(frame)  # the leader tracks the timeouts of all sessions
             self.tell(self._reply(frame, 0, b""))
             return
         self._asked.append(frame)
@@ -317,7 +317,7 @@ class _Visit(Client, _Framed):
 
     @staticmethod
     def _is_own(op: int) -> bool:
-        """Whether the follower answers it by itself."""
+        """Whether the follower answers the request by itself."""
         return op in reads.READS and op != Op.SYNC
 
     def _greet(self, frame: bytes) -> None:
@@ -348,12 +348,12 @@ class _Visit(Client, _Framed):
         self.go_on()
 
     def go_on(self) -> None:
-        """Answer what can be answered, in order."""
+        """Send the answers that are ready, in the order of the requests."""
         machine = self._server.machine
         if not self._is_greeted and self._answers:
             _, timeout_ms, self.session_id = _GREETING.unpack_from(self._answers[0])
             if timeout_ms > 0 and self.session_id not in machine.sessions.by_id:
-                return  # it is not known here yet
+                return  # the follower has not applied this zxid yet
             self._is_greeted = True
             self.send(self._answers.popleft())
         while self._asked:
@@ -378,7 +378,7 @@ class _Visit(Client, _Framed):
 
 
 class EnsembleFaults:
-    """What happens to followers, beside their lags."""
+    """Faults of followers, apart from their lags."""
 
     def __init__(self, faults: "Faults") -> None:
         self._faults = faults
@@ -393,13 +393,13 @@ class EnsembleFaults:
         return self._world.random.choice(up) if up else None
 
     def kill_follower(self) -> None:
-        """Its clients go on with another server, in the same session."""
+        """Kill a follower: its clients continue with another server, in the same session."""
         if (follower := self._pick()) is not None:
             follower.kill()
             self._faults._start_later(follower, 0.02, 2.0)
 
     def cut_off_follower(self) -> None:
-        """From its leader, one way or both: it answers reads for a while."""
+        """Cut a follower off from its leader, one way or both: it answers reads for a while."""
         if (follower := self._pick()) is not None:
             pairs = [(follower.leader, follower.name), (follower.name, follower.leader)]
             self._faults._cut(self._world.random.choice([pairs, pairs[:1]]), self._world.between(0.2, 4.0))
@@ -409,7 +409,7 @@ class EnsembleFaults:
             self._faults._pause_for(follower, self._world.between(0.1, 3.0))
 
     def leave_follower(self) -> None:
-        """The connections of its clients are lost, and it is there again at once."""
+        """Close the connections of a follower's clients; they can connect again at once."""
         if (follower := self._pick()) is not None:
             self._world.note(follower.name, "loses its clients")
             for visit in list(follower.visits):

@@ -1,8 +1,8 @@
-"""Misfortune: one after the other, several at a time, until it is told to end.
+"""Faults: one after the other, several at a time, until `end` is called.
 
-A power cut loses what was not synced, so it comes only to a broker beside which an undamaged in-sync replica of each of its
-partitions stays up: nobody promises more. `Damage` keeps account of that, and excuses a partition where the cluster was left
-with nothing better than a damaged replica.
+A power cut loses writes that were not synced, so it hits only a broker whose partitions each have another undamaged in-sync
+replica that is up: Kafka promises no more. `Damage` keeps account of that, and excuses a partition if the cluster was left with
+nothing better than a damaged replica.
 """
 
 import json
@@ -22,7 +22,7 @@ from tests.simulation.timed_broker_faults import Coincidences
 if TYPE_CHECKING:
     from tests.simulation.cluster import SimCluster
 
-#: Where anybody's tool may write, and what it may write there.
+#: Paths in ZooKeeper where a foreign tool may write, and the data that it writes.
 FOREIGN_PATHS = (
     "/config/changes/config_change_",
     "/config/changes/foreign",
@@ -43,7 +43,7 @@ FOREIGN_DATA = (
     b'{"version":99,"entity_path":"topics/x"}',
 )
 
-#: What brokers say when something has just begun, or is half done.
+#: Parts of log lines that brokers write when an operation has begun or is half done.
 AMBUSHES = (
     "ISR of",
     "proposing to",
@@ -59,23 +59,23 @@ AMBUSHES = (
     "settings of",
     "stopping",
 )
-#: How closely a broker that starts is looked at.
+#: How often a starting broker is looked at.
 STEP_S = 0.0005
 #: How often partition states and logs are looked at.
 WATCH_S = 0.05
 
 
 class Damage:
-    """Which replicas lost acknowledged records to a power cut and have not got them back."""
+    """The replicas that lost acknowledged records to a power cut and have not fetched them again."""
 
     def __init__(self, cluster: "SimCluster") -> None:
         self._cluster = cluster
-        #: (broker, partition) -> the log end before the cut, and the leader epoch of the last record.
+        #: (broker, partition) -> (log end before the cut, leader epoch of the last record).
         self._before: dict[tuple[int, TopicPartition], tuple[int, int | None]] = {}
         self._states: dict[TopicPartition, LeaderAndIsr] = {}
-        #: (broker, partition) -> when the partition's state was written, as of the last look at that damage.
+        #: (broker, partition) -> zxid of the partition's state at the last look at the damage.
         self._written_at: dict[tuple[int, TopicPartition], int] = {}
-        #: Those whose last restart has been looked at.
+        #: Damaged replicas -> the last life in which they were looked at.
         self._judged: dict[tuple[int, TopicPartition], int] = {}
 
     def start(self) -> None:
@@ -89,10 +89,10 @@ class Damage:
         return self._states
 
     def cut(self, process: BrokerProcess) -> None:
-        """The power of `process` is about to be cut."""
+        """Remember the logs of `process`, whose power is about to be cut."""
         if process.is_up:
             self._cluster.watch.note_ends(process)
-        # Also of logs that the process does not have open: their directory may be dead, or it may be starting.
+        # Include logs that the process does not have open: their directory may be dead, or the process may be starting.
         watch = self._cluster.watch
         for (broker, tp), log_end in watch.ends.items():
             if broker == process.id and tp.topic != RECKLESS:
@@ -127,20 +127,20 @@ class Damage:
         log = self._cluster.log_of(broker, tp)
         if process.is_up and log is not None and self._judged.get((broker, tp)) != process.lives:
             self._judged[broker, tp] = process.lives
-            # If a truncation was lost as well, what was cut off is back in place of what was written after it.
+            # If a truncation was lost as well, the truncated records are back in place of later ones.
             if log.log_end_offset >= log_end and log.epochs.epoch_at(log_end - 1) == last_epoch:
-                del self._before[broker, tp]  # it had been written out after all
+                del self._before[broker, tp]  # the kernel had written the records out
                 return
         state = self._states.get(tp)
         if state is None:
             return
-        # What the controller saw that elected it: the state before, not the one that it wrote.
+        # The controller elected the leader by the state before this one, which it wrote.
         now = self._cluster.written_at(tp)
         written_at = self._written_at.get((broker, tp), now)
         if now >= 0:
             self._written_at[broker, tp] = now
         if state.leader == broker:
-            # Who joined since the election was no choice of the controller's.
+            # The controller did not choose among replicas that joined the ISR after the election.
             is_new = before is not None and before.leader_epoch < state.leader_epoch
             isr = set(before.isr if before is not None and is_new else state.isr)
             if not any(
@@ -168,15 +168,16 @@ class Faults:
         weights: Mapping[str, int] | None = None,
         without: frozenset[str] = frozenset(),
     ) -> None:
-        """`weights`: how often each kind happens, where the seed does not choose; others do not. `without`: kinds that do
-        not happen, by name, so that a story can be shortened."""
+        """`weights`: how often each kind happens; without it the seed chooses, and kinds that are left out do not happen.
+        `without`: names of kinds that do not happen, so that a story can be shortened.
+        """
         self._cluster = cluster
         self._world = cluster.world
         self._every_s = every_s
         self._has_ended = False
         self._awaited: str | None = None
         self._awaits_compaction = False
-        #: Nothing else happens for so long.
+        #: No other fault happens before this time.
         self._rests_until_s = 0.0
         self.damage = Damage(cluster)
         kinds: list[tuple[Callable[[], None], int]] = [
@@ -211,7 +212,7 @@ class Faults:
             (self._slow_disk, 2),
             (self._shorten_writes, 1),
         ]
-        #: Each seed has its own mix: some faults only show without others.
+        #: Each seed has its own mix: some defects only show when other faults are absent.
         if weights:
             rare = (
                 self._lose_controller,
@@ -262,7 +263,7 @@ class Faults:
             if not process.is_up:
                 process.start()
 
-        # Often at once: before anybody has missed it. Now and then so late that everybody has.
+        # Often at once, before any other process notices; now and then so late that all have noticed.
         luck = self._world.random.random()
         longest_s = 0.5 if luck < 0.5 else high_s if luck < 0.9 else 3 * high_s
         self._world.after(self._world.between(low_s, longest_s), start)
@@ -276,7 +277,7 @@ class Faults:
         return not self._has_ended and self._may_kill(broker)
 
     def cut_power_of(self, broker: BrokerProcess) -> bool:
-        """False: others need it."""
+        """Cut the broker's power; return False if other brokers need it."""
         return not self._has_ended and self._cut_power(broker)
 
     def kill_everybody(self) -> None:
@@ -292,7 +293,7 @@ class Faults:
             self._start_later(broker)
 
     def kill(self, broker: BrokerProcess) -> None:
-        """For who lies in wait."""
+        """Kill a broker for a client that waited for this moment."""
         if not self._has_ended:
             self._kill(broker)
 
@@ -304,12 +305,12 @@ class Faults:
                 self._kill(self._cluster.brokers[leader])
 
     def _ambush(self) -> None:
-        """The next broker that says a certain thing is hit just then: bugs are where something has begun and not ended."""
+        """Hit the next broker that logs a certain line: defects are where an operation has begun and not ended."""
         self._awaited = self._world.random.choice(AMBUSHES)
         self._world.note("faults", f"wait for a broker to say {self._awaited!r}")
 
     def heard(self, who: str, message: str) -> None:
-        """What a broker logs."""
+        """Look at a broker's log line."""
         is_awaited = self._awaited is not None and self._awaited in message
         is_compaction = self._awaits_compaction and message.startswith("cleaning ")
         if self._has_ended or not (is_awaited or is_compaction):
@@ -325,7 +326,7 @@ class Faults:
         self._world.after(self._world.random.choice([0.0, 0.0005, 0.003, 0.02]), lambda: hit(broker))
 
     def _die_in_compaction(self) -> None:
-        """The next broker that compacts a log ends in the middle of it."""
+        """End the next broker that compacts a log, in the middle of it."""
         self._awaits_compaction = True
 
     def _compacts(self, broker: BrokerProcess) -> None:
@@ -348,7 +349,7 @@ class Faults:
             self._pause_for(broker, self._world.between(0.05, 8.0))
 
     def _isolate_now(self, broker: BrokerProcess) -> None:
-        """It goes on, and reaches nobody but its clients."""
+        """Isolate a broker: it runs on, and reaches only its clients."""
         others = [*(each for each in self._hosts() if each != broker.name), *self._cluster.zookeeper_hosts]
         self._cut(
             [pair for other in others for pair in ((broker.name, other), (other, broker.name))],
@@ -361,7 +362,7 @@ class Faults:
             self._kill(broker)
 
     def _lose_controller(self) -> None:
-        """It dies and stays away, and nothing else happens until another must have taken over."""
+        """Kill the controller and keep it down; no other fault happens until another broker must have taken over."""
         broker = self._cluster.controller()
         if broker is not None and self._may_kill(broker):
             broker.kill()
@@ -369,7 +370,7 @@ class Faults:
             self._rests_until_s = self._world.now_s + 3.5
 
     def _kill_all(self) -> None:
-        """Every broker at once. Who is back first leads what it can, and hears of all other partitions later."""
+        """Kill every broker at once. The first to return leads what it can, and hears of all other partitions later."""
         if not self.damage.has_any():
             for broker in self._cluster.brokers.values():
                 if broker.is_up:
@@ -377,7 +378,7 @@ class Faults:
                     self._start_later(broker, 0.02, 2.0)
 
     def _kill_as_it_registers(self) -> None:
-        """A broker that is killed, and once more when ZooKeeper has its registration and it does not know."""
+        """Kill a broker, and once more when ZooKeeper has its new registration and the broker has no answer yet."""
         broker = self._pick()
         if broker is None or not self._may_kill(broker):
             return
@@ -397,7 +398,9 @@ class Faults:
         self._as_it_starts(broker, registered, kill)
 
     def _lose_zookeeper_as_it_starts(self) -> None:
-        """A broker that is killed, and loses its connection to ZooKeeper when it has read its logs and is about to register."""
+        """Kill a broker. In its next life, close its ZooKeeper connection after it has loaded its logs and before it
+        registers.
+        """
         broker = self._pick()
         if broker is None or not self._may_kill(broker):
             return
@@ -418,7 +421,7 @@ class Faults:
         )
 
     def _as_it_starts(self, broker: BrokerProcess, is_time: Callable[[], bool], hit: Callable[[], None]) -> None:
-        """Hit a broker in the life that has just begun, as soon as it has come so far; unless it is ready before."""
+        """Hit a broker in the life that has just begun as soon as `is_time`, unless it is ready before."""
         life, until_s = broker.lives, self._world.now_s + 3.0
 
         def look() -> None:
@@ -432,14 +435,17 @@ class Faults:
         self._world.after(STEP_S, look)
 
     def _cut_all_power(self) -> None:
-        """Of every broker at once. For worlds in which all that is acknowledged is on disk: nothing is excused."""
+        """Cut the power of every broker at once. For worlds in which every acknowledged record is on disk: nothing is
+        excused.
+        """
         for broker in self._cluster.brokers.values():
             broker.cut_power()
             self._start_later(broker, 0.02, 2.0)
 
     def _kill_then_cut_all_power(self) -> None:
-        """Every broker is killed while one of them waits for its disk. They go on with what the page caches have, and soon
-        after that the power of all goes."""
+        """Kill every broker while one of them waits for its disk. They restart with the contents of their page caches, and soon
+        after that the power of all is cut.
+        """
         brokers = self._cluster.brokers.values()
         until_s = self._world.now_s + 3.0
 
@@ -464,7 +470,7 @@ class Faults:
         look()
 
     def _restart(self) -> None:
-        """A clean stop, and a start with what the seed changes of its settings."""
+        """Stop a broker cleanly, and start it with settings that the seed may change."""
         broker = self._pick()
         if broker is None or not broker.is_ready or broker.is_paused or not self._may_kill(broker):
             return
@@ -487,7 +493,7 @@ class Faults:
         return True
 
     def _cut_power_of_two(self) -> None:
-        """The controller and another one, at the same moment or while the first is still taken for alive."""
+        """Cut the power of the controller and another broker, at once or while the first still counts as alive."""
         controller = self._cluster.controller()
         if controller is not None and self._cut_power(controller):
             if self._world.chance(0.3):
@@ -497,7 +503,7 @@ class Faults:
                 self._world.after(self._world.between(0.0, timeout_s), self._cut_power_unless_ended)
 
     def _lose_host(self) -> None:
-        """A host stays without power until everybody has noticed, and acted on it."""
+        """Cut the power of a host until all brokers have noticed it and acted on it."""
         broker = self._pick()
         if broker is None or not self.damage.may_lose(broker):
             return
@@ -540,7 +546,7 @@ class Faults:
             self._start_later(zookeeper, 0.05, 2.5)
 
     def _tear_a_flush(self) -> None:
-        """The power goes while ZooKeeper writes several records at once."""
+        """Cut the power while ZooKeeper writes several records at once."""
         zookeeper = self._cluster.zookeeper
         if not zookeeper.is_serving:
             return
@@ -552,7 +558,7 @@ class Faults:
                 zookeeper.cut_power()
                 self._start_later(zookeeper, 0.05, 2.5)
 
-        # The first record is written alone, and the others together while it is synced.
+        # ZooKeeper writes the first record alone, and the others together while it syncs the first.
         zookeeper.die_in_sync(sum(sizes[1:]), end)
 
     def _pause_zookeeper(self) -> None:
@@ -577,14 +583,14 @@ class Faults:
     # -- disks ------------------------------------------------------------------------------------------------------------
 
     def _healthy_pair(self) -> tuple[BrokerProcess, str] | None:
-        """A broker whose directories are all well, that others can do without, and one of its directories."""
+        """Choose a broker whose directories all work and that the cluster can do without, and one of its directories."""
         broker = self._pick()
         if broker is None or broker.storage.faults or not broker.is_serving or not self.damage.may_lose(broker):
             return None
         return broker, self._world.random.choice(["/one", "/two"])
 
     def _break_directory(self) -> None:
-        """Writes fail from now on; the broker takes the directory offline. Mended by a restart later."""
+        """Let writes fail from now on: the broker takes the directory offline. A later restart mends it."""
         pair = self._healthy_pair()
         if pair is not None:
             broker, folder = pair
@@ -593,7 +599,7 @@ class Faults:
             self._repair_later(broker)
 
     def _unplug_directory(self) -> None:
-        """Nothing works any more, or nothing can be read, under a broker that runs."""
+        """Let every operation, or every read, of a directory fail under a running broker."""
         pair = self._healthy_pair()
         if pair is not None:
             broker, folder = pair
@@ -611,7 +617,7 @@ class Faults:
             self._repair_later(broker)
 
     def _slow_disk(self) -> None:
-        """Syncs take up to half a second: another process of the machine writes, or the disk is about to fail."""
+        """Let syncs take up to half a second, as if another process of the machine wrote or the disk were about to fail."""
         broker = self._pick()
         if broker is None:
             return
@@ -624,7 +630,7 @@ class Faults:
         self._world.after(self._world.between(0.5, 5.0), again)
 
     def _shorten_writes(self) -> None:
-        """The kernel takes less than it is given, as it may."""
+        """Let the kernel write less than it was given, as it may."""
         broker = self._pick()
         if broker is None or broker.storage.faults:
             return
@@ -634,7 +640,7 @@ class Faults:
         self._world.after(self._world.between(0.2, 2.0), lambda: broker.storage.heal("/"))
 
     def _lose_directory(self) -> None:
-        """The directory is dead when the broker starts again, and comes back later."""
+        """Restart a broker with a dead directory, which comes back later."""
         pair = self._healthy_pair()
         if pair is not None:
             broker, folder = pair
@@ -678,7 +684,7 @@ class Faults:
         self._world.after(seconds, mend)
 
     def _cut_link(self) -> None:
-        """One way, or both."""
+        """Cut a link one way or both ways."""
         one, other = self._world.random.sample([*self._hosts(), *self._cluster.zookeeper_hosts], 2)
         pairs = [(one, other)] if self._world.chance(0.5) else [(one, other), (other, one)]
         self._cut(pairs, self._world.between(0.1, 6.0))
@@ -693,7 +699,7 @@ class Faults:
         self._cut(pairs, self._world.between(0.1, 6.0))
 
     def _depose(self) -> None:
-        """The controller's orders to one broker are held up; it dies, another one takes over, and then they arrive."""
+        """Hold back the controller's requests to one broker, kill it, and deliver them after another broker has taken over."""
         controller = self._cluster.controller()
         others = [broker for broker in self._cluster.brokers.values() if broker is not controller and broker.is_serving]
         if controller is None or len(others) < 2:
@@ -718,8 +724,8 @@ class Faults:
                 line.other.reset_later()
 
     def _look_dead(self) -> None:
-        """A broker lives, has its session, and looks dead to everybody who connects."""
-        # With luck one that is alone in an ISR: who would replace it lacks what is committed.
+        """Let a broker refuse connections: it lives and has its session, but looks dead to new connections."""
+        # Preferably the only broker of an ISR: any replacement would lack committed records.
         brokers = self._cluster.brokers
         alone = [brokers[state.leader].name for state in self.damage.states.values() if state.isr == (state.leader,)]
         host = self._cluster.network.hosts[
@@ -755,14 +761,14 @@ class Faults:
             self._world.note(self._cluster.zookeeper.name, f"session of {broker.name} expires early")
 
     def _write_foreign_znode(self) -> None:
-        """Somebody else's tool writes what no broker can make sense of."""
+        """Write data to ZooKeeper that no broker can parse, as a foreign tool might."""
         path = self._world.random.choice(FOREIGN_PATHS)
         data = self._world.random.choice(FOREIGN_DATA)
         if self._cluster.zookeeper.is_serving:
             self._cluster.stranger.write(path, data)
 
     def _spoil_a_topic(self) -> None:
-        """Somebody writes nonsense over what ZooKeeper has of a topic, and puts it right later."""
+        """Overwrite a topic's data in ZooKeeper with nonsense, and restore it later."""
         topics = sorted({tp.topic for tp in self._cluster.partition_states()})
         if not topics:
             return
@@ -778,7 +784,7 @@ class Faults:
         self._cluster.stranger.spoil(name, path, make)
 
     def _without_sense(self, data: bytes, kind: str) -> bytes:
-        """An assignment in which somebody comes who is not there, somebody is there twice, or all go."""
+        """Return an invalid assignment: with an unknown broker, with a broker twice, or without any broker."""
         assignment = json.loads(data)
         replicas = assignment["partitions"]["0"]
         if kind == "comes":
@@ -790,7 +796,7 @@ class Faults:
         return json.dumps(assignment).encode()
 
     def _delete_a_root(self) -> None:
-        """Somebody deletes the place of notifications."""
+        """Delete the parent znode of notifications."""
         self._cluster.stranger.delete(
             self._world.random.choice(["/config/changes", "/kafka-acl-changes", "/log_dir_event_notification"])
         )

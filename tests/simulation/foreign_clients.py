@@ -1,7 +1,7 @@
-"""Clients of other makes: what librdkafka, a producer that was replaced, or one that never returns does, and ours never would.
+"""Foreign clients: they do what librdkafka, a replaced producer or a producer that never returns does, and ours never do.
 
-A guest speaks the protocol by itself. It pays one visit after the other; each holds the cluster to a promise that well-behaved
-clients do not ask for.
+A guest sends protocol requests itself. It makes one visit after the other; each checks a promise that well-behaved clients do
+not rely on.
 """
 
 import asyncio
@@ -43,16 +43,16 @@ from tests.simulation.oracle import Fate, Sent, Sum
 if TYPE_CHECKING:
     from tests.simulation.cluster import SimCluster
 
-#: As clients before `transaction.version` 2 speak.
+#: Versions of clients before `transaction.version` 2.
 _END_TXN_V1: Final = 4
 _ADD_OFFSETS_V1: Final = 3
 _TXN_OFFSET_COMMIT_V1: Final = 4
-#: As clients before Kafka 2.1 speak: they say for how long an offset is to be kept.
+#: Versions of clients before Kafka 2.1, which set a retention time for an offset.
 _OFFSET_COMMIT_WITH_RETENTION: Final = (2, 3, 4)
 _YEAR_MS: Final = 365 * 86_400_000
 _EVER_MS: Final = 2**63 - 1
 _TIMEOUT_MS: Final = 5_000
-#: Nothing was written, for sure.
+#: Errors after which certainly nothing was written.
 _REFUSED_AT_ONCE: Final = (ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
 
@@ -61,9 +61,9 @@ class Guest(Client):
         super().__init__(cluster, name)
         self._partitions = list(partitions)
         self._count = 0
-        #: Whose committed offsets the audit compares.
+        #: Groups whose committed offsets the audit compares.
         self.groups = [f"{self.name}-offsets"]
-        #: Each once, then all again.
+        #: Visits to come: each once, then all again.
         self._next: list[Callable[[AsyncClient], Awaitable[None]]] = []
         self._visits: list[Callable[[AsyncClient], Awaitable[None]]] = [
             self._replaced,
@@ -98,7 +98,7 @@ class Guest(Client):
             await self.pause(*self.cluster.pace_s)
 
     def arrive(self) -> AsyncClient:
-        """A connection for one visit."""
+        """Return a connection for one visit."""
         return self.connect(request_timeout_ms=2_000, api_timeout_ms=6_000)
 
     # -- what it says -----------------------------------------------------------------------------------------------------
@@ -119,7 +119,7 @@ class Guest(Client):
         acks: int = -1,
         key: bytes | None = None,
     ) -> int | ClientError:
-        """One record in a batch of its own, once. Its offset, or why there is none."""
+        """Send one record in a batch of its own, once. Return its offset, or the error."""
         builder = BatchBuilder(
             producer_id=identity.producer_id,
             producer_epoch=identity.epoch,
@@ -144,7 +144,7 @@ class Guest(Client):
         return outcome
 
     async def _end(self, cluster: AsyncClient, name: str, identity: ProducerIdentity, *, commit: bool) -> None:
-        """As clients did before `transaction.version` 2: the epoch stays."""
+        """End a transaction as clients did before `transaction.version` 2: the epoch stays."""
         answer = await cluster.ask_coordinator(
             name,
             EndTxnRequest(
@@ -179,7 +179,7 @@ class Guest(Client):
     # -- visits -----------------------------------------------------------------------------------------------------------
 
     async def _replaced(self, cluster: AsyncClient) -> None:
-        """A producer that does not know that another one has taken its transactional id."""
+        """Act as a producer that does not know that another one has taken its transactional id."""
         name, tp = f"{self.name}-twins", self.chance.choice(self._partitions)
         transactions = Transactions(cluster)
         old = await transactions.initialise(name, timeout_ms=_TIMEOUT_MS)
@@ -198,7 +198,7 @@ class Guest(Client):
         await self._settle(cluster, name, new, sum_, commit=False)
 
     async def _of_a_former_generation(self, cluster: AsyncClient) -> None:
-        """A member that commits what it read before the group was rebalanced."""
+        """Commit, as a member, offsets of records that it read before the group was rebalanced."""
         config = GroupConfig(
             group_id=f"{self.name}-group",
             session_timeout_ms=6_000,
@@ -230,7 +230,7 @@ class Guest(Client):
             await member.leave()
 
     async def _commits_offsets(self, cluster: AsyncClient) -> None:
-        """Offsets are a part of a transaction: they stay if it is committed, and only then."""
+        """Commit offsets in a transaction: they stay if the transaction commits, and only then."""
         group = self.groups[0]
         tp = self.chance.choice(self._partitions)
         identity = await Transactions(cluster).initialise(group, timeout_ms=_TIMEOUT_MS)
@@ -276,7 +276,7 @@ class Guest(Client):
         check(self._check_not_of_a_log(group, answer))
 
     async def _repeats_a_sequence(self, cluster: AsyncClient) -> None:
-        """librdkafka gives the sequences of what it purges on an abort to the next transaction."""
+        """Do as librdkafka: use the sequence numbers of batches purged on an abort again in the next transaction."""
         name, tp = f"{self.name}-purger", self.chance.choice(self._partitions)
         transactions = Transactions(cluster)
         identity = await transactions.initialise(name, timeout_ms=_TIMEOUT_MS)
@@ -291,7 +291,9 @@ class Guest(Client):
         await self._settle(cluster, name, identity, kept, commit=isinstance(again, int))
 
     async def _comes_early(self, cluster: AsyncClient) -> None:
-        """A batch behind one that was refused and will come again: nothing is out of order, and it must not be first."""
+        """Send a batch behind one that was refused and will be repeated: it is not out of order, and must not be written
+        first.
+        """
         tp = self.chance.choice(self._partitions)
         identity = await Transactions(cluster).initialise(None, timeout_ms=_TIMEOUT_MS)
         (leader,) = await cluster.leaders([tp])
@@ -308,7 +310,7 @@ class Guest(Client):
     async def _follows(
         self, cluster: AsyncClient, tp: TopicPartition, identity: ProducerIdentity, refused: int, leader: int, life: int
     ) -> None:
-        # Four may be under way behind it. Then the log judges.
+        # Four batches may be in flight behind it. Then the log decides.
         for number in range(4):
             await self.pause(0.0, 0.7)
             outcome = await self._produce(cluster, self._record(tp, None), identity, refused + 1 + number, to=leader)
@@ -322,7 +324,7 @@ class Guest(Client):
                 return
 
     async def _begins_anywhere(self, cluster: AsyncClient) -> None:
-        """A producer of which the brokers know nothing any more goes on where it was: compaction and time forget producers."""
+        """Continue with a producer id that the brokers have forgotten: compaction and expiry remove producers."""
         tp = self.chance.choice(self._partitions)
         identity = await Transactions(cluster).initialise(None, timeout_ms=_TIMEOUT_MS)
         outcome = await self._produce(cluster, self._record(tp, None), identity, 7)
@@ -330,7 +332,7 @@ class Guest(Client):
             self._broken("a producer that is not known begins anywhere", f"{tp}: {outcome}")
 
     async def _goes_back(self, cluster: AsyncClient) -> None:
-        """A producer that has raised its epoch, and a batch of the epoch before that arrives late."""
+        """Send a batch of a former epoch after the producer has raised its epoch."""
         tp = self.chance.choice(self._partitions)
         old = await Transactions(cluster).initialise(None, timeout_ms=_TIMEOUT_MS)
         new = ProducerIdentity(old.producer_id, old.epoch + 1)
@@ -341,7 +343,7 @@ class Guest(Client):
                 self._broken("a producer's epoch never goes back", f"{tp}: {new} at {outcome}, then {old} at {stale}")
 
     async def _leaves_a_gap(self, cluster: AsyncClient) -> None:
-        """A batch whose predecessors are missing."""
+        """Send a batch whose predecessors are missing."""
         tp = self.chance.choice(self._partitions)
         identity = await Transactions(cluster).initialise(None, timeout_ms=_TIMEOUT_MS)
         if isinstance(await self._produce(cluster, self._record(tp, None), identity, 0), int):
@@ -350,7 +352,7 @@ class Guest(Client):
                 self._broken("a producer leaves nothing out", f"{tp}: sequence 5 at {outcome}, behind 0")
 
     async def _comes_late(self, cluster: AsyncClient) -> None:
-        """A batch of a transaction that has ended: it would begin one that nobody ends."""
+        """Send a batch of a transaction that has ended: it would begin a transaction that no client ends."""
         name, tp = f"{self.name}-late", self.chance.choice(self._partitions)
         transactions = Transactions(cluster)
         identity = await transactions.initialise(name, timeout_ms=_TIMEOUT_MS)
@@ -361,22 +363,22 @@ class Guest(Client):
             (leader,) = await cluster.leaders([tp])
             log = self.cluster.log_of(leader, tp)
             if log is None or not log.producers.transaction_verification:
-                return  # what is not verified is let in
+                return  # without verification the batch is accepted
             if log.producers.has_ongoing_transaction(*identity):
-                return  # the marker is on its way: it is not late yet
+                return  # the marker is not written yet, so the batch is not late
             late = self._record(tp, self._begin("after"))
             outcome = await self._produce(cluster, late, identity, 1, transactional_id=name, to=leader)
             if isinstance(outcome, int):
                 self._broken("a batch that comes late is refused", f"{tp}: {identity} at {outcome}")
 
     async def _asks_the_wrong_one(self, cluster: AsyncClient) -> None:
-        """Anybody may be asked to coordinate: clients find the new coordinator only if they are told to look for it."""
+        """Ask a broker that is not the coordinator: clients look for the new coordinator only after NOT_COORDINATOR."""
         group = self.groups[0]
         tp = self.chance.choice(self._partitions)
         asked = self.chance.choice(list(await cluster.brokers()))
         broker = self.cluster.brokers[asked].broker
         if broker is None or not broker.config.transaction_partition_verification_enable:
-            return  # should it be the coordinator after all, it would take the offset, and nobody ends that transaction
+            return  # a coordinator would accept the offset in a transaction that never ends
         answer = await cluster.ask(
             asked,
             _offset_commit(group, ProducerIdentity(1 << 40, 0), tp, 1),
@@ -392,8 +394,8 @@ class Guest(Client):
         return code
 
     async def _asks_for_ends(self, cluster: AsyncClient) -> None:
-        """What one was told of the end of a partition holds for everybody."""
-        # One by one: of several, the first answers would be old when the last one is there.
+        """Ask for the end of a partition: no later answer to any client may be older."""
+        # One by one: with several at once, the first answers would be old when the last one arrives.
         for tp in self.chance.sample(self._partitions, 2):
             isolation = self.chance.choice([READ_UNCOMMITTED, READ_COMMITTED])
             known = self.oracle.asks_for_end(tp, isolation)
@@ -402,7 +404,7 @@ class Guest(Client):
                 self.oracle.told_end(self.name, tp, isolation, listed.leader_epoch, listed.offset, known)
 
     async def _never_returns(self, cluster: AsyncClient) -> None:
-        """A producer that dies in mid-transaction: the coordinator aborts it in time, or nobody reads on."""
+        """Abandon a transaction: the coordinator must abort it in time, or readers of committed records stop."""
         self._count += 1
         name, tp = f"{self.name}-lost-{self._count}", self.chance.choice(self._partitions)
         transactions = Transactions(cluster)
@@ -415,7 +417,7 @@ class Guest(Client):
             await self._produce(cluster, record, identity, 0, transactional_id=name)
 
     async def _commits_once(self, cluster: AsyncClient) -> None:
-        """A group that commits one offset, which no later one hides, while somebody looks: what either was told stays."""
+        """Commit one offset for a group, once, while another client reads it: both answers must stay true."""
         self._count += 1
         group, tp = f"{self.name}-once-{self._count}", self.chance.choice(self._partitions)
         self.groups.append(group)
@@ -429,7 +431,7 @@ class Guest(Client):
             await looking
 
     async def _commits_for_ever(self, cluster: AsyncClient) -> None:
-        """A client that says for how long, as none of ours does; where the scenario names it."""
+        """Commit an offset with a retention time, as none of our clients does; only if the scenario names this visit."""
         self._count += 1
         group, tp = f"{self.name}-kept-{self._count}", self.chance.choice(self._partitions)
         self.groups.append(group)
@@ -453,7 +455,7 @@ class Guest(Client):
         self.oracle.committed(group, {tp: self._count})
 
     async def _look(self, group: str) -> None:
-        """On a connection of its own: on the other one it would wait for the commit."""
+        """Read the group's offsets on a second connection: on the first one the request would wait for the commit."""
         await self.pause(0.0, 0.2)
         try:
             async with self.connect(request_timeout_ms=2_000, api_timeout_ms=6_000) as cluster:
@@ -468,13 +470,15 @@ class Guest(Client):
         self.cluster.told_of_offsets(self.name, group, found)
 
     async def _asks_for_offsets(self, cluster: AsyncClient) -> None:
-        """What one was told of a group's offsets stays, as what was committed does."""
+        """Ask for a group's offsets: the answered offsets must stay, as committed ones do."""
         group = "group-of-keeper"
         found = await committed_offsets(cluster, group, require_stable=True)
         self._told_of(group, {tp: entry.offset for tp, entry in found.items()})
 
     async def _asks_for_a_new_epoch(self, cluster: AsyncClient) -> None:
-        """A client that began when the cluster raised epochs ends so, whatever the cluster has agreed on since."""
+        """Use the protocol in which the cluster raises epochs for the whole transaction, whatever the cluster agrees on
+        since.
+        """
         name, tp = f"{self.name}-raiser", self.chance.choice(self._partitions)
         transactions = Transactions(cluster)
         identity = await transactions.initialise(name, timeout_ms=_TIMEOUT_MS)
@@ -487,7 +491,7 @@ class Guest(Client):
             self._broken("who asks for a new epoch gets one", f"{name} is {identity}, before and after its transaction")
 
     async def _commits_for_others(self, cluster: AsyncClient) -> None:
-        """A producer that says nothing of a member commits offsets of a group of KIP-848 that has some."""
+        """Commit offsets, from a producer that names no member, for a KIP-848 group that has members."""
         if not self.cluster.scenario.modern_members:
             return
         group, name, tp = "modern", f"{self.name}-others", self.chance.choice(self._partitions)

@@ -1,8 +1,8 @@
-"""Which seed notices which mutant: `python -m tests.simulation.hunt [--tries 40] [NAME…]` keeps the table in mutants.json.
+"""Find the seed that notices each mutant: `python -m tests.simulation.hunt [--tries 40] [NAME…]` updates mutants.json.
 
-A mutant is tried on the seeds of the profile that it names first, then on all the others below 300. A hunt goes on where the
-last one ended; `--again` begins anew. `--verify` replays the seeds of the table, and hunts again where one notices nothing any
-more: a change of what ships may change what chance decides.
+A mutant is tried first on the seeds of the profile that it names, then on all others below 300. A hunt continues where the last
+one ended; `--again` starts from the beginning. `--verify` replays the seeds of the table, and hunts again if one no longer
+notices its mutant: a change of shipping code may change the random decisions.
 """
 
 import argparse
@@ -25,7 +25,7 @@ SEEDS = 300
 
 
 def order_of(mutant: Mutant) -> list[int]:
-    """All seeds, the likely ones first."""
+    """Return all seeds, the likely ones first."""
     names = {"cluster": name_of, "tier": tier_troubles.trouble_of, "link": link_troubles.trouble_of}
     if mutant.world not in names or not mutant.profile:
         return list(range(SEEDS))
@@ -59,10 +59,10 @@ def hunt(mutant: Mutant, seeds: list[int], tried: int) -> dict[str, Any]:
 
 
 def is_noticed_by_test(mutant: Mutant) -> bool:
-    """Whether its test fails with the mutant in place."""
+    """Whether the mutant's test fails with the mutant in place."""
     code = (
         "import sys, pytest; from tests.simulation.mutants import MUTANTS; MUTANTS[sys.argv[1]].apply(); "
-        # Pytest's own loader, which rewrites assertions, would load what ships without the mutant.
+        # Pytest's own loader, which rewrites assertions, would load the code without the mutant.
         'sys.exit(pytest.main(["--assert=plain", "-q", "--tb=no", "--no-header", "--reruns=0", "-p", "no:cacheprovider", '
         '"tests/" + sys.argv[2]]))'
     )
@@ -79,11 +79,15 @@ def main() -> int:
         "--tries", type=int, default=SEEDS, help="seeds for each mutant, those of earlier hunts included"
     )
     parser.add_argument("--jobs", type=int, default=1)
-    parser.add_argument("--again", action="store_true", help="forget what the table knows of these mutants")
+    parser.add_argument("--again", action="store_true", help="forget the table's results for these mutants")
     parser.add_argument(
-        "--verify", action="store_true", help="whether the seeds of the table still notice their mutants"
+        "--verify",
+        action="store_true",
+        help="replay the seeds of the table and report mutants that they no longer notice",
     )
-    parser.add_argument("--by-test", action="store_true", help="of mutants that name a test: whether it notices them")
+    parser.add_argument(
+        "--by-test", action="store_true", help="run the tests that mutants name, with the mutant in place"
+    )
     arguments = parser.parse_args()
     if arguments.by_test:
         named = [mutant for mutant in MUTANTS.values() if mutant.test]
@@ -104,7 +108,7 @@ def main() -> int:
         if arguments.verify and row["seed"] is not None:
             replayed = hunt(mutant, [row["seed"]], row["tried"] - 1)
             if replayed["seed"] is None:
-                print(f"seed {row['seed']} notices no more: {name}", flush=True)
+                print(f"seed {row['seed']} no longer notices: {name}", flush=True)
                 replayed["tried"] = 0
             keep(name, row := replayed)
         seeds = order_of(mutant)[row["tried"] : arguments.tries]

@@ -1,6 +1,7 @@
-"""What must hold at every moment, not only at the end: looked at twenty times a second, and when a client is told something.
+"""Invariants that hold at every moment, not only at the end. They are checked twenty times a second and at each answer to a
+client.
 
-A wrong that shows here need not wait for the second fault that would turn it into a lost record.
+A defect that shows here need not wait for the second fault that would turn it into a lost record.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -15,73 +16,75 @@ if TYPE_CHECKING:
     from tests.simulation.cluster import SimCluster
 
 EVERY_S = 0.05
-#: Beyond another `replica.lag.time.max.ms`: the leader looks every half of it, and its loop has other things to do.
+#: Allowance beyond a second `replica.lag.time.max.ms`: the leader checks every half of it, and its loop may be busy.
 LAG_SLACK_S = 1.0
-#: How long a leader and its followers may need to know of an election, where nothing is cut and the controller stays.
+#: How long a leader and its followers may need to hear of an election, while nothing is cut and the controller stays.
 ELECTED_S = 2.5
-#: How long the disk of a leader may need to note that its log begins elsewhere.
+#: How long a leader may need to write to disk that its log begins elsewhere.
 BEGUN_S = 1.0
 
 
 class Watch:
-    """Owner: the world. Reads what brokers hold in memory; changes nothing."""
+    """Owner: the world. Reads the memory of the brokers and changes nothing."""
 
     def __init__(self, cluster: "SimCluster") -> None:
         self._cluster = cluster
         self._world = cluster.world
-        #: (broker, partition) -> where its log ended when it was last open, in this life or an earlier one.
+        #: (broker, partition) -> log end when the log was last open, in this life or an earlier one.
         self.ends: dict[tuple[int, TopicPartition], int] = {}
-        #: Of the last record then, the leader epoch. With its offset it says which records the log had, all of them.
+        #: (broker, partition) -> leader epoch of the last record then. Epoch and offset together identify all records of the
+        #: log.
         self.last_epochs: dict[tuple[int, TopicPartition], int | None] = {}
-        #: (broker, life, partition) -> (leader epoch, high watermark, topic id) when it was last looked at.
+        #: (broker, life, partition) -> (leader epoch, high watermark, topic id) at the last look.
         self._before: dict[tuple[int, int, TopicPartition], tuple[int, int, Any]] = {}
         self._last = self._before
-        #: (partition, leader epoch) -> (broker, life): who led in it.
+        #: (partition, leader epoch) -> (broker, life) that led in it.
         self._leaders: dict[tuple[TopicPartition, int], tuple[int, int]] = {}
-        #: The highest high watermark that any replica had.
+        #: Partition -> highest high watermark that any replica had.
         self._committed: dict[TopicPartition, int] = {}
-        #: The highest offset that a leader's log began at.
+        #: Partition -> highest log start that a leader had.
         self._starts: dict[TopicPartition, int] = {}
-        #: The smallest `min.insync.replicas` that any leader had.
+        #: Partition -> smallest `min.insync.replicas` that any leader had.
         self._least: dict[TopicPartition, int] = {}
-        #: (leader, its life, partition, follower) -> (since when, where it stands): in the ISR, and behind.
+        #: (leader, its life, partition, follower in the ISR that is behind) -> (since when, its log end).
         self._behind: dict[tuple[int, int, TopicPartition, int], tuple[float, int]] = {}
 
-        #: (partition, replica) -> (what must not change for it to hear of an election, since when): it has not.
+        #: (partition, replica that has not heard of an election) -> (a value whose change restarts the time, since when).
         self._ignorant: dict[tuple[TopicPartition, int], tuple[object, float]] = {}
-        #: (broker, life, partition) -> since when it was seen to begin above offset 0.
+        #: (broker, life, partition) -> since when its log was seen to begin above offset 0.
         self._beginning: dict[tuple[int, int, TopicPartition], float] = {}
-        #: (broker, partition): its log is closed, and where it ends is not known.
+        #: (broker, partition) whose log is closed and whose end is not known.
         self._unknown: set[tuple[int, TopicPartition]] = set()
-        #: The highest offset that a client was told of.
+        #: Partition -> highest offset that a client has been given as committed.
         self._told: dict[TopicPartition, int] = {}
-        #: (broker, its life, partition) -> (a proposal of an ISR that is under way, since when, who was controller then).
+        #: (broker, its life, partition) -> (pending ISR proposal, since when, the controller then).
         self._proposed: dict[tuple[int, int, TopicPartition], tuple[object, float, object]] = {}
         self._states: dict[TopicPartition, LeaderAndIsr] = {}
         self._control = ControlWatch(cluster)
         scenario = cluster.scenario
-        #: Every record is to be on disk before it counts. Where an administrator moves a log, its copy is not at once.
+        #: Whether every record must be on disk before it is committed. The copy of a log that an administrator moves is not on
+        #: disk at once.
         self._is_flushed = scenario.fixed.get("log.flush.interval.messages") == "1" and not scenario.has_admin
 
     def start(self) -> None:
         for process in self._cluster.brokers.values():
             process.on_start = self.note_ends
-        # After `Damage` has looked: what it excuses is not looked at here.
+        # Look after `Damage`: partitions that it excuses are skipped here.
         self._world.after(EVERY_S + 0.002, self._look)
 
     def heard(self, who: str, message: str) -> None:
-        """What a broker logs."""
+        """Look at a broker's log line."""
         self._control.heard(who, message)
 
     def note_ends(self, process: BrokerProcess) -> None:
-        """What a process held in memory when it died is still there, until it begins its next life."""
+        """Note the log ends of a dead process: its memory can be read until its next life begins."""
         for partition in getattr(process.broker, "replicas", ()):
             self._note_end(process, partition)
 
     def _note_end(self, process: BrokerProcess, partition: Any) -> None:
         key = (process.id, partition.tp)
         if partition.log is None:
-            # Closed by a clean stop, or its directory has failed: it may hold more than when it was last looked at.
+            # A clean stop or a failed directory closed the log: it may hold more than at the last look.
             self._unknown.add(key)
         else:
             self._unknown.discard(key)
@@ -92,7 +95,7 @@ class Watch:
         self._world.after(EVERY_S, self._look)
         behind: dict[tuple[int, int, TopicPartition, int], tuple[float, int]] = {}
         self._states = self._cluster.partition_states()
-        # A replica that was moved away may come back, and is empty then.
+        # A replica that was moved away may return, and is then empty.
         self._last, self._before = self._before, {}
         for process in self._cluster.brokers.values():
             if not process.is_up:
@@ -108,8 +111,9 @@ class Watch:
         self._control.look(self._states)
 
     def _may_begin_in_tier(self, process: BrokerProcess, partition: Any) -> bool:
-        """A follower that is out of sync, and behind what its leader has on disk, begins anew where the tier ends: its log is
-        emptied first."""
+        """Whether the replica may begin again where the tier ends, with an emptied log: it is out of sync, and behind what its
+        leader has on disk.
+        """
         log, state = partition.log, self._states.get(partition.tp)
         is_out_of_sync = state is not None and process.id not in state.isr
         return log.is_tiered and not partition.is_leader and is_out_of_sync and not log.size_bytes
@@ -139,7 +143,7 @@ class Watch:
                     "a transaction that has ended holds nobody up",
                     f"{tp} on {process.name}: [{first}, {last}] is below the high watermark {committed}, and unstable",
                 )
-            elif log.last_stable_offset > max(first, log.log_start_offset):  # its beginning may have been deleted
+            elif log.last_stable_offset > max(first, log.log_start_offset):  # the first records may have been deleted
                 self._broken(
                     "a transaction is stable when its end is committed",
                     f"{tp} on {process.name}: [{first}, {last}] below {log.last_stable_offset}, committed {committed}",
@@ -160,7 +164,7 @@ class Watch:
                 )
 
     def _look_at_rest(self, process: BrokerProcess, partition: Any) -> None:
-        """What a follower's session passes over is in sync, and has nothing to tell the follower."""
+        """Check that a partition that a follower's fetch session leaves out is in sync and has no news for the follower."""
         log, machine = partition.log, partition.machine
         here = (machine.role, machine.leader_epoch, log.log_end_offset, log.high_watermark, log.log_start_offset)
         for want in partition.resting:
@@ -184,7 +188,7 @@ class Watch:
                 )
 
     def _is_beginning(self, process: BrokerProcess, partition: Any) -> bool:
-        """A mirror that begins later than its source: its followers are told when that is on disk."""
+        """Whether the mirror begins later than its source: followers hear of it when that is on disk."""
         log = partition.log
         if not (self._cluster.may_begin_later and log.log_start_offset == log.log_end_offset > 0):
             return False
@@ -223,7 +227,7 @@ class Watch:
                     )
 
     def _look_at_proposal(self, process: BrokerProcess, partition: Any) -> None:
-        """A leader counts with the ISR that ZooKeeper has, and hears what became of its proposals."""
+        """Check that a leader uses the ISR in ZooKeeper and gets an answer to its proposals."""
         tp, machine = partition.tp, partition.machine
         state = self._states.get(tp)
         epochs = (process.id, machine.leader_epoch, machine.partition_epoch)
@@ -252,13 +256,15 @@ class Watch:
             self._broken("a proposal is settled", f"{tp} on {process.name}: {machine.pending} for {SETTLED_S:.0f} s")
 
     def _look_at_isr(self) -> None:
-        """Who is in sync has all that is committed; and nobody leads in an epoch that ZooKeeper has not."""
+        """Check that in-sync replicas have all committed records, and that no broker leads in an epoch that ZooKeeper does not
+        have.
+        """
         for tp, state in self._states.items():
             committed = self._committed.get(tp)
             if committed is None or tp in self._cluster.oracle.excused:
                 continue
             if self._cluster.may_begin_later and self._starts.get(tp, -1) >= committed:
-                continue  # there is nothing below: a mirror that begins later than its source
+                continue  # the mirror begins later than its source: there are no records below
             for broker in state.isr:
                 end = self.ends.get((broker, tp))
                 if (
@@ -278,7 +284,9 @@ class Watch:
                 )
 
     def _look_at_elected(self) -> None:
-        """Leader and followers know of an election soon: one bad disk or partition must not keep a broker from the others."""
+        """Check that leader and followers hear of an election soon: one bad disk or partition must not keep a broker from the
+        others.
+        """
         cluster = self._cluster
         controller = cluster.controller()
         ignorant: dict[tuple[TopicPartition, int], tuple[object, float]] = {}
@@ -293,7 +301,7 @@ class Watch:
                     if cluster.network.hosts[process.name].refuses or not cluster.is_registered(broker):
                         continue
                     if process.is_short_of_descriptors:
-                        continue  # a deletion is answered when checkpoints are written, and what comes next waits for that
+                        continue  # a deletion is answered when checkpoints are written, and later requests wait for it
                     same = (process.lives, state.leader_epoch, controller.id, controller.lives)
                     known, since_s = self._ignorant.get((tp, broker), (None, 0.0))
                     if known != same:
@@ -307,7 +315,7 @@ class Watch:
         self._ignorant = ignorant
 
     def unfinished(self) -> list[str]:
-        """What a cluster that is in sync has still to do."""
+        """Describe the work that a cluster in sync has not finished."""
         found: list[str] = []
         for process in self._cluster.brokers.values():
             for partition in getattr(process.broker, "replicas", ()):
@@ -322,8 +330,9 @@ class Watch:
         return found
 
     def told(self, whom: str, tp: TopicPartition, offset: int) -> None:
-        """A client was told that this offset is committed: as many replicas have it as `min.insync.replicas` says, or the
-        object store has: then a follower that was out of sync may have emptied its log."""
+        """Check the offset that a client was given as committed: `min.insync.replicas` replicas must have it, or the object
+        store, because a follower that was out of sync may have emptied its log.
+        """
         if tp in self._cluster.oracle.excused or self._cluster.is_ignored(tp) or offset <= self._told.get(tp, -1):
             return
         self._told[tp] = offset
@@ -357,7 +366,7 @@ class Watch:
 
 
 def _knows(process: BrokerProcess, tp: TopicPartition, state: LeaderAndIsr) -> bool:
-    """Whether a replica leads or follows as ZooKeeper says, or has said that it cannot."""
+    """Whether a replica leads or follows as ZooKeeper says, or has reported that it cannot."""
     partition = process.broker.replicas.hosted.get(tp) if process.broker is not None else None
     if partition is None:
         return False

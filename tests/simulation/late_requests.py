@@ -1,7 +1,7 @@
-"""Requests that arrive after their time: of a former controller, for a former life of a broker, in a former epoch.
+"""Requests that arrive late: of a former controller, for a former life of a broker, in a former epoch.
 
-A network that holds packets back brings them once in many seeds, and then rarely at the moment that matters. A latecomer says
-again and again what somebody may have said before, and holds the cluster to its fences.
+A network that holds packets back delivers such requests in many seeds, and then rarely at the moment that matters. A latecomer
+repeats requests that were valid before, and checks that the cluster rejects them.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -33,13 +33,13 @@ from tests.simulation.process import BrokerProcess
 if TYPE_CHECKING:
     from tests.simulation.cluster import SimCluster
 
-#: Between two of them.
+#: Seconds between two late requests.
 PACE_S = (0.2, 1.2)
 
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What one life of a broker knew when it was asked: its epochs only grow."""
+    """The epochs that one life of a broker knew when it was looked at: they only grow."""
 
     process: BrokerProcess
     life: int
@@ -83,7 +83,7 @@ class Latecomer(Client):
             self.world.violate(what, f"{known.process.name} obeys {detail}")
 
     async def _in_a_former_leader_epoch(self, cluster: AsyncClient, known: _Known) -> None:
-        """A consumer that has not heard of an election."""
+        """Fetch as a consumer that has not heard of an election."""
         led = [
             partition
             for tp in self._partitions
@@ -122,14 +122,14 @@ class Latecomer(Client):
     async def _update_metadata(
         self, cluster: AsyncClient, known: _Known, controller_epoch: int, broker_epoch: int
     ) -> ErrorCode:
-        """Nobody is alive in it: whoever obeys has nobody left."""
+        """Send metadata without any live broker: a broker that obeys would believe that it is alone."""
         request = UpdateMetadataRequest(
             controller_id=known.process.id, controller_epoch=controller_epoch, broker_epoch=broker_epoch
         )
         return ErrorCode((await cluster.ask(known.process.id, request, UpdateMetadataResponse)).error_code)
 
     async def _of_a_former_leader(self, cluster: AsyncClient, known: _Known) -> None:
-        """AlterPartition with an epoch that is over. The same ISR in another order: no leader would ask for that."""
+        """Send AlterPartition in a former epoch, with the same ISR in another order, which no leader asks for."""
         controller = self.cluster.controller()
         tp = self.chance.choice(self._partitions)
         if controller is None or controller.broker is None:

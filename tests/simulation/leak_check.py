@@ -1,8 +1,8 @@
-"""Memory returns: what a cluster still holds when clients have gone and all is quiet.
+"""Check that a cluster frees memory after its clients have gone and all is quiet.
 
-Whatever a broker reaches from its root is walked through: nothing that waits for a client, no member of a group, no connection
-whose other side has closed it, no task or timer beyond those of the brokers' own work. Of the files of logs that it has open,
-none is being read, and each belongs to a segment that it knows.
+The check walks through everything that a broker reaches from its root: there may be no request that waits for a client, no
+member of a group, no connection that the peer has closed, and no task or timer beyond the brokers' own work. No open log file
+is being read, and each belongs to a segment that the broker knows.
 """
 
 import types
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
 
 #: Longer than sessions and rebalances of the load's groups take to end.
 QUIET_S = 12.0
-#: What belongs to a client that has gone, by the name of its class. None may be left.
+#: Classes of objects that belong to a client. None may remain.
 CLIENTS = ("DelayedProduce", "DelayedDeleteRecords", "ClassicMember", "ConsumerMember")
-#: What a broker needs for each other one: fetches that wait, requests and their answers.
+#: Classes of objects that a broker needs for each other broker: waiting fetches, requests and their responses.
 LINKS = ("DelayedFetch", "Call", "_Pending")
 #: Files that are deleted after `file.delete.delay.ms`.
 _DELETIONS = ("_delete_later", "_remove_tree_later")
 
 
 def left(cluster: "SimCluster") -> list[str]:
-    """What is there and should not be."""
+    """Describe the objects that should not remain."""
     brokers = len(cluster.brokers)
     return [
         f"{process.name} has {count} of {what}, {most} at most are due"
@@ -62,7 +62,7 @@ def _found(process: "BrokerProcess", brokers: int) -> Iterator[tuple[str, int, i
 
 
 def walk(root: object) -> tuple[Counter[str], tuple[str, int], list[OpenFile]]:
-    """How many of each class of ours are reachable; which container is the largest, where it is, and its size; open files."""
+    """Return the reachable objects by class of ours, the largest container (where it is, its size), and the open files."""
     files: list[OpenFile] = []
     kinds: Counter[str] = Counter()
     largest = ("", 0)

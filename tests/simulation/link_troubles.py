@@ -1,4 +1,4 @@
-"""One kind of trouble each, of mirrors: every fourth seed of the world `link` has one. As `tier_troubles`, for links."""
+"""Trouble for mirrors: every fourth seed of the world `link` has one kind. `tier_troubles.py` is the same for tiers."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -22,23 +22,23 @@ _FEW: Mapping[str, Any] = {
 }  # fmt: skip
 
 TROUBLES: dict[str, Profile] = {
-    #: The source loses records. Who leads their mirror cuts them, notes what came instead, and dies before others have cut.
+    #: The source loses records. The mirror's leader cuts them, notes the new epochs, and dies before its followers have cut.
     "cut": Profile({**_FEW, "seconds": 18.0, "has_reckless": True, "replica_lag_ms": 4_000}, {"reset_connections": 1}),
-    #: Brokers that have run for long: one restarts in a promotion.
+    #: Brokers have run for a long time: one restarts during a promotion.
     "long": Profile({**_FEW, "seconds": 30.0, "pace_s": (0.3, 1.0)}, {"reset_connections": 1}),
-    #: What some mirrors have cannot be committed when all are promoted.
+    #: Records of some mirrors cannot be committed when all are promoted.
     "stuck": Profile({**_FEW, "seconds": 27.0, "pace_s": (0.05, 0.4)}, {"reset_connections": 1}),
-    #: Mirrors that begin at a time, at a source that does not always say where that is.
+    #: Mirrors begin at a timestamp, and the source does not always answer which offset that is.
     "later": Profile({**_FEW, "network_s": 0.02}, {"reset_connections": 2}),
 }
 _RECKLESS = TopicPartition(RECKLESS, 0)
 LOOK_S = 0.001
-#: How long the end of a mirror, or of a promotion, may take where nothing keeps it.
+#: How long the end of a mirror or of a promotion may take if nothing delays it.
 SOON_S = 12.0
 
 
 def trouble_of(seed: int) -> str:
-    """Empty: none but that of any cluster."""
+    """Return the kind of trouble; empty for the usual faults only."""
     return list(TROUBLES)[seed // 4 % len(TROUBLES)] if seed % 4 == 3 else ""
 
 
@@ -51,18 +51,18 @@ class Trouble:
         self.is_over = False
 
     def begin(self) -> None:
-        """The clusters have started."""
+        """Start the trouble after the clusters have started."""
 
     def end(self) -> None:
-        """No fault from now on."""
+        """Cause no fault from now on."""
         self.is_over = True
 
     def promotes(self, let: Callable[[], None]) -> None:
-        """Somebody is about to promote the mirrors: not before `let` is called."""
+        """Delay the promotion of the mirrors until the trouble calls `let`."""
         let()
 
     def _leader(self, tp: TopicPartition) -> BrokerProcess | None:
-        """Of the mirror."""
+        """Return the broker that leads the mirror."""
         mirror = self._linked.mirror
         state = mirror.partition_states().get(tp)
         process = None if state is None else mirror.brokers.get(state.leader)
@@ -109,7 +109,7 @@ class CutMirrors(Trouble):
             self._part()
 
     def _part(self) -> None:
-        """The source has lost records, and the mirror does not know yet: its followers hear no more of their leader."""
+        """Cut the mirror's leader off from its followers, after the source has lost records and before the mirror knows."""
         mirror, leader = self._linked.mirror, self._leader(_RECKLESS)
         replica = None if leader is None else self._replica(leader, _RECKLESS)
         if leader is None or replica is None:
@@ -155,7 +155,7 @@ def _start(process: BrokerProcess) -> None:
 
 
 class LongRun(Trouble):
-    """When all mirrors of a topic have ended, a broker restarts: what it counts of its turns begins anew."""
+    """A broker restarts when all mirrors of a topic have ended: its counts of the link's rounds begin again at 0."""
 
     _struck_s: float | None = None
 
@@ -188,8 +188,9 @@ class LongRun(Trouble):
 
 
 class StuckMirrors(Trouble):
-    """One mirror's followers are gone when it is promoted, and what it has cannot be committed: another one, of a topic that is
-    promoted later, ends all the same."""
+    """One mirror's followers are down when it is promoted, so its records cannot be committed. A mirror of another topic that
+    is promoted later must end all the same.
+    """
 
     _waiting: tuple[TopicPartition, TopicPartition, BrokerProcess, list[BrokerProcess]] | None = None
 
@@ -247,14 +248,14 @@ class StuckMirrors(Trouble):
 
 
 class LaterMirrors(Trouble):
-    """The mirror's brokers may look at the source's topics, or may not, by turns."""
+    """The mirror's brokers get and lose the permission to describe the source's topics, by turns."""
 
     def begin(self) -> None:
         Moody(self._linked).start()
 
 
 class Moody(Client):
-    """Somebody who cannot decide whether brokers of the mirror may see the source's topics."""
+    """A client that grants and revokes the mirror's permission to describe the source's topics."""
 
     def __init__(self, linked: "LinkedWorld") -> None:
         super().__init__(linked.source, "moody")
@@ -274,7 +275,7 @@ class Moody(Client):
                     await create_acls(client, pattern, [everybody])
                     await delete_acls(client, pattern, denied)
                     is_denied = False
-                    # Changes of ACLs are remembered for a quarter of an hour: not too many.
+                    # Brokers keep notifications of ACL changes for a quarter of an hour: keep their number small.
                     while not self._linked.trouble.is_over and rounds < 120:
                         if self._linked.start_ms is None:
                             await self.pause(0.1, 0.1)

@@ -1,7 +1,7 @@
-"""Two clusters in one world: a source, and one beside it that mirrors it by a link, until its mirrors are promoted.
+"""Two clusters in one world: a source and a mirror, connected by a link until the mirrored topics are promoted.
 
-Both are under fire, as is the network between them. Clients write to the source, others try to write to the mirrors from the
-beginning: nobody takes a record of theirs before the promotion. How the mirrors end is the seed's to decide (`Ending`). Every
+Both clusters and the network between them have faults. Clients write to the source; others try to write to the mirrors from the
+beginning, and no broker may accept their records before the promotion. The seed decides how the mirrors end (`Ending`). Every
 fourth seed has one kind of trouble on purpose (`link_troubles.py`).
 """
 
@@ -30,7 +30,7 @@ from tests.simulation.records import bytes_of
 from tests.simulation.scenario import Scenario, vary
 
 LINK = "from-source"
-#: No power cuts: what a source loses is another story, and `reckless` tells it.
+#: No power cuts: the profile `reckless` covers sources that lose records.
 _FAULTS = {
     "kill": 3, "kill_leader": 4, "ambush": 3, "kill_controller": 2, "restart": 2, "pause": 3, "isolate": 3, "cut_link": 2,
     "expire": 2, "reset_connections": 3, "slow_network": 2, "look_dead": 1, "kill_zookeeper": 1,
@@ -53,7 +53,7 @@ class Ending(Enum):
 
 
 class Operator(Client):
-    """Links the clusters, promotes the mirrors, and sees to it that it happens."""
+    """Creates the link, promotes the mirrors, and repeats its requests until they succeed."""
 
     def __init__(self, linked: "LinkedWorld") -> None:
         super().__init__(linked.mirror, "operator")
@@ -72,7 +72,7 @@ class Operator(Client):
         if linked.trouble_name == "long":
             configs["link.refresh.interval.ms"] = "200"
         if linked.begins_later:
-            # Producers that had their ids before there was any link might have those of the source's.
+            # Producers that got their ids before the link existed could have ids of the source's producers.
             await self._insist(
                 lambda client: admin.create_link(client, "first", configs=configs, topics="nothing"),
                 but=ErrorCode.DUPLICATE_RESOURCE,
@@ -98,7 +98,9 @@ class Operator(Client):
         self.is_done = True
 
     async def _insist(self, wish: Any, *, but: ErrorCode | None = None) -> Any:
-        """`but`: an answer that is as good, for the first attempt may have been granted without a word."""
+        """Repeat a request until it succeeds. `but`: an error that also counts, because the first attempt may have succeeded
+        without an answer.
+        """
         while True:
             try:
                 async with self.connect(api_timeout_ms=8_000) as client:
@@ -118,7 +120,7 @@ class Operator(Client):
 
 
 class GroupAuditor(Client):
-    """What groups have committed, at the end."""
+    """Reads the committed offsets of groups at the end."""
 
     def __init__(self, cluster: SimCluster, groups: list[str]) -> None:
         super().__init__(cluster, "groups")
@@ -142,7 +144,7 @@ class LinkedWorld:
     def __init__(self, seed: int) -> None:
         chance = Random(seed * 7919 + 29)
         self.trouble_name = trouble_of(seed)
-        #: Mirrors begin at a time, and not with the first record.
+        #: Whether mirrors begin at a timestamp instead of the first record.
         self.begins_later = self.trouble_name == "later"
         self.start_ms: int | None = None
         self.ending = Ending.NOW if self.trouble_name == "stuck" else list(Ending)[seed % len(Ending)]
@@ -154,7 +156,8 @@ class LinkedWorld:
             pace_s=chance.choice([(0.05, 0.4), (0.3, 1.0)]),
             fault_every_s=chance.choice([(0.3, 1.5), (0.5, 3.0)]),
             segment_bytes=chance.choice([1_048_576, 1_500]),
-            # A slow network keeps a controller from what it should know: there a worse one may lead where records may be lost.
+            # With a slow network the controller may not know the better replica, and may elect a worse one in the reckless
+            # topic.
             faults={name: often for name, often in _FAULTS.items() if name != "slow_network" or not has_reckless},
             group_members=0,
             has_admin=False,
@@ -178,7 +181,7 @@ class LinkedWorld:
         )
         self.mirror.may_begin_later = self.begins_later
         self.world = self.source.world
-        # A reader of a mirror reads what was sent to the source.
+        # A reader of a mirror reads records that were sent to the source.
         self.mirror.oracle.sent = ChainMap({}, self.source.oracle.sent)  # type: ignore[assignment]
         self.mirror.oracle.on_told = self._told_by_mirror
         self.operator = Operator(self)
@@ -189,16 +192,16 @@ class LinkedWorld:
                 cluster.topics["many"] = (6, 3, {"min.insync.replicas": "2"})
         self.may_promote = False
         self._is_promoting = False
-        #: What of the source was acknowledged when the promotion of its topic was asked for.
+        #: Topic -> records of the source that were acknowledged when its promotion was requested.
         self._due: dict[str, list[Sent]] = {}
-        #: When it was.
+        #: Topic -> when its promotion was requested.
         self.asked_s: dict[str, float] = {}
         self._is_between_cut = False
         self.trouble = KINDS[self.trouble_name](self)
 
     @property
     def promoted(self) -> list[str]:
-        """Those whose records never change. The other one stays a mirror, unless all is calm."""
+        """Return the topics that are promoted. The reckless one stays a mirror, unless all is calm."""
         is_whole = self.ending is Ending.CALM and self.source.scenario.has_reckless
         return [*self.source.topics, *([RECKLESS] if is_whole else [])]
 
@@ -225,7 +228,7 @@ class LinkedWorld:
             source.end_clients()
             self._promote()
             self._wait("mirrors are promoted in time", lambda: self.operator.is_done)
-            world.run_until(world.now_s + 3.0)  # somebody writes to the former mirrors
+            world.run_until(world.now_s + 3.0)  # clients write to the former mirrors
             mirror.end_clients()
             source.audit()
             self._audit_mirrors()
@@ -250,7 +253,7 @@ class LinkedWorld:
             self._broken(promise, f"not within {SETTLE_S:.0f} s of calm")
 
     def _part(self) -> None:
-        """A broker of one cluster and one of the other do not reach each other for a while, or only one way."""
+        """Cut a broker of one cluster off from one of the other for a while, one way or both."""
         if self._is_between_cut:
             return
         world, network = self.world, self.source.network
@@ -282,14 +285,14 @@ class LinkedWorld:
         self._due[topic] = [each for each in acknowledged if each.tp.topic == topic and each.is_durable]
 
     def _told_by_mirror(self, whom: str, tp: TopicPartition, offset: int) -> None:
-        """A client of the mirrors was told of an offset: by a read, or because its own record was taken."""
+        """Check an offset that a client of the mirrors got, by a read or as the offset of its own record."""
         self.mirror.watch.told(whom, tp, offset)
         record = next((each for each in self._own().values() if each.tp == tp and each.offset == offset), None)
         if record is not None and record.producer == whom and self._is_mirror(tp.topic):
             self._broken("a mirror is read-only until it is promoted", f"{tp} took {record.name} at offset {offset}")
 
     def _own(self) -> dict[str, Sent]:
-        """What was sent to the mirrors."""
+        """Return the records that were sent to the mirrors."""
         sent: Any = self.mirror.oracle.sent
         return dict(sent.maps[0]) if isinstance(sent, ChainMap) else sent
 
@@ -311,7 +314,7 @@ class LinkedWorld:
         return self._noted(tp).is_done
 
     def _audit_start(self, tp: TopicPartition, final: int) -> None:
-        """Mirrors that begin at a time have every record from then on, and none before it."""
+        """Check that mirrors that begin at a timestamp have every record from then on, and none before it."""
         number, log = max(self._logs(self.source, tp).items(), key=lambda pair: int(pair[1].high_watermark))
         with self.source.brokers[number].looked_at():
             data = bytes_of(log, log.log_start_offset, final)
@@ -344,7 +347,7 @@ class LinkedWorld:
         if self.source.scenario.has_reckless:
             self._audit_reckless(TopicPartition(RECKLESS, 0))
         self._audit_producer_ids(finals)
-        # From here on: what the mirrors must have, and what was sent to them.
+        # From here on compare with the records that the mirrors must have, and those that were sent to the mirrors.
         theirs = {
             name: each
             for name, each in self.source.oracle.sent.items()
@@ -373,7 +376,7 @@ class LinkedWorld:
         return {number: log for number, log in found.items() if log is not None}
 
     def _batches(self, cluster: SimCluster, number: int, log: Any, start: int, end: int) -> list[bytes]:
-        """Without leader epochs."""
+        """Return the batches without their leader epochs."""
         with cluster.brokers[number].looked_at():
             data = bytearray(bytes_of(log, start, end))
         found = []
@@ -383,14 +386,14 @@ class LinkedWorld:
         return found
 
     def _compare(self, tp: TopicPartition, end: int) -> None:
-        """Up to `end` every replica of the mirror has the source's batches."""
+        """Check that every replica of the mirror has the source's batches up to `end`."""
         theirs, ours = self._logs(self.source, tp), self._logs(self.mirror, tp)
         number, log = max(theirs.items(), key=lambda pair: int(pair[1].high_watermark))
         if log.high_watermark < end:
             self._broken("a mirror has what its source has", f"{tp} ends at {end}, the source at {log.high_watermark}")
         for here, mirror_log in ours.items():
             if mirror_log.high_watermark < end:
-                continue  # the audit of the cluster says so, if it lasts
+                continue  # the cluster's own audit reports it if it lasts
             start = max(log.log_start_offset, mirror_log.log_start_offset)
             expected = self._batches(self.source, number, log, start, end)
             found = self._batches(self.mirror, here, mirror_log, start, end)
@@ -405,7 +408,7 @@ class LinkedWorld:
                 )
 
     def _audit_reckless(self, tp: TopicPartition) -> None:
-        """Of a source that has lost records the mirror has what the source has now."""
+        """Check that the mirror of a source that lost records has what the source has now."""
 
         def end_of(cluster: SimCluster) -> int:
             return max((log.high_watermark for log in self._logs(cluster, tp).values()), default=-1)
@@ -416,7 +419,7 @@ class LinkedWorld:
         self._compare(tp, end_of(self.source) if noted.final_offset is None else noted.final_offset)
 
     def _audit_producer_ids(self, finals: dict[TopicPartition, int]) -> None:
-        """Nobody here has the id of somebody there, nor of somebody else here."""
+        """Check that no producer of the mirror has the id of a producer of the source, or of another one of the mirror."""
         owners: dict[int, str] = {}
         for tp, final in finals.items():
             number, log = next(iter(self._logs(self.mirror, tp).items()))
@@ -436,7 +439,7 @@ class LinkedWorld:
                         )
 
     def _audit_groups(self) -> None:
-        """Offsets of groups come over; after a planned promotion in calm they are the source's."""
+        """Check that groups' offsets are mirrored, and that they equal the source's after a planned promotion in calm."""
         groups = [client.group for client in self.source.clients if isinstance(client, OffsetKeeper)]
         there, here = GroupAuditor(self.source, groups), GroupAuditor(self.mirror, groups)
         there.start()

@@ -1,4 +1,4 @@
-"""Clients under load: producers, transactional producers, readers, groups. Ours, as they ship, each in a process of its own."""
+"""Clients under load: producers, transactional producers, readers, groups. They are our clients, each in its own process."""
 
 import asyncio
 from collections.abc import Sequence
@@ -26,28 +26,30 @@ if TYPE_CHECKING:
     from tests.simulation.cluster import SimCluster
 
 
-#: Of the clients that read, transform and write.
+#: The group of the clients that read, transform and write.
 CHAIN_GROUP = "chain"
-#: The topic that is deleted and made again.
+#: The topic that is deleted and created again.
 COMING = "coming"
 RECKLESS = "reckless"
-#: What names of topics begin with that a witness deletes and makes again.
+#: Prefix of the names of topics that a client of `encounter_clients.py` deletes and creates again.
 REMADE = "remade-"
-#: A table once, and now a topic with its history in an object store.
+#: A partition that was compacted once, and whose history is now in an object store.
 FORMER = TopicPartition("former", 0)
 
 
 def _ended(client: Process, error: BaseException | None) -> None:
-    """Refusals are a client's to deal with. Anything else is a bug, here or in what ships."""
+    """Report an exception that ended a client: clients handle error codes, and anything else is a bug here or in shipping
+    code.
+    """
     if error is not None:
         client.world.failure = error
         client.world.violate("no exception is left unhandled", f"{client.name} has ended: {error!r}")
 
 
 class Client(Process):
-    """A client that goes on until it is told to end; then it finishes what it has begun."""
+    """A client that works until `end` is called, and then finishes what it has begun."""
 
-    #: It has a transactional id, and cannot go on where the coordinator has lost what it knew of it.
+    #: Whether it has a transactional id and cannot continue if the coordinator has lost its state.
     is_transactional: ClassVar[bool] = False
 
     def __init__(self, cluster: "SimCluster", name: str) -> None:
@@ -89,14 +91,14 @@ class Client(Process):
 
 
 class Persistent(Client):
-    """A client that begins anew after what its own retries did not outlast."""
+    """A client that starts again after an error that its own retries did not fix."""
 
     async def main(self) -> None:
         while not self.ending:
             try:
                 await self._live()
             except* ClientError as errors:
-                self.note(f"starts anew: {errors.exceptions[0]!r}")
+                self.note(f"starts again: {errors.exceptions[0]!r}")
                 await self.pause(0.1, 0.5)
 
     async def _live(self) -> None:
@@ -104,7 +106,7 @@ class Persistent(Client):
 
 
 class RecordProducer(Persistent):
-    """Records one after the other, some at once: acks=all and idempotent, or acks=1."""
+    """Sends records one after the other, sometimes several at once: idempotent with acks=all, or with acks=1."""
 
     def __init__(
         self, cluster: "SimCluster", name: str, partitions: Sequence[TopicPartition], *, acks: int = -1
@@ -149,7 +151,7 @@ class RecordProducer(Persistent):
 
 
 class TableKeeper(Persistent):
-    """Sets rows of a compacted table, a few keys again and again."""
+    """Sets rows of a compacted table: a few keys, again and again."""
 
     def __init__(self, cluster: "SimCluster", name: str, partitions: Sequence[TopicPartition]) -> None:
         super().__init__(cluster, name)
@@ -176,7 +178,7 @@ class TableKeeper(Persistent):
 
 
 class TransactionalProducer(Persistent):
-    """Transactions over several partitions, committed or aborted; after trouble it begins anew under the same id."""
+    """Commits or aborts transactions over several partitions. After an error it starts again with the same transactional id."""
 
     is_transactional = True
 
@@ -228,7 +230,7 @@ class TransactionalProducer(Persistent):
 
 
 async def settle(client: Client, deliveries: Sequence[tuple[Sent, Delivery]]) -> bool:
-    """Wait for all of them. Whether one failed."""
+    """Wait for all deliveries. Return whether one failed."""
     failed = False
     for record, delivery in deliveries:
         try:
@@ -248,7 +250,7 @@ def give_up(sum_: Sum) -> None:
 
 
 class Reader(Persistent):
-    """Reads partitions in order, and asks for their ends now and then."""
+    """Reads partitions in order, and now and then asks for their end offsets."""
 
     def __init__(
         self, cluster: "SimCluster", name: str, partitions: Sequence[TopicPartition], *, isolation: int
@@ -284,7 +286,7 @@ class Reader(Persistent):
 
 
 class GroupReader(Persistent):
-    """A member of a consumer group: reads what it is given, commits by hand now and then."""
+    """A member of a consumer group: reads its partitions and commits by hand now and then."""
 
     def __init__(self, cluster: "SimCluster", name: str, group: str, topics: Sequence[str]) -> None:
         super().__init__(cluster, name)
@@ -313,7 +315,7 @@ class GroupReader(Persistent):
 
 
 class OffsetKeeper(Client):
-    """Commits ever higher offsets for a group of its own, without members: what is acknowledged must stay."""
+    """Commits increasing offsets for a group without members: acknowledged commits must stay."""
 
     def __init__(self, cluster: "SimCluster", name: str, partitions: Sequence[TopicPartition]) -> None:
         super().__init__(cluster, name)
@@ -329,14 +331,14 @@ class OffsetKeeper(Client):
             try:
                 async with (
                     self.connect(api_timeout_ms=10_000) as cluster,
-                    # A connection of its own: on the first one a look would wait for the commit before it.
+                    # A second connection: on the first one the look would wait for the commit.
                     self.connect(api_timeout_ms=10_000) as looking,
                 ):
                     while not self.ending:
                         await self._commit(cluster, looking)
                         await self.pause(*self.cluster.pace_s)
             except ClientError as error:
-                self.note(f"starts anew: {error!r}")
+                self.note(f"starts again: {error!r}")
                 await self.pause(0.1, 0.5)
 
     async def _commit(self, cluster: AsyncClient, other: AsyncClient) -> None:
@@ -357,7 +359,7 @@ class OffsetKeeper(Client):
                 await looking
 
     async def _look(self, cluster: AsyncClient) -> None:
-        """While a commit is under way: what anybody is told of is committed."""
+        """Read the group's offsets while a commit is in progress: every offset in an answer must be committed."""
         await self.pause(0.0, 0.1)
         try:
             found = await committed_offsets(cluster, self.group, require_stable=True)
@@ -370,7 +372,7 @@ class OffsetKeeper(Client):
 
 
 class Auditor(Client):
-    """When all is calm: waits until every replica is in sync, reads everything, and has the oracle compare."""
+    """Waits until every replica is in sync, reads everything, and lets the oracle compare."""
 
     def __init__(self, cluster: "SimCluster", groups: Sequence[str]) -> None:
         super().__init__(cluster, "auditor")
@@ -384,7 +386,7 @@ class Auditor(Client):
                     await self._wait_until_in_sync(cluster)
                     await self._audit(cluster)
             except ClientError as error:
-                self.note(f"starts anew: {error!r}")
+                self.note(f"starts again: {error!r}")
                 await asyncio.sleep(0.5)
             else:
                 self.note("all is well")
@@ -434,7 +436,7 @@ class Auditor(Client):
         self.cluster.compare_replicas()
 
     async def _audit_coming(self, cluster: AsyncClient) -> None:
-        """Of all topics of this name the last one, if it is there."""
+        """Audit the last of all topics with this name, if it exists."""
         topics = await cluster.topics([COMING])
         if COMING not in topics or topics[COMING].error is not ErrorCode.NONE:
             return
@@ -459,7 +461,7 @@ class Auditor(Client):
         while True:
             end = await self._offset(cluster, tp, LATEST, isolation)
             if tp in self.oracle.excused or self.oracle.is_log_excused(TRANSACTION_STATE_TOPIC):
-                break  # nobody knows of a transaction that is still open
+                break  # no client knows whether a transaction that is still open will end
             if isolation == READ_UNCOMMITTED or end == await self._offset(cluster, tp, LATEST, READ_UNCOMMITTED):
                 break
             await asyncio.sleep(0.5)  # a transaction is open: it times out, or its producer ends it

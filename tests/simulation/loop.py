@@ -1,7 +1,7 @@
-"""The event loop of one simulated process: asyncio's interface, virtual time, no threads and no sockets of the machine.
+"""The event loop of one simulated process: asyncio's interface, virtual time, and no threads or sockets of the machine.
 
-A turn runs what is ready, as asyncio does, and costs the process some virtual time: other processes go on meanwhile. Work for
-threads runs at a moment of its own, between two turns, and its end is heard of later.
+A turn runs the ready callbacks, as asyncio does, and takes the process some virtual time in which other processes run. Work for
+threads runs at a moment of its own between two turns, and its result arrives later.
 """
 
 import asyncio
@@ -19,23 +19,23 @@ if TYPE_CHECKING:
 
 #: Virtual time of one callback.
 CALLBACK_S = 20e-6
-#: A turn that is held up: garbage collection, a busy machine.
+#: Chance that a turn is held up, as by garbage collection or a busy machine.
 HOLDUP_CHANCE = 0.0005
 
 
-#: What one callback may cost the disk, in its virtual time, once a process serves: five times what the most expensive one
-#: does (LeaderAndIsr for ten new logs: 5 ms). A sync costs 2 ms, and is not for a loop at all: `Process` sees to that.
+#: The most disk time that one callback may take once a process serves: five times what the most expensive one takes
+#: (LeaderAndIsr for ten new logs: 5 ms). A sync takes 2 ms, and `Process` forbids it on a loop.
 HELD_MAX_S = 0.025
 
 
 class ProcessDied(SystemExit):
-    """Raised where a process dies in the middle of a callback: nothing behind it runs."""
+    """Ends a process in the middle of a callback, so that none of its code runs after that."""
 
 
 class SimFuture(asyncio.Future):
-    """With a hash that is the same in every run: sets of futures are walked through."""
+    """A future whose hash is the same in every run, because code iterates over sets of futures."""
 
-    #: From `SimLoop.create_future`, not from a constructor in Python: there are thousands of them in a second.
+    #: Set by `SimLoop.create_future`, not by a constructor in Python: there are thousands of futures in a second.
     _number: int
 
     def __hash__(self) -> int:
@@ -52,7 +52,7 @@ class SimTask(asyncio.Task):
 
 
 class _Handle(asyncio.Handle):
-    """asyncio's, without the questions about debugging that each one asks its loop."""
+    """asyncio's handle, without the debug checks that it makes with its loop."""
 
     def __init__(self, callback: Any, args: Any, loop: "SimLoop", context: Any = None) -> None:
         self._context = context if context is not None else copy_context()
@@ -81,44 +81,44 @@ class _TimerHandle(asyncio.TimerHandle):
         self._scheduled = False
 
     def cancel(self) -> None:
-        """It is passed over when its time comes."""
+        """Mark the timer; the loop skips it when its time comes."""
         self._cancelled = True
         self._callback = self._args = None
 
 
 class SimLoop(asyncio.AbstractEventLoop):
-    """Owner: the world. `is_dead`: the process is gone, and nothing of it runs any more."""
+    """Owner: the world. `is_dead`: the process is gone, and none of its callbacks runs any more."""
 
     def __init__(self, world: World, name: str, host: "Host") -> None:
         self.world = world
         self.name = name
         self.host = host
         self.is_dead = False
-        #: Set when the process has started: from then on nothing may hold it up.
+        #: Whether the process has started: from then on no callback may hold up the loop.
         self.is_serving = False
         self._is_paused = False
         self._ready: deque[asyncio.Handle] = deque()
         self._wake_is_due = False
         self._busy_until_s = 0.0
         self._handler: Callable[[asyncio.AbstractEventLoop, dict[str, Any]], object] | None = None
-        #: Kept until they end: nothing of a killed process may be closed by the garbage collector in the middle of a run.
-        #: Those that have ended leave a little later, so that no callback is needed for each.
+        #: Tasks are kept until they end: the garbage collector must not close anything of a killed process in the middle of a
+        #: run. Ended tasks are removed a little later, so that no callback is needed for each.
         self.tasks: list[asyncio.Task[Any]] = []
         self._tasks_max = 50
         self.readers: dict[int, asyncio.Handle] = {}
         self.writers: dict[int, asyncio.Handle] = {}
         self._late: list[Callable[[], None]] = []
-        #: Work for threads that none has begun yet, and which is to join it.
+        #: Work for threads that no thread has begun, and the filter for work that joins it.
         self.held_work: list[Callable[[], None]] = []
         self._is_held: Callable[[Any], bool] | None = None
-        #: Set while a callback runs: what it has cost beyond the usual, by disk.
+        #: Virtual time beyond the usual that the running callback has taken, by disk.
         self.cost_s = 0.0
-        #: What the callback that runs has cost a disk that is not slow.
+        #: Time that the running callback would have taken on a disk that is not slow.
         self.disk_s = 0.0
         self.sockets: dict[int, SimSocket] = {}
         self._free_fds: list[int] = []
         self._fds = 10
-        #: Told of exceptions that nobody took.
+        #: Called with exceptions that were never retrieved.
         self.on_unhandled: Callable[[dict[str, Any]], None] = lambda context: None
 
     # -- the world's side -----------------------------------------------------------------------------------------------
@@ -136,7 +136,7 @@ class SimLoop(asyncio.AbstractEventLoop):
                 handle = ready.popleft()
                 if not handle._cancelled:
                     self.disk_s = 0.0
-                    # As `Handle._run`, without a call in between.
+                    # The same as `Handle._run`, without another call.
                     try:
                         handle._context.run(handle._callback, *handle._args)
                     except (SystemExit, KeyboardInterrupt):
@@ -224,7 +224,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         return handle
 
     def timers(self) -> list[str]:
-        """What waits for its time, by name."""
+        """Return the names of the pending timers."""
         return [
             getattr(what._callback, "__qualname__", type(what._callback).__name__)
             for _, _, loop, what in self.world.pending
@@ -250,7 +250,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         self._tasks_max = 2 * len(self.tasks) + 50
 
     def run_in_executor(self, executor: Any, func: Any, *args: Any) -> "SimFuture":
-        """On a thread that the process has: it begins a little later, and takes as long as its disk work does."""
+        """Run the function on a simulated thread: it begins a little later, and takes as long as its disk work."""
         future = self.create_future()
         world = self.world
 
@@ -288,18 +288,18 @@ class SimLoop(asyncio.AbstractEventLoop):
         return future
 
     def hold_work(self, which: Callable[[Any], bool]) -> None:
-        """Until `release_work`, no thread gets to begin such work."""
+        """Let no thread begin such work until `release_work`."""
         self._is_held = which
 
     def release_work(self) -> None:
-        """What waits begins now, and what comes later does not wait."""
+        """Begin the held work now; later work does not wait."""
         self._is_held = None
         held, self.held_work = self.held_work, []
         for work in held:
             self.world.after(self.world.random.uniform(10e-6, 200e-6), work)
 
     def take_fd(self) -> int:
-        """The lowest that is free, as the kernel gives them out."""
+        """Return the lowest free descriptor, as the kernel does."""
         if self._free_fds:
             return heapq.heappop(self._free_fds)
         self._fds += 1
@@ -341,7 +341,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         return handle is not None
 
     def readable(self, fd: int) -> None:
-        """Level-triggered: the callback runs for as long as there is something to read."""
+        """Run the callback as long as there is something to read (level-triggered)."""
         self._ready_for(fd, self.readers, lambda sock: sock.is_readable)
 
     def writable(self, fd: int) -> None:
@@ -390,7 +390,7 @@ class SimLoop(asyncio.AbstractEventLoop):
             self._handler(self, context)
 
     async def shutdown_asyncgens(self) -> None:
-        """There are none that would matter."""
+        """Do nothing: there are no asynchronous generators."""
 
     def _asyncgen_hook(self, _: object) -> None:
         """Unused."""

@@ -1,8 +1,9 @@
-"""A topic that may lose records, and has its history in an object store: what is lost is never read again.
+"""A topic that may lose records and has its history in an object store: lost records must never be read again.
 
-Who leads in an epoch is one broker, so that epoch and offset name a record. What a leader's log has is fixed when it is
-elected: what an earlier leader's had, up to where its own ends, and then what it writes itself. That is noted here by epoch,
-and not taken from what the log says later: the log's own epochs, and whatever is read, must be the same.
+One broker leads in an epoch, so epoch and offset identify a record. The contents of a leader's log are fixed at its election:
+the records of the earlier leader up to the end of the new leader's log, and then the records that it writes itself.
+`LineageWatch` notes that by epoch and does not take it from the log later: the log's own epochs, and all records that are read,
+must agree with it.
 """
 
 import asyncio
@@ -30,10 +31,10 @@ if TYPE_CHECKING:
 
 TP = TopicPartition(RECKLESS, 0)
 EVERY_S = 0.02
-#: Beside the looks at the leaders, by which it is known who led when.
+#: Allowance for the time between the looks at the leaders, which show who led when.
 SLACK_S = 0.1
 
-#: Leader epochs and where each begins, ascending in both.
+#: (leader epoch, its first offset), ascending in both.
 Lineage = list[tuple[int, int]]
 
 
@@ -43,8 +44,9 @@ def epoch_at(lineage: Lineage, offset: int) -> int | None:
 
 
 def _is_overruled(broker: Any) -> bool:
-    """A follower that has little in common with its leader. It is about to begin where the tier ends. Until then its log is as
-    it was, and what the tier had of it, the leader has removed."""
+    """Whether a follower shares little with its leader and is about to begin where the tier ends. Until then its log is as it
+    was, and the leader has removed from the tier what it held of that log.
+    """
     fetcher = broker.replication.fetchers.fetcher_of(TP)
     state = None if fetcher is None else fetcher._machine.state(TP)
     return state is not None and state.phase is Phase.TIERING
@@ -56,19 +58,19 @@ class LineageWatch:
     def __init__(self, cluster: "TieredCluster") -> None:
         self._cluster = cluster
         self._world = cluster.world
-        #: By leader epoch.
+        #: Leader epoch -> lineage of its leader's log.
         self._lineages: dict[int, Lineage] = {}
-        #: When somebody was last seen to lead in an epoch.
+        #: Leader epoch -> when a broker was last seen to lead in it.
         self._led_s: dict[int, float] = {}
-        #: Of each epoch, where its leader's log ended when it was last seen.
+        #: Leader epoch -> its leader's log end at the last look.
         self._ends: dict[int, int] = {}
-        #: Elections that lost records.
+        #: Number of elections that lost records.
         self.losses = 0
-        #: Offsets whose records one election took back and a later one brought again. What was in the tier only is gone.
+        #: Offsets whose records one election removed and a later one brought back. The copies that only the tier had are gone.
         self._brought_again: list[range] = []
-        #: The highest log start that any replica has had. One that does not know of it may be the only one that is up.
+        #: The highest log start that any replica has had. A replica that does not know it may be the only one that is up.
         self._starts: dict[TopicPartition, int] = {}
-        #: Broker and partition -> what was whole when it was last looked at.
+        #: (broker, partition) -> the state that was checked successfully at the last look.
         self._whole: dict[tuple[int, TopicPartition], object] = {}
 
     def start(self) -> None:
@@ -86,7 +88,9 @@ class LineageWatch:
                     self._look_at_beginning(process, tp)
 
     def _look_at_beginning(self, process: BrokerProcess, tp: TopicPartition) -> None:
-        """Of what is in the tier only a replica knows the leader epochs; and who says what the tier has, knows all of it."""
+        """Check that a replica has the leader epochs of the records in the tier, and that a replica that announces them has
+        all.
+        """
         log = self._cluster.log_of(process.id, tp)
         if log is not None:
             self._starts[tp] = max(log.log_start_offset, self._starts.get(tp, 0))
@@ -115,7 +119,7 @@ class LineageWatch:
         state = (process.lives, id(view), view.version, start, border, len(log.epochs))
         if self._whole.get((process.id, tp)) == state:
             return
-        # Another may have removed what is below its log start, of which this one has not heard yet.
+        # Another replica may have removed records below its log start, which this one has not heard of yet.
         start = self._starts[tp]
         end = covered_end(view, log.epochs, start, border)
         if start < border and end < border and not (tp == TP and (self.may_lack(end) or _is_overruled(broker))):
@@ -147,10 +151,10 @@ class LineageWatch:
                     )
 
     def _begins(self, name: str, epoch: int, start: int, log: Any) -> Lineage:
-        """What a new leader's log has: by its last record alone, if the leader that wrote it was seen."""
+        """Return the lineage of a new leader's log: its last record is enough, if a look saw the leader that wrote it."""
         last = log.epochs.epoch_at(start - 1) if start > log.log_start_offset else None
         before = self._lineages.get(last) if last is not None else []
-        if before is None:  # it led for a moment only
+        if before is None:  # it led only between two looks
             before = [(each.epoch, each.start_offset) for each in log.epochs.entries if each.epoch <= (last or 0)]
         kept = [entry for entry in before if entry[1] < start]
         latest = max(self._ends, default=None)
@@ -166,16 +170,16 @@ class LineageWatch:
         return [*kept, (epoch, start)]
 
     def may_lack(self, offset: int) -> bool:
-        """Whether the leader may have no record where its log has an offset."""
+        """Whether the leader may have no record at an offset within its log."""
         metadata = self._cluster.oracle.is_log_excused(REMOTE_LOG_METADATA_TOPIC)
         return metadata or any(offset in each for each in self._brought_again)
 
     def reads(self, who: str, fetched: Fetched, since_s: float) -> None:
-        """What came was asked for since then: it is of one who led since then, all of it."""
+        """Check a fetched record: all of it must come from a leader that led at `since_s` or later."""
         allowed = {epoch: self._lineages[epoch] for epoch, led_s in self._led_s.items() if led_s >= since_s - SLACK_S}
         batches = [header for _, header in fetched.batches()]
         if not batches or not allowed:
-            return  # of an answer that was under way for longer than that nothing can be said
+            return  # an answer that took longer may come from an earlier leader
         found = [(each.base_offset, each.leader_epoch) for each in batches]
         if not any(all(epoch_at(lineage, offset) == epoch for offset, epoch in found) for lineage in allowed.values()):
             self._world.violate(
@@ -190,10 +194,10 @@ class LineageWatch:
 
 
 class HistoryReader(Persistent):
-    """Reads all of it, again and again; at last once from the first offset to the last."""
+    """Reads the whole history again and again, and once at the end from the first offset to the last."""
 
     cluster: "TieredCluster"
-    #: When the last answer came: what comes next was asked for after it, and may have been under way for long.
+    #: When the last answer arrived: the next one was requested after it, and may have taken long.
     _since_s = 0.0
 
     async def _live(self) -> None:
@@ -215,7 +219,7 @@ class HistoryReader(Persistent):
 
 
 class HistoryAuditor(HistoryReader):
-    """When all is calm."""
+    """Reads the whole history when all is calm."""
 
     is_done = False
 
@@ -244,7 +248,7 @@ class HistoryAuditor(HistoryReader):
 
 
 class AbortAuditor(Persistent):
-    """When all is calm: what readers of committed records are told to leave out is what the log's own markers abort."""
+    """Checks, when all is calm, that aborted records that read_committed readers skip are those of the log's abort markers."""
 
     cluster: "TieredCluster"
     is_done = False
@@ -257,7 +261,7 @@ class AbortAuditor(Persistent):
             if ErrorCode.NONE not in (start.error, end.error):
                 raise BrokerRefused(end.error)
             consumer.assign({TP: start.offset})
-            #: By producer: epoch, offset and whether it was seen, of what no marker has ended.
+            #: Producer id -> (epoch, offset, whether it was seen) of records that no marker has ended.
             left: dict[int, list[tuple[int, int, bool]]] = {}
             while consumer.position(TP) < end.offset:
                 try:
@@ -284,7 +288,7 @@ class AbortAuditor(Persistent):
             is_abort = control_type(marker.key) is ControlType.ABORT
             ended = left.pop(header.producer_id, [])
             for epoch, offset, is_seen in ended:
-                # What an earlier epoch wrote lost its marker in an election, and nobody can tell what it was.
+                # Records of an earlier epoch lost their marker in an election, so it is not known whether they were aborted.
                 if epoch == ended[-1][0] and is_seen is is_abort:
                     self.world.violate(
                         "no aborted record is seen",

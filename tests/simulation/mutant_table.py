@@ -16,12 +16,12 @@ _WORLDS: Final = {"storage": "logs alone", "link": "linked clusters", "tier": "t
 
 
 class NotSimulated(NamedTuple):
-    """A mended finding that no simulated world can show."""
+    """A fixed finding that no simulated world can show."""
 
     finding: str
     what: str
     why: str
-    #: A file below `tests`, and a test in it.
+    #: A file below `tests` that has the test.
     file: str
     test: str
 
@@ -45,7 +45,7 @@ NOT_SIMULATED: Final = (
 
 
 def rows() -> dict[str, Any]:
-    """What the hunt has found out, by mutant."""
+    """Return the results of the hunts, by mutant."""
     table: dict[str, Any] = json.loads(TABLE.read_text())
     return {name: table.get(name, {"seed": None, "tried": 0}) for name in MUTANTS}
 

@@ -1,7 +1,7 @@
-"""The network: hosts, sockets with the kernel's buffers, links that delay, cut one way and lose connections.
+"""The network: hosts, sockets with kernel buffers, and links that delay, that are cut one way, and that lose connections.
 
-A socket outlives a process that is paused, as the kernel's do; one of a killed process is closed by the kernel; one of a host
-that lost its power says nothing at all, until the host is back and answers with a reset.
+A socket survives while its process is paused. The kernel closes the sockets of a killed process. A host without power sends
+nothing, until it is back and answers packets of old connections with a reset.
 """
 
 import asyncio
@@ -14,10 +14,10 @@ from typing import Any
 from tests.simulation.loop import SimLoop
 from tests.simulation.world import World
 
-#: Bytes on their way and not read, one way of a connection.
+#: Bytes of one direction of a connection that were sent and not read.
 WINDOW_BYTES = 256 * 1024
 HIGH_WATER_BYTES = 64 * 1024
-#: The largest piece that arrives at once.
+#: Largest piece that arrives at once.
 SEGMENT_BYTES = 64 * 1024
 
 
@@ -25,21 +25,21 @@ class Network:
     def __init__(self, world: World) -> None:
         self.world = world
         self.hosts: dict[str, Host] = {}
-        #: (from, to): nothing arrives that way.
+        #: (from, to) -> number of cuts; nothing arrives that way.
         self._cuts: dict[tuple[str, str], int] = {}
         self._held: dict[tuple[str, str], list[Callable[[], None]]] = {}
-        #: Seconds: (least, most) of an ordinary delay; now and then a packet is lost and sent again.
+        #: (least, most) seconds of an ordinary delay; now and then a packet is lost and sent again.
         self.delay_s = (0.0001, 0.001)
         self.loss = 0.0
-        #: How long a packet takes at most, where no fault makes it slower.
+        #: Longest time of a packet when no fault slows the network down.
         self.usual_s = 0.001
-        #: How many connections are held back, one way.
+        #: Number of connections that are held back, in one direction.
         self.lines_held = 0
-        #: Whether some server is behind others, so that what is said through it takes longer.
+        #: Whether some ZooKeeper server is behind others, so that messages through it take longer.
         self.is_behind: Callable[[], bool] = lambda: False
 
     def calm(self) -> None:
-        """No fault makes it slow."""
+        """End the faults that slow the network down."""
         self.delay_s, self.loss = (0.0001, self.usual_s), 0.0
 
     def host(self, name: str) -> "Host":
@@ -66,7 +66,7 @@ class Network:
 
     @property
     def is_calm(self) -> bool:
-        """Nothing is cut, and nothing is slower than usual."""
+        """Whether nothing is cut, and nothing is slower than usual."""
         is_fast = not self.lines_held and not self.loss and self.delay_s[1] <= self.usual_s
         return not self._cuts and is_fast and not self.is_behind()
 
@@ -74,7 +74,7 @@ class Network:
         return (source, target) in self._cuts
 
     def is_whole(self, *hosts: str) -> bool:
-        """Whether all of them reach each other."""
+        """Whether all of these hosts reach each other."""
         return not self._cuts or not any((a, b) in self._cuts for a in hosts for b in hosts)
 
     def delay(self) -> float:
@@ -85,7 +85,7 @@ class Network:
         return delay_s
 
     def carry(self, source: str, target: str, arrive: Callable[[], None]) -> None:
-        """Hands `arrive` to the other side's kernel; held while the link is cut."""
+        """Call `arrive` in the other host's kernel after the delay, or when the cut ends."""
         if (source, target) in self._cuts:
             self._held.setdefault((source, target), []).append(arrive)
         else:
@@ -93,19 +93,19 @@ class Network:
 
 
 class Host:
-    """A machine: its address, who listens there, and its open connections."""
+    """A machine: its address, its listeners and its open connections."""
 
     def __init__(self, network: Network, name: str) -> None:
         self.network = network
         self.name = name
         self.is_up = True
-        #: Takes no new connections, as a host does whose process is dead: one that lives looks so.
+        #: Whether it refuses new connections. A host whose process is dead does; here a living one does too.
         self.refuses = False
-        #: Whose next connections it refuses, and how many of them: its queue is full just then.
+        #: Host name -> number of its next connections that are refused, as by a full accept queue.
         self.turns_away: dict[str, int] = {}
         self.listening: dict[int, SimSocket] = {}
         self.connections: set[_Line] = set()
-        #: Those who sent something to a connection that this host has forgotten: told so when it is back.
+        #: Connections that this host has forgotten and to which peers have sent something: they get a reset when it is back.
         self._ghosts: list[_Line] = []
         self._ports = 40_000
 
@@ -185,7 +185,7 @@ class Host:
             sock = await answered
         except asyncio.CancelledError:
             if answered.done() and not answered.cancelled() and answered.exception() is None:
-                answered.result().close()  # it came in the same turn
+                answered.result().close()  # the connection was accepted in the same turn
             raise
         return self.adopt(loop, protocol_factory, sock)
 
@@ -198,7 +198,7 @@ class Host:
     # -- what happens to it ---------------------------------------------------------------------------------------------
 
     def process_died(self, loop: SimLoop) -> None:
-        """The kernel closes what the process had open."""
+        """Close the process's sockets, as the kernel does."""
         for sock in list(loop.sockets.values()):
             sock.close()
 
@@ -218,7 +218,7 @@ class Host:
             line.reset_later()
 
     def knows_not(self, line: "_Line") -> None:
-        """Something came for a connection that was forgotten."""
+        """Handle a packet of a connection that this host has forgotten."""
         if self.is_up:
             line.reset_later()
         else:
@@ -242,9 +242,9 @@ class _Line:
         self.is_gone = False
         self.descriptors = 0
         self.watchers: list[SimSocket] = []
-        #: How much of what this side sends may be on its way, or wait to be read.
+        #: Bytes that this side may send before the peer reads them.
         self.window_bytes = WINDOW_BYTES
-        #: What this side has sent since `hold`; None: nothing is held back.
+        #: Data that this side has sent since `hold`; None: nothing is held back.
         self.held: list[bytes | None] | None = None
         self._last_s = 0.0
         self._number = host.network.world.number()
@@ -270,13 +270,13 @@ class _Line:
             at += size
 
     def hold(self) -> None:
-        """What this side sends does not arrive until `release`: packets of one connection are lost, and sent again later."""
+        """Hold back what this side sends until `release`, as when packets of one connection are lost and sent again later."""
         assert self.held is None
         self.held = []
         self.network.lines_held += 1
 
     def lose(self) -> None:
-        """What is held is not sent again: its host has no power."""
+        """Drop the held data: its host has no power and does not send it again."""
         assert self.held is not None
         self.held.clear()
 
@@ -288,7 +288,7 @@ class _Line:
             self._transmit(piece)
 
     def _transmit(self, piece: bytes | None) -> None:
-        """None: the end."""
+        """Send a piece; None ends the stream."""
         network = self.network
         if self.held is not None:
             self.held.append(piece)
@@ -339,7 +339,7 @@ class _Line:
             sock.poll()
 
     def close(self) -> None:
-        """The last descriptor is closed: what was sent still arrives, then the end."""
+        """Close the last descriptor: data that was sent still arrives, then the end."""
         if self.is_closed or self.is_gone:
             return
         self.is_closed = True
@@ -351,7 +351,7 @@ class _Line:
 
 
 class SimSocket:
-    """What shipping code uses of `socket.socket`, listening or connected."""
+    """The part of `socket.socket` that shipping code uses, listening or connected."""
 
     def __init__(
         self,
@@ -389,7 +389,7 @@ class SimSocket:
         return self.line.peer_address
 
     def setsockopt(self, *_: object) -> None:
-        """Buffers and keep-alive are the network's."""
+        """Do nothing: the network has its own buffers and keep-alive."""
 
     def setblocking(self, _: bool) -> None:
         """Nothing blocks."""
@@ -413,7 +413,7 @@ class SimSocket:
         return self.line is not None and (self.line.room > 0 or self.line.is_reset or self.line.is_closed)
 
     def poll(self) -> None:
-        """Tell whoever waits what has become possible. No callback runs in it."""
+        """Wake the waiting reader or writer if it can continue. No callback runs here."""
         loop, fd = self.loop, self._fd
         if loop.is_dead:
             return
@@ -439,7 +439,7 @@ class SimSocket:
         return len(piece)
 
     def receive(self, size: int) -> bytes | None:
-        """Up to `size` bytes; None at the end. Only while `is_readable`."""
+        """Return up to `size` bytes; None at the end. Only while `is_readable`."""
         line = self.line
         assert line is not None
         if line.is_reset:
@@ -472,12 +472,12 @@ class SimSocket:
             self.line.close()
 
     def vanish(self) -> None:
-        """The host has no power: nobody is told."""
+        """Forget the connection: the host has no power, so the peer gets no packet."""
         self.loop.sockets.pop(self._fd, None)
 
 
 class SimServer:
-    """What `create_server` answers with."""
+    """The result of `create_server`."""
 
     def __init__(self, loop: SimLoop, sock: SimSocket) -> None:
         self._loop = loop
@@ -603,7 +603,7 @@ class SimTransport(asyncio.Transport):
         return len(self._out)
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        """As they are."""
+        """Keep the limits as they are."""
 
     def _flush(self) -> None:
         try:

@@ -1,6 +1,6 @@
-"""What was promised to whom, and whether it was kept. The load writes its books here; the audit at the end compares them.
+"""The promises that clients got, and whether they were kept. The load records here; the audit at the end compares.
 
-Every promise has a name; the first that is broken ends the run.
+Every promise has a name; the first broken one ends the run.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -12,12 +12,12 @@ from barnabas.base.topics import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
 from barnabas.base.words import READ_COMMITTED
 from tests.simulation.world import World
 
-#: What a record's name looks like on the wire.
+#: Separator in the name of a record, which is its value.
 SEPARATOR = "/"
 
 
 class Fate(Enum):
-    """Of a record, a transaction or a commit, as its client knows it."""
+    """The fate of a record, a transaction or a commit, as its client knows it."""
 
     OPEN = "under way"
     DONE = "acknowledged"
@@ -27,28 +27,28 @@ class Fate(Enum):
 
 @dataclass(slots=True)
 class Sent:
-    """One record, named so that no other has its value."""
+    """A record with a unique value."""
 
     name: str
     producer: str
     number: int
     tp: TopicPartition
-    #: Promised to survive: acks=all, with enough replicas.
+    #: Whether it must survive: acks=all, with enough replicas.
     is_durable: bool
-    #: At most once in the log.
+    #: Whether it may be in the log only once.
     is_idempotent: bool
     transaction: "Sum | None" = None
     fate: Fate = Fate.OPEN
     offset: int = -1
-    #: The input that it was made from.
+    #: The input record from which it was made.
     source: tuple[TopicPartition, int] | None = None
-    #: Of a topic that is deleted and made again: which of them it was acknowledged for, if that is certain.
+    #: In a topic that is deleted and created again: id of the topic that acknowledged the record, if certain.
     topic_id: bytes | None = None
 
 
 @dataclass(slots=True, eq=False)
 class Sum:
-    """A transaction: all of its records or none."""
+    """A transaction: readers see all of its records or none."""
 
     name: str
     fate: Fate = Fate.OPEN
@@ -64,26 +64,30 @@ class Read:
 class Oracle:
     def __init__(self, world: World) -> None:
         self._world = world
-        #: Who hears that a client was told of an offset.
+        #: Called when a client got an offset as committed.
         self.on_told: Callable[[str, TopicPartition, int], None] = lambda whom, tp, offset: None
         self.sent: dict[str, Sent] = {}
         self._numbers: dict[tuple[str, TopicPartition], int] = {}
         self.acknowledged = 0
         self.transactions: list[Sum] = []
-        #: What consumers have seen at an offset, which is committed and never changes.
+        #: Partition -> offset -> record that consumers have seen: it is committed and never changes.
         self._seen: dict[TopicPartition, dict[int, str]] = {}
-        #: What read_committed consumers have seen, and who: none of it is of a transaction that is aborted in the end.
+        #: The same for read_committed consumers, with the consumer's name: no transaction of these records may be aborted
+        #: later.
         self._seen_committed: dict[TopicPartition, dict[int, tuple[str, str]]] = {}
         self._positions: dict[tuple[str, TopicPartition], int] = {}
-        #: (partition, isolation level) -> (leader epoch, offset) of the highest end that anybody was told of.
+        #: (partition, isolation level) -> (leader epoch, offset) of the highest end that any client got.
         self._ends: dict[tuple[TopicPartition, int], tuple[int, int]] = {}
-        #: (group, partition) -> the last offset that a commit was acknowledged for, and those asked for since.
+        #: Partition -> offset below which clients have deleted records.
         self._deleted: dict[TopicPartition, int] = {}
+        #: (group, partition) -> the last acknowledged offset.
         self._committed: dict[tuple[str, TopicPartition], int] = {}
+        #: (group, partition) -> offsets of commits that have no answer yet.
         self._committing: dict[tuple[str, TopicPartition], set[int]] = {}
         #: (partition, key) -> its values, in order.
         self._rows: dict[tuple[TopicPartition, str], list[Sent]] = {}
-        #: Partitions whose last in-sync replica lost its power: nothing is promised of what was there before.
+        #: Partition -> why nothing is promised of its earlier records, for partitions whose last in-sync replica lost its
+        #: power.
         self.excused: dict[TopicPartition, str] = {}
 
     # -- books ------------------------------------------------------------------------------------------------------------
@@ -139,13 +143,15 @@ class Oracle:
             )
 
     def asks_for_end(self, tp: TopicPartition, isolation: int) -> tuple[int, int]:
-        """What anybody knows of it by now: leader epoch and offset. The answer must not be older than that."""
+        """Return the highest end known by now, as (leader epoch, offset). The answer to a request made now must not be
+        older.
+        """
         return self._ends.get((tp, isolation), (-1, -1))
 
     def told_end(
         self, reader: str, tp: TopicPartition, isolation: int, leader_epoch: int, offset: int, known: tuple[int, int]
     ) -> None:
-        """The end never goes back, as long as a reader does not go back to an older leader. `known`: when it asked."""
+        """Check that the end never goes back while a reader's leader epoch does not. `known`: the result of `asks_for_end`."""
         epoch, end = known
         if leader_epoch >= epoch:
             if offset < end and tp not in self.excused:
@@ -163,22 +169,22 @@ class Oracle:
 
     def committed(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
         for tp, offset in offsets.items():
-            # The answer to an earlier commit of another member may come later.
+            # The answer to an earlier commit by another member may arrive later.
             self._committed[group, tp] = max(offset, self._committed.get((group, tp), -1))
-            # What was asked for before and is lower must not win; what is still under way may.
+            # A lower offset that was committed earlier must not win; a commit in progress may.
             self._committing[group, tp] = {each for each in self._committing[group, tp] if each > offset}
 
     def deletes(self, tp: TopicPartition, below: int) -> None:
-        """An administrator wants no record below this any more. Brokers that are all killed may forget that, as Kafka's do."""
+        """Note that a client deletes records below this offset. Brokers that are all killed may forget it, as Kafka's do."""
         self._deleted[tp] = max(below, self._deleted.get(tp, 0))
 
     def withdraws(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
-        """The transaction of these commits was aborted."""
+        """Take back these commits: their transaction was aborted."""
         for tp, offset in offsets.items():
             self._committing[group, tp].discard(offset)
 
     def finds(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
-        """Somebody was told of these: they count as acknowledged. Lower ones may come from a coordinator of the past."""
+        """Note offsets that a client got: they count as acknowledged. A coordinator of the past may answer lower ones."""
         for tp, offset in offsets.items():
             if offset in self._committing.get((group, tp), ()):
                 self.committed(group, {tp: offset})
@@ -189,7 +195,7 @@ class Oracle:
             self.excused[tp] = why
 
     def is_log_excused(self, topic: str) -> bool:
-        """Whether a coordinator may have forgotten what it promised: its own log has lost records."""
+        """Whether a coordinator may have forgotten its promises, because its own log has lost records."""
         return any(tp.topic == topic for tp in self.excused)
 
     def _broken(self, name: str, detail: str) -> None:
@@ -198,13 +204,13 @@ class Oracle:
     # -- a compacted table ------------------------------------------------------------------------------------------------
 
     def sets(self, tp: TopicPartition, key: str) -> Sent:
-        """A row of a table gets a new value. One client writes a key, so its values have an order."""
+        """Return the record for a new value of a row. One client writes a key, so its values have an order."""
         record = self.sends("table", tp, is_durable=True, is_idempotent=True)
         self._rows.setdefault((tp, key), []).append(record)
         return record
 
     def audit_table(self, tp: TopicPartition, rows: Mapping[str, str]) -> None:
-        """`rows`: the last value of each key, as a consumer reads it from the start."""
+        """Check a table. `rows`: the last value of each key, as a consumer reads it from the start."""
         if tp in self.excused:
             return
         for (where, key), values in self._rows.items():
@@ -213,7 +219,7 @@ class Oracle:
             done = [place for place, value in enumerate(values) if value.fate is Fate.DONE]
             if not done:
                 continue
-            # The last that was acknowledged, or one behind it whose fate nobody knows.
+            # The last acknowledged value, or a later one whose fate is unknown.
             allowed = [value.name for value in values[done[-1] :]]
             if rows.get(key) not in allowed:
                 self._broken(
@@ -230,7 +236,7 @@ class Oracle:
         everything: list[Read],
         committed: list[Read],
     ) -> None:
-        """`everything`: what a read_uncommitted consumer reads from the log's start to its end."""
+        """Check a partition. `everything`: what a read_uncommitted consumer reads from the log's start to its end."""
         start = log_start
         for read in (*everything, *committed):
             self._sees("audit", tp, read.offset, read.name)
@@ -275,7 +281,7 @@ class Oracle:
         self, tp: TopicPartition, start: int, everything: list[Read], committed: list[Read]
     ) -> None:
         if tp in self.excused:
-            return  # the end of a transaction may be among what was lost
+            return  # the lost records may include the end of a transaction
         visible = {read.name for read in committed}
         there = {read.name for read in everything}
         for offset, (reader, name) in self._seen_committed.get(tp, {}).items():
@@ -295,7 +301,7 @@ class Oracle:
     def audit_sums(
         self, committed: Mapping[TopicPartition, Iterable[Read]], starts: Mapping[TopicPartition, int]
     ) -> None:
-        """All partitions have been read: transactions are whole."""
+        """Check that transactions are whole, after all partitions have been read."""
         if self.is_log_excused(TRANSACTION_STATE_TOPIC):
             return
         visible = {read.name for reads in committed.values() for read in reads}
@@ -309,7 +315,7 @@ class Oracle:
             missing = [each for each in records if each.name not in visible]
             if transaction.fate is Fate.DONE and missing:
                 self._broken("committed transactions are whole", f"{transaction.name} lacks {missing[0].name}")
-            # Whoever gave up before its end knows nothing; what the brokers acknowledged belongs together.
+            # A client that gave up before the end does not know the fate; records that brokers acknowledged belong together.
             known = [each for each in missing if each.fate is Fate.DONE]
             if transaction.fate is Fate.UNKNOWN and seen and known:
                 self._broken(
@@ -323,7 +329,7 @@ class Oracle:
         committed: Mapping[TopicPartition, Iterable[Read]],
         starts: Mapping[TopicPartition, int],
     ) -> None:
-        """Each input that the group has committed has one output that is seen; no input has two."""
+        """Check that each input that the group has committed has exactly one visible output, and that no input has two."""
         if any(map(self.is_log_excused, (TRANSACTION_STATE_TOPIC, GROUP_METADATA_TOPIC))):
             return
         outputs: dict[tuple[TopicPartition, int], list[str]] = {}
@@ -349,7 +355,7 @@ class Oracle:
                     )
 
     def audit_again(self, tp: TopicPartition, topic_id: bytes, log_start: int, found: list[Read]) -> None:
-        """A topic that was deleted and made again: all that was acknowledged for it, nothing for those before."""
+        """Check a topic that was created again: it has all its acknowledged records and none of its predecessors'."""
         if tp in self.excused:
             return
         at = {read.name: read.offset for read in found}

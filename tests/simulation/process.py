@@ -1,4 +1,4 @@
-"""Processes: a broker, ZooKeeper, a client. Each has a host, a loop for one life, a clock that may be wrong, a disk."""
+"""Processes: a broker, ZooKeeper, a client. Each has a host, an event loop for one life, a clock that may be wrong, a disk."""
 
 import asyncio
 import traceback
@@ -27,13 +27,13 @@ from tests.simulation.network import Network
 from tests.simulation.world import EPOCH_MS, World
 from tests.simulation.zookeeper import SimKazooClient, SimLogThread
 
-#: What an operation of the disk takes, in virtual seconds, and a byte of it: an SSD with some load on it.
+#: Virtual seconds of an operation of the disk, and of a byte: an SSD under some load.
 DISK_S = {LOOK: 5e-6, READ: 10e-6, WRITE: 10e-6, NAME: 50e-6, SYNC: 2e-3}
 BYTE_S = 1e-9
 
 
 class SimClock:
-    """The world's time; the wall clock may be off, and may jump."""
+    """The world's time; the wall clock may be wrong, and may jump."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -47,7 +47,7 @@ class SimClock:
 
 
 class InlinePool(Executor):
-    """Threads within a thread: one job after the other."""
+    """A thread pool inside a thread: it runs one job after the other."""
 
     def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> "Future[Any]":
         future: Future[Any] = Future()
@@ -59,7 +59,7 @@ class InlinePool(Executor):
 
 
 class Process:
-    """Owner: the world. One at a time on its host."""
+    """Owner: the world. A process has one life at a time on its host."""
 
     def __init__(self, world: World, network: Network, name: str) -> None:
         self.world = world
@@ -69,19 +69,19 @@ class Process:
         self.clock = SimClock(world)
         self.storage = SimDisk(now_ns=lambda: self.clock.now_ms() * 1_000_000)
         self._life: Life | None = None
-        #: How many times as long as usual its disk takes.
+        #: Factor by which its disk is slower than usual.
         self.disk_slowness = 1
         self._operations_left = 0
-        #: Ends in the middle of a sync of so many bytes; 0: does not.
+        #: Size of the sync in which the process ends; 0: it does not.
         self._fatal_sync_bytes = 0
-        #: The next sync takes so much longer.
+        #: Additional time of the next sync.
         self._slow_sync_s = 0.0
         self._how: Callable[[], None] = self.kill
         self.loop: SimLoop | None = None
         self.lives = 0
-        #: Since its last life: what it had written and not synced may be gone.
+        #: Whether its host lost power since its last life, so that writes that were not synced may be gone.
         self.has_lost_power = False
-        #: Told when the process ends by itself, with what ended it.
+        #: Called when the process ends by itself, with the exception that ended it.
         self.on_end: Callable[[Process, BaseException | None], None] = lambda process, error: None
 
     @property
@@ -123,7 +123,7 @@ class Process:
             self.on_end(self, error)
 
     def kill(self) -> None:
-        """The process dies; the kernel and its page cache live on."""
+        """Kill the process; the kernel and its page cache live on."""
         loop, self.loop = self.loop, None
         assert loop is not None
         self.world.note(self.name, "is killed")
@@ -142,26 +142,26 @@ class Process:
         self.storage.power_cut(self.world.random)
 
     def die_at_disk_operation(self, number: int, how: Callable[[], None] | None = None) -> None:
-        """Ends in the middle of whatever asks the disk for its `number`th operation from now: killed, or by `how`."""
+        """End the process at its `number`th disk operation from now: by a kill, or by `how`."""
         self._operations_left = number
         self._how = how or self.kill
 
     def die_in_sync(self, size_bytes: int, how: Callable[[], None]) -> None:
-        """Ends by `how` in the middle of the next sync of so much at least."""
+        """End the process by `how` in the middle of the next sync of at least `size_bytes`."""
         self._fatal_sync_bytes = size_bytes
         self._how = how
 
     def slow_next_sync(self, seconds: float) -> None:
-        """The disk is busy with something else just then. What is synced meanwhile, by others, is not held up."""
+        """Delay the next sync, as if the disk were busy. Other syncs in the meantime are not delayed."""
         self._slow_sync_s = seconds
 
     def spare(self) -> None:
-        """It does not die at a disk operation after all, and none takes longer."""
+        """Cancel `die_at_disk_operation` and `slow_next_sync`."""
         self._operations_left = self._fatal_sync_bytes = 0
         self._slow_sync_s = 0.0
 
     def leave_descriptors(self, count: int | None, *, keeps_what_it_closes: bool = False) -> None:
-        """So many more files it may open, in this life; None: as many as it likes."""
+        """Let the process open only `count` more files in this life; None: no limit."""
         assert self._life is not None
         self._life.descriptors_left = count
         self._life.keeps_what_it_closes = keeps_what_it_closes
@@ -217,7 +217,7 @@ class Process:
 
     @contextmanager
     def looked_at(self) -> Iterator[None]:
-        """What the oracle reads of its disk costs it nothing, and does not count for when it is to die."""
+        """Let the oracle read the disk: its reads take no time and do not count for `die_at_disk_operation`."""
         on_cost, self.storage.on_cost = self.storage.on_cost, lambda kind, size_bytes: None
         life = self._life
         left = None if life is None else life.descriptors_left
@@ -250,9 +250,9 @@ class ZooKeeperProcess(Process):
     def __init__(self, world: World, network: Network, prefix: str = "") -> None:
         super().__init__(world, network, f"{prefix}zk")
         self.server: EmbeddedZooKeeper | None = None
-        #: Told of every change, as soon as it is made.
+        #: Called on every change, as soon as it is made.
         self.on_change: Callable[[], None] = lambda: None
-        #: Transactions between two snapshots.
+        #: Number of transactions between two snapshots.
         self.snap_count = 100_000
         self.is_ready = False
 
@@ -261,7 +261,7 @@ class ZooKeeperProcess(Process):
         return self.is_up and self.is_ready and not self.is_paused
 
     def expire(self, session_id: int) -> bool:
-        """End a session of somebody's before its time."""
+        """End a client's session before its time."""
         assert self.server is not None and self.loop is not None
         service = self.server.service
         if session_id not in service.by_session:
@@ -314,16 +314,16 @@ class BrokerProcess(Process):
         super().__init__(world, network, f"{prefix}b{broker_id}")
         self.id = broker_id
         self.settings = dict(settings)
-        #: Of the release that it runs.
+        #: Features of the release that the broker runs.
         self.features: Mapping[str, tuple[int, int]] = ANNOUNCED
         self.broker: Broker | None = None
         self.is_ready = False
         self.is_stopping = False
-        #: The object store, for a broker with tiered storage.
+        #: Opens the object store, for a broker with tiered storage.
         self.open_store: Callable[[Disk], Store] = _no_store
-        #: Told before the next life begins, while what the last one held can still be looked at.
+        #: Called before the next life begins, while the memory of the last one can still be read.
         self.on_start: Callable[[BrokerProcess], None] = lambda process: None
-        #: Told instead of `on_end` when the broker was told to stop.
+        #: Called instead of `on_end` when the broker was told to stop.
         self.on_stopped: Callable[[Process, BaseException | None], None] = lambda process, error: None
 
     @property
@@ -351,8 +351,9 @@ class BrokerProcess(Process):
         await self.broker.run(self._ready)
 
     def mend_directories(self) -> None:
-        """They work again. While one was dead, a replica may have been taken away and given again: it has a log in the other
-        directory now, and the broker has to choose."""
+        """Heal its directories. While one was dead, a replica may have been removed and created again in the other directory:
+        the broker has to choose.
+        """
         self.storage.heal()
         if self.is_up:
             self.kill()
@@ -371,7 +372,7 @@ class BrokerProcess(Process):
         self.on_end = on_end
 
     def stop(self) -> None:
-        """As SIGTERM does."""
+        """Stop the broker as SIGTERM does."""
         self.world.note(self.name, "is told to stop")
         if self.broker is not None:
             self.broker.stop()

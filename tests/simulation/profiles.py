@@ -1,45 +1,45 @@
 """Worlds with one kind of trouble: five seeds of six. Every sixth is a mix of everything.
 
-A wrong that needs two certain faults within a second hardly ever shows where twenty kinds take turns.
+A defect that needs two certain faults within a second hardly ever shows where twenty kinds take turns.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-#: A profile with seeds of its own has every so many.
+#: A profile with seeds of its own has one of so many seeds.
 EVERY = 24
 
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    #: What of the scenario is not left to chance.
+    #: Fields of the scenario that the seed does not choose.
     fields: Mapping[str, Any] = field(default_factory=dict)
-    #: Kind of fault -> how often, beside the others. Empty: a mix that the seed chooses.
+    #: Kind of fault -> its weight. Empty: a mix that the seed chooses.
     faults: Mapping[str, int] = field(default_factory=dict)
-    #: So many kinds of its faults has one seed, and the next seed of this profile others; 0: all.
+    #: Number of kinds of faults in one seed; the next seed of this profile has others. 0: all kinds.
     kinds: int = 0
 
     def faults_of(self, seed: int) -> Mapping[str, int]:
         names, turn = list(self.faults), seed // EVERY
         if not self.kinds:
             return self.faults
-        # Not the same company each time.
+        # Combine different kinds each time.
         first = turn * self.kinds + turn * self.kinds // len(names)
         chosen = (names[(first + each) % len(names)] for each in range(self.kinds))
         return {name: self.faults[name] for name in chosen}
 
 
 _FAST: Mapping[str, Any] = {"brokers": 3, "seconds": 15.0, "pace_s": (0.02, 0.3), "fault_every_s": (0.3, 1.5)}
-#: One batch at a time: who is behind stays behind for a while.
+#: One batch at a time: a follower that is behind stays behind for a while.
 _SLOW_FETCH: Mapping[str, str] = {"replica.fetch.max.bytes": "1"}
 
-#: Who waits for a host without power waits as long as in Kafka, if nobody says that it is gone.
+#: Requests to a host without power wait as long as in Kafka, unless the controller announces that the broker is gone.
 _PATIENT: Mapping[str, str] = {"request.timeout.ms": "30000"}
 
 ANY = Profile()
 PROFILES: dict[str, Profile] = {
-    #: Leaders and controllers go and come back, while records are under way.
+    #: Leaders and controllers go and come back, while records are in flight.
     "elections": Profile(
         {**_FAST, "network_s": 0.03, "has_acks_one": True, "readers": 2, "transactional": 1, "group_members": 0,
          "guests": 1, "all_brokers": _SLOW_FETCH},
@@ -53,7 +53,7 @@ PROFILES: dict[str, Profile] = {
         {"cut_link": 4, "depose": 3, "isolate": 3, "pause": 3, "slow_network": 2, "reset_connections": 3, "expire": 2,
          "ambush": 2, "kill_controller": 1, "kill": 1, "look_dead": 3},
     ),
-    #: What is not synced is lost.
+    #: Power cuts lose writes that were not synced.
     "power": Profile(
         {**_FAST, "network_s": 0.01, "group_members": 0, "has_keeper": True, "session_timeout_ms": 6_000,
          "transactional": 2, "all_brokers": _PATIENT},
@@ -79,20 +79,20 @@ PROFILES: dict[str, Profile] = {
         {"break_directory": 4, "unplug_directory": 3, "lose_directory": 5, "fill_directory": 2, "kill": 1,
          "kill_controller": 1, "restart": 1},
     ),
-    #: An administrator who never rests, and a controller that moves.
+    #: An administrator that never rests, and a controller that moves.
     "administrator": Profile(
         {**_FAST, "brokers": 4, "has_admin": True, "has_table": True, "admin_s": (0.1, 0.8), "segment_bytes": 1_500,
          "transactional": 1},
         {"kill_controller": 3, "kill": 3, "restart": 2, "pause": 2, "reset_connections": 2, "cut_link": 2, "expire": 1},
     ),
-    #: ZooKeeper dies, forgets nothing, and takes back sessions; strangers write into it.
+    #: ZooKeeper dies, forgets nothing, and expires sessions; strangers write into it.
     "zookeeper": Profile(
         {**_FAST, "session_timeout_ms": 2_000, "network_s": 0.01},
         {"kill_zookeeper": 4, "tear_a_flush": 6, "pause_zookeeper": 2, "expire": 5, "write_foreign_znode": 2,
          "kill_controller": 2, "isolate": 2, "cut_link": 2, "pause": 1, "restart": 1},
     ),
 }  # fmt: skip
-#: Likewise, of seeds that are divisible by three: what is done or happens seldom, again and again.
+#: Profiles of seeds that are divisible by three: rare operations and faults, again and again.
 RARE_PROFILES: dict[str, Profile] = {
     #: Logs are moved between directories and back, those of coordinators too.
     "moves": Profile(
@@ -105,38 +105,38 @@ RARE_PROFILES: dict[str, Profile] = {
         {**_FAST, "brokers": 5, "session_timeout_ms": 6_000, "transactional": 1, "group_members": 1, "has_keeper": True},
         {"kill_as_it_registers": 4, "lose_zookeeper_as_it_starts": 6, "kill_all": 3, "kill_controller": 1},
     ),
-    #: Somebody writes nonsense over what brokers read in ZooKeeper, and puts it right later.
+    #: The stranger overwrites data that brokers read in ZooKeeper, and restores it later.
     "strangers": Profile(
         {**_FAST, "brokers": 4, "has_admin": True, "admin_s": (0.1, 0.6), "has_coming": False,
          "admin_kinds": ("reassign", "elect", "change_topic", "make_twice")},
         {"spoil_a_topic": 8, "delete_a_root": 2, "write_foreign_znode": 1, "kill": 3, "kill_controller": 3, "restart": 1},
     ),
-    #: Members of groups that go away and come back, change their protocol, and do not send what ours send. What a coordinator
-    #: writes needs all replicas, so it is refused often.
+    #: Members of groups leave and return, change their protocol, and do not send what our clients send. Coordinators' records
+    #: need all replicas, so they are often refused.
     "members": Profile(
         {**_FAST, "seconds": 25.0, "network_s": 0.01, "transactional": 0, "guests": 0, "producers": 1, "readers": 1,
          "group_members": 2, "static_members": 3, "visitors": 2, "fixed": {"min.insync.replicas": "3"}},
         {"kill": 3, "kill_leader": 2, "isolate": 4, "pause": 2, "cut_link": 2},
     ),
-    #: Producers with several batches under way, while now and then too few replicas are in sync.
+    #: Producers have several batches in flight, while now and then too few replicas are in sync.
     "refusals": Profile(
         {**_FAST, "replica_lag_ms": 1_000, "guests": 4, "guest_visits": ("comes_early", "leaves_a_gap"), "producers": 2,
          "transactional": 1, "group_members": 0},
         {"pause": 5, "isolate": 4, "kill": 4, "kill_leader": 2, "cut_link": 2, "restart": 1},
     ),
-    #: What is acknowledged is on disk: the power of all goes at once, and nothing is lost.
+    #: Acknowledged records are on disk: all brokers lose power at once, and nothing is lost.
     "flushed": Profile(
         {**_FAST, "network_s": 0.005, "group_members": 0, "transactional": 1, "guests": 1, "has_keeper": True,
          "fixed": {"log.flush.interval.messages": "1"}},
         {"cut_all_power": 4, "slow_disk": 5, "kill": 2, "kill_leader": 2, "reset_connections": 3, "isolate": 2},
     ),
-    #: The same, where what a killed process left in the page cache is all that the next one has.
+    #: The same, but a killed process leaves records in the page cache, on which the next process depends.
     "twice": Profile(
         {**_FAST, "network_s": 0.005, "group_members": 0, "transactional": 1, "guests": 1, "has_admin": False, "readers": 2,
          "fixed": {"log.flush.interval.messages": "1"}},
         {"kill_then_cut_all_power": 4, "slow_disk": 4, "kill": 1},
     ),
-    #: Somebody lies in wait, and has something happen at the very moment at which it would hurt. Little else does.
+    #: Clients cause a fault at the very moment at which it hurts most. There are few other faults.
     "ambushes": Profile(
         {**_FAST, "seconds": 25.0, "fault_every_s": (1.5, 5.0), "network_s": 0.002, "replica_lag_ms": 5_000,
          "session_timeout_ms": 6_000, "producers": 1, "transactional": 1, "readers": 1, "group_members": 0, "guests": 0,
@@ -167,7 +167,7 @@ RARE_PROFILES: dict[str, Profile] = {
          "fixed": {"replica.socket.timeout.ms": "10000"}},
         {"kill": 1, "reset_connections": 1},
     ),
-    #: Coincidences: each fault waits until something is half done, and strikes then (`timed_broker_faults.py`).
+    #: Timed faults: each waits until an operation is half done, and strikes then (`timed_broker_faults.py`).
     "coincidences": Profile(
         {**_FAST, "brokers": 5, "seconds": 30.0, "pace_s": (0.1, 0.5), "network_s": 0.01, "fault_every_s": (0.2, 1.0),
          "session_timeout_ms": 3_000, "replica_lag_ms": 4_000, "transactional": 1, "producers": 2, "readers": 1,
@@ -216,7 +216,7 @@ RARE_PROFILES: dict[str, Profile] = {
     ),
 }  # fmt: skip
 _NAMES = list(PROFILES)
-#: By turns; the others have seeds of their own, which were a mix before: so no other seed has changed.
+#: These profiles take turns. The others have seeds that were a mix before, so that no other seed has changed.
 _RARE_NAMES = ["moves", "starts", "strangers", "members", "refusals", "flushed"]
 _OWN = {
     6: "coincidences",
@@ -227,16 +227,17 @@ _OWN = {
     36: "successions",
     42: "ambushes",
 }
-#: Likewise, but for the first of them.
+#: Further own seeds, except for the first seed of each.
 _LATER = {0: "answers"}
-#: Likewise, of twice as many: every second seed of `twice`, of one half of `ambushes` and of `successions`, without the first.
+#: Seeds of `scarce`, one in twice as many: every second seed of `twice` and of half of `ambushes` and `successions`, except for
+#: the first ones.
 _SCARCE_EVERY, _SCARCE = 96, (60, 84, 90)
-#: Every second seed of `zookeeper`, but for the first ones, which found what they found before there was an ensemble.
+#: Every second seed of `zookeeper`, except for the first ones, which keep their findings from before there was an ensemble.
 _ENSEMBLE_EVERY, _ENSEMBLE_TURN, _ENSEMBLE_FIRST = 24, 23, 47
 
 
 def name_of(seed: int) -> str:
-    """Which profile a seed has; empty for a mix."""
+    """Return the profile of a seed; empty for a mix."""
     if seed % _ENSEMBLE_EVERY == _ENSEMBLE_TURN and seed >= _ENSEMBLE_FIRST:
         return "ensemble"
     if seed % 3:

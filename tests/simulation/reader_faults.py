@@ -1,7 +1,7 @@
-"""Who lies in wait for readers of our own make, as they ship: something is not as it was, and they keep what they promise.
+"""Timed faults for our own readers: the cluster changes under them, and they must keep their promises.
 
-A member commits nothing of partitions that another one may have by now. A reader reads nothing twice that it has read since it
-began.
+A member commits nothing of partitions that another member may own by now. A reader reads no record twice that it has read since
+it began.
 """
 
 import asyncio
@@ -22,16 +22,16 @@ from barnabas.client.transactions import Transactions
 from tests.simulation.process import BrokerProcess
 from tests.simulation.slow_readers import Answered
 
-#: What they read, and its partitions.
+#: The topic that they read, and its partitions.
 _TOPIC: Final = "orders"
 _PARTITIONS: Final = (TopicPartition(_TOPIC, 0), TopicPartition(_TOPIC, 1))
-#: Of a transaction that is open while a member would learn where to begin, and how long that one tries.
+#: Timeout of a transaction that is open while a member looks for its first offset, and how long the member tries.
 _TRANSACTION_MS: Final = 20_000
 _PATIENCE_MS: Final = 800
-#: How long anything is waited for, and how long a reader waits for records.
+#: How long a client waits for a condition, and how long a reader waits for records.
 _LIMIT_S: Final = 6.0
 _POLL_MS: Final = 100
-#: How often a reader looks for partitions, and for how long a broker says that there are none.
+#: How often a reader looks for partitions, and for how long a broker answers that there are none.
 _LOOK_MS: Final = 100
 _HIDDEN_S: Final = 1.0
 
@@ -42,10 +42,10 @@ class Source(Protocol):
 
 
 class Reading(Answered):
-    """Ambushes that are made only where the scenario names them."""
+    """Visits that happen only if the scenario names them."""
 
     async def _reads(self, source: Source, read: dict[TopicPartition, int], is_done: Callable[[], bool]) -> bool:
-        """Whether that has come in time. `read`: where it goes on in each partition."""
+        """Read until `is_done`; return whether that came in time. `read`: the next position in each partition."""
         until_s = self.world.now_s + _LIMIT_S
         while not is_done():
             if self.world.now_s >= until_s:
@@ -64,12 +64,13 @@ class Reading(Answered):
 
     async def _cannot_learn_where_to_begin(self, cluster: AsyncClient) -> None:
         """A member has read two partitions when another one joins. It keeps one of them, of which a transaction is about to
-        commit an offset: nobody says where to begin until that has ended. What it has read of the other is not its own any
-        more."""
+        commit an offset: the coordinator does not answer where to begin until the transaction has ended. The member no longer
+        owns the other partition and must not commit what it read there.
+        """
         self._count += 1
         group, (kept, given) = f"{self.name}-unlearned-{self._count}", _PARTITIONS
         async with AsyncExitStack() as stack:
-            # Who comes first by name gets the first partition.
+            # The member that is first by name gets the first partition.
             member, other = [await self._joins_as(stack, group, name) for name in ("first", "second")]
             read: dict[TopicPartition, int] = {}
             if not await self._reads(member, read, lambda: len(read) == len(_PARTITIONS)):
@@ -104,7 +105,7 @@ class Reading(Answered):
         return await stack.enter_async_context(GroupConsumer(cluster, config, topics=[_TOPIC], config=consumer))
 
     async def _is_refused(self, member: GroupConsumer, read: dict[TopicPartition, int]) -> bool:
-        """Whether a member that reads on finds that it cannot begin."""
+        """Whether a member that continues to read finds that it cannot begin."""
         try:
             await self._reads(member, read, lambda: False)
         except ClientError as error:
@@ -128,8 +129,9 @@ class Reading(Answered):
     # -- without one --------------------------------------------------------------------------------------------------------
 
     async def _loses_sight_of_a_topic(self, cluster: AsyncClient) -> None:
-        """A broker has just started, and a new controller, which tells of brokers first, is slow to tell it of topics: after a
-        while it serves without. A reader looks for partitions there."""
+        """A broker has just started, and a new controller, which announces brokers first, is slow to send it the topics: after
+        a while the broker serves without them. A reader looks for partitions there.
+        """
         controller = self.cluster.controller()
         others = [each for each in self.cluster.brokers.values() if each is not controller]
         if controller is None or not self.cluster.network.is_calm or not all(each.is_serving for each in others):
@@ -155,11 +157,11 @@ class Reading(Answered):
     async def _starts_with_another_controller(
         self, broker: BrokerProcess, controller: BrokerProcess
     ) -> BrokerProcess | None:
-        """The next controller, when it has told a broker of all brokers, and of nothing else."""
+        """Return the next controller once it has sent a broker the list of brokers, and nothing else."""
         before, faults = broker.broker, self.cluster.faults
         if faults is None or not faults.may_kill(broker) or not broker.is_serving:
             return None
-        self.note(f"has {broker.name} start anew, and another controller")
+        self.note(f"restarts {broker.name} and replaces the controller")
         broker.kill()
         broker.start()
 

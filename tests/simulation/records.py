@@ -1,4 +1,4 @@
-"""What a replica's log holds, read past everything that serves."""
+"""Read the contents of a replica's log directly, without the code that serves clients."""
 
 from typing import Any
 
@@ -24,9 +24,9 @@ def bytes_of(log: Any, start: int, end: int) -> bytes:
 
 
 def offset_records(log: Any, group: str) -> dict[tuple[TopicPartition, int], int]:
-    """Where a log of `__consumer_offsets` has the commits of a group: (partition, offset) -> offset of the first record.
+    """Return where a log of `__consumer_offsets` has a group's commits: (partition, offset) -> offset of the first record.
 
-    A commit that a leader did not answer is repeated at the next one. Who is told of it may have been told of the first.
+    A commit that a leader did not answer is repeated at the next one. An answer about the offset may come from the first.
     """
     if log is None:
         return {}
@@ -44,7 +44,7 @@ def offset_records(log: Any, group: str) -> dict[tuple[TopicPartition, int], int
 
 
 def missed_aborts(log: Any) -> list[Any]:
-    """Aborted transactions that the indexes have, and that a reader of their first record is not told of."""
+    """Return aborted transactions that the indexes have and that a reader of their first record does not get."""
     entries = [txn for segment in log.segments for txn in segment.txn_index.entries()]
     return [
         txn

@@ -1,4 +1,4 @@
-"""Topics of which other clients know nothing: one is deleted and made again, one may lose records."""
+"""Topics that other clients do not use: one is deleted and created again, one may lose records."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -15,7 +15,7 @@ PARTITIONS = (TopicPartition(COMING, 0), TopicPartition(COMING, 1))
 
 
 class PersistentProducer(Persistent):
-    """What was acknowledged for one topic of the name stays there as long as it exists, and does not appear in the next."""
+    """Sends records to the topic: acknowledged ones stay as long as the topic exists, and do not appear in its successor."""
 
     def __init__(self, cluster: "SimCluster", name: str, partitions: Sequence[TopicPartition] = PARTITIONS) -> None:
         super().__init__(cluster, name)
@@ -44,10 +44,10 @@ class PersistentProducer(Persistent):
 
 
 class RecklessProducer(Persistent):
-    """Writes to a topic that may lose what it writes: only who leads it is of interest."""
+    """Writes to a topic that may lose records: only its elections are of interest."""
 
     def __init__(self, cluster: "SimCluster", name: str, pace_s: tuple[float, float] | None = None) -> None:
-        """`pace_s`: another than the cluster's."""
+        """`pace_s`: pace other than the cluster's."""
         super().__init__(cluster, name)
         self._pace_s = pace_s or cluster.pace_s
 

@@ -1,4 +1,4 @@
-"""What a seed's world looks like: no two are alike, and the brokers of one are not alike either."""
+"""The properties of a seed's world: worlds differ, and the brokers of one world differ too."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -7,7 +7,7 @@ from random import Random
 from barnabas.broker.zookeeper_client.features import ANNOUNCED, GROUP_VERSION, TRANSACTION_VERSION
 from tests.simulation.profiles import profile_of
 
-#: Settings that a broker may have for itself, changed when it starts again.
+#: Settings that a broker may have for itself, and that may change when it restarts.
 VARIED: dict[str, tuple[str, ...]] = {
     "transaction.partition.verification.enable": ("true", "true", "true", "false"),
     "transaction.two.phase.commit.enable": ("false", "true", "true"),
@@ -20,7 +20,7 @@ VARIED: dict[str, tuple[str, ...]] = {
     "num.recovery.threads.per.data.dir": ("1", "4"),
     "group.coordinator.rebalance.protocols": ("classic,consumer",) * 5 + ("classic",),
 }
-#: What a broker may announce: ours of today, one without KIP-890 part 2, and one of Apache Kafka 3.9.
+#: Features that a broker may announce: barnabas today, one without KIP-890 part 2, and Apache Kafka 3.9.
 RELEASES: tuple[Mapping[str, tuple[int, int]], ...] = (
     *(ANNOUNCED,) * 5,
     {GROUP_VERSION: (0, 1), TRANSACTION_VERSION: (0, 1)},
@@ -33,9 +33,9 @@ class Scenario:
     brokers: int = 3
     #: Virtual seconds of faults under load.
     seconds: float = 25.0
-    #: Between two actions of a client.
+    #: Seconds between two actions of a client.
     pace_s: tuple[float, float] = (0.3, 1.5)
-    #: Between two faults.
+    #: Seconds between two faults.
     fault_every_s: tuple[float, float] = (0.3, 2.5)
     session_timeout_ms: int = 3_000
     replica_lag_ms: int = 2_000
@@ -44,67 +44,67 @@ class Scenario:
     transactional: int = 1
     readers: int = 1
     group_members: int = 1
-    #: Clients of other makes.
+    #: Number of foreign clients (`foreign_clients.py`).
     guests: int = 0
-    #: What they do, by name; empty: everything.
+    #: Names of their visits; empty: all.
     guest_visits: tuple[str, ...] = ()
     has_acks_one: bool = False
     has_keeper: bool = True
     has_admin: bool = True
     has_table: bool = False
-    #: Members of a consumer group of KIP-848, all of them, and one in the group of the classic members.
+    #: Members of a consumer group of KIP-848, and whether one of them joins the group of the classic members.
     modern_members: int = 0
     has_mixed_group: bool = False
     #: Clients that read, transform, write and commit in one transaction.
     transformers: int = 0
     has_modern_chain: bool = False
-    #: A client with transactions in two phases.
+    #: Whether there is a client with two-phase transactions.
     has_pledger: bool = False
-    #: A producer for the topic that the administrator deletes and makes again.
+    #: Whether there is a producer for the topic that the administrator deletes and creates again.
     has_coming: bool = False
-    #: A topic that may lose records: whoever is alive may lead it.
+    #: Whether there is a topic with unclean elections, which may lose records.
     has_reckless: bool = False
-    #: Some brokers announce other features than others, and others after a restart.
+    #: Whether brokers announce different features, also after a restart.
     has_old_brokers: bool = False
     features: Mapping[int, Mapping[str, tuple[int, int]]] = field(default_factory=dict)
-    #: Members of a classic group with ids of their own, who go away and come back.
+    #: Static members of a classic group, which leave and return.
     static_members: int = 0
-    #: Members of groups of other makes.
+    #: Members of groups that act unlike our clients (`unusual_members.py`).
     visitors: int = 0
-    #: Clients that have something happen at the very moment at which it hurts, and what they do, by name; empty: everything.
+    #: Number of clients that cause timed faults, and the names of these; empty: all.
     ambushers: int = 0
     ambushes: tuple[str, ...] = ()
-    #: Clients of the meetings that faults bring about (`encounter_clients.py`).
+    #: Whether there are clients for the encounters (`encounter_clients.py`).
     has_witnesses: bool = False
-    #: Brokers run out of descriptors (`descriptor_limits.py`), and what is deleted leaves the disk in time.
+    #: Whether brokers run out of descriptors (`descriptor_limits.py`); deleted files must leave the disk in time.
     has_scarcity: bool = False
-    #: How much of its partition a coordinator reads in one step; 0: as much as it does where nobody says otherwise.
+    #: How many bytes of its partition a coordinator reads in one step; 0: the default.
     load_step_bytes: int = 0
-    #: What the administrator does, by name; empty: the seed chooses.
+    #: Names of the administrator's operations; empty: the seed chooses.
     admin_kinds: tuple[str, ...] = ()
-    #: Between two actions of the administrator.
+    #: Seconds between two operations of the administrator.
     admin_s: tuple[float, float] = (1.0, 5.0)
-    #: How long a packet takes at most, where no fault makes it slower.
+    #: Longest time of a packet when no fault slows the network down.
     network_s: float = 0.001
-    #: The highest epoch that a producer gets: with a low one, producer ids are used up.
+    #: The highest epoch of a producer: with a low one, producer ids are used up.
     last_epoch: int = 32766
-    #: Transactions between two snapshots of ZooKeeper.
+    #: Number of transactions between two snapshots of ZooKeeper.
     snap_count: int = 100_000
-    #: ZooKeeper is three servers, two of which may be behind (`ensemble.py`).
+    #: Whether ZooKeeper is an ensemble of three servers, two of which may be behind (`ensemble.py`).
     has_ensemble: bool = False
-    #: Somebody has znodes in ZooKeeper that are not open to all.
+    #: Whether another client has znodes in ZooKeeper with restrictive ACLs.
     has_locked_znodes: bool = False
-    #: Kind of fault -> how often, beside the others. Empty: a mix that the seed chooses.
+    #: Kind of fault -> its weight. Empty: a mix that the seed chooses.
     faults: Mapping[str, int] = field(default_factory=dict)
-    #: Settings that all brokers have.
+    #: Settings of all brokers.
     all_brokers: Mapping[str, str] = field(default_factory=dict)
     settings: dict[int, dict[str, str]] = field(default_factory=dict)
-    #: Settings that no broker has otherwise, at any time.
+    #: Settings of all brokers that override the varied ones at any time.
     fixed: Mapping[str, str] = field(default_factory=dict)
 
     @staticmethod
     def of(seed: int, *, has_rare: bool = True) -> "Scenario":
-        """`has_rare`: seeds with a profile of what is rare have it, and are no mix."""
+        """Return the scenario of a seed. `has_rare`: seeds of a rare profile get it instead of a mix."""
         chance = Random(seed * 7919 + 13)
         brokers = chance.choice([3, 3, 3, 4, 5])
         mixed = Scenario(
@@ -131,7 +131,7 @@ class Scenario:
 
 
 def _with_more(chance: Random, scenario: Scenario) -> Scenario:
-    """Load that not every seed has: each costs as much as the rest does."""
+    """Add load that not every seed has: each kind costs as much as the rest of the scenario."""
     has_old_brokers = chance.random() < 0.25
     brokers = range(1, scenario.brokers + 1)
     return replace(
@@ -148,5 +148,5 @@ def _with_more(chance: Random, scenario: Scenario) -> Scenario:
 
 
 def vary(chance: Random) -> dict[str, str]:
-    """Some settings, from time to time another one."""
+    """Return some varied settings with random values."""
     return {name: chance.choice(values) for name, values in VARIED.items() if chance.random() < 0.5}

@@ -1,4 +1,4 @@
-"""Run seeds of the simulation: `python -m tests.simulation.simulate 17` tells its story, `0:200` runs many.
+"""Run seeds of the simulation: `python -m tests.simulation.simulate 17` prints its story, `0:200` runs many.
 
 Each seed runs in a process forked from this one, so that it starts from the same state and leaves nothing behind. The order of
 sets of names depends on PYTHONHASHSEED, so it is fixed: a seed is the same run everywhere.
@@ -23,7 +23,7 @@ _FIXED = "PYTHONHASHSEED"
 
 
 def run_seed(seed: int, *, seconds: float | None = None, without: tuple[str, ...] = ()) -> dict[str, Any]:
-    """One run, in this process. What it came to."""
+    """Run a seed in this process and return its report."""
     from tests.simulation.cluster import SimCluster
     from tests.simulation.scenario import Scenario
 
@@ -35,7 +35,7 @@ def run_seed(seed: int, *, seconds: float | None = None, without: tuple[str, ...
 
 
 def run_tiered(seed: int, *, seconds: float | None = None) -> dict[str, Any]:
-    """A cluster with its history in an object store."""
+    """Run a cluster with its history in an object store."""
     from tests.simulation.tier_world import TieredCluster
 
     began_s = _begin(seed)
@@ -44,7 +44,7 @@ def run_tiered(seed: int, *, seconds: float | None = None) -> dict[str, Any]:
 
 
 def run_linked(seed: int) -> dict[str, Any]:
-    """A cluster, and one beside it that mirrors it."""
+    """Run a cluster and one that mirrors it."""
     from tests.simulation.link_world import LinkedWorld
 
     began_s = _begin(seed)
@@ -86,14 +86,14 @@ def _came_to(seed: int, cluster: "SimCluster", run: Callable[[], None], began_s:
 
 
 def _codecs() -> list[tuple[str, str, int]]:
-    """The messages that this process has compiled readers and writers for: module, class, version."""
+    """Return the messages for which this process has compiled readers and writers: module, class, version."""
     from barnabas.wire import codec
 
     return sorted({(cls.__module__, cls.__name__, at) for cls, at in (*codec._readers, *codec._writers)})
 
 
 def _compile(codecs: list[tuple[str, str, int]]) -> None:
-    """What one seed had to compile, so that the next one, forked from here, need not: a tenth of a second each."""
+    """Compile the readers and writers that one seed needed, so that the seeds forked later save a tenth of a second each."""
     from barnabas.wire import codec
 
     for module, name, version in codecs:
@@ -103,7 +103,7 @@ def _compile(codecs: list[tuple[str, str, int]]) -> None:
 
 
 def run_storage(seed: int) -> dict[str, Any]:
-    """Logs alone, on a disk that loses what was not synced."""
+    """Run logs alone, on a disk that loses writes that were not synced."""
     from tests.simulation.storage_kinds import kind_of
     from tests.simulation.storage_loop_turns import LoopHeld
 
@@ -124,7 +124,7 @@ def run_storage(seed: int) -> dict[str, Any]:
 
 
 def _fix_chance(seed: int) -> None:
-    """What the operating system's chance decides (ids of topics, clusters, directories) is the seed's to decide."""
+    """Let the seed choose what the operating system would choose at random: ids of topics, clusters and directories."""
     chance = Random(seed ^ 0x5EED)
     os.urandom = chance.randbytes
     import random
@@ -133,7 +133,7 @@ def _fix_chance(seed: int) -> None:
     gc.disable()
 
 
-#: What a run that never came to its end came to.
+#: The report of a run that did not end.
 _NOTHING: dict[str, Any] = {
     "parts": [],
     "story": "",
@@ -148,7 +148,7 @@ _NOTHING: dict[str, Any] = {
 
 
 def in_child(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """What `work` comes to in a process of its own, which leaves nothing behind."""
+    """Run `work` in a process of its own, which leaves nothing behind, and return its report."""
     read_fd, write_fd = os.pipe()
     child = os.fork()
     if child == 0:
@@ -171,7 +171,7 @@ def in_child(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
 
 
 def run_forked(seed: int, *, world: str = "cluster", **options: Any) -> dict[str, Any]:
-    """One run in a process of its own."""
+    """Run a seed in a process of its own."""
     worlds: dict[str, Callable[[], dict[str, Any]]] = {
         "cluster": lambda: run_seed(seed, **options),
         "storage": lambda: run_storage(seed),
@@ -184,9 +184,9 @@ def run_forked(seed: int, *, world: str = "cluster", **options: Any) -> dict[str
 
 
 def shorten(seed: int, report: dict[str, Any]) -> dict[str, Any]:
-    """The same promise broken with less: without kinds of faults and clients that it does not need.
+    """Find a shorter run that breaks the same promise, without kinds of faults and clients that it does not need.
 
-    Leaving something out changes what chance decides after it, so this is tried, not computed.
+    Leaving something out changes the later random decisions, so each attempt must run.
     """
     without: tuple[str, ...] = ()
     best = report
@@ -205,7 +205,7 @@ def seeds_of(text: str) -> Iterator[int]:
 
 
 def warm_up() -> None:
-    """What every seed needs is loaded before the first fork."""
+    """Load the modules that every seed needs before the first fork."""
     import tests.simulation.link_world
     import tests.simulation.scenario
     import tests.simulation.tier_world  # noqa: F401
@@ -217,19 +217,19 @@ def warm_up() -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("seeds", help="one seed, or FROM:TO, or several with commas")
-    parser.add_argument("--mutant", help="put this small wrong into what ships")
+    parser.add_argument("--mutant", help="put this defect into the code")
     parser.add_argument(
         "--world",
         choices=("cluster", "storage", "link", "tier"),
         default="cluster",
-        help="whole brokers, logs alone, two clusters with a link, or one with its history in an object store",
+        help="whole brokers, logs alone, two linked clusters, or a cluster with tiered storage",
     )
     parser.add_argument("--stop-at-first", action="store_true")
-    parser.add_argument("--seconds", type=float, help="of faults, in virtual time")
-    parser.add_argument("--shorten", action="store_true", help="of one seed that fails: look for a shorter story")
+    parser.add_argument("--seconds", type=float, help="virtual seconds of faults")
+    parser.add_argument("--shorten", action="store_true", help="look for a shorter story of one failing seed")
     parser.add_argument("--last", type=int, default=400, help="lines of the story to print")
-    parser.add_argument("--digests", action="store_true", help="with --json: what each story comes to")
-    parser.add_argument("--json", action="store_true", help="one line for the test that called")
+    parser.add_argument("--digests", action="store_true", help="with --json: print a digest of each story")
+    parser.add_argument("--json", action="store_true", help="print one line of JSON, for tests")
     arguments = parser.parse_args()
     seeds = list(seeds_of(arguments.seeds))
     if arguments.mutant is not None:

@@ -1,8 +1,8 @@
-"""Who lies in wait for an answer that is long on its way: its reader takes a part of it, and the rest waits in a file.
+"""Timed faults while a long response is being sent: its reader takes a part of it, and the rest waits in a file.
 
-Meanwhile another broker leads, and what the answer was made of is cut and written over. Brokers of Apache Kafka, which a
-cluster may have (`docs/migration.md`), send what their file has by then, and take what they are sent. So one of the two is of
-that make each time, and the other one alone has to see to it that replicas stay equal.
+Meanwhile another broker becomes leader, and the records of the response are cut and overwritten. Brokers of Apache Kafka, which
+a cluster may contain (`docs/migration.md`), send the current contents of their file, and accept what they are sent. So one of
+the two brokers behaves like Kafka each time, and the other one alone must keep the replicas equal.
 """
 
 from collections.abc import Iterator
@@ -23,21 +23,22 @@ if TYPE_CHECKING:
     from tests.simulation.network import _Line
 
 _TIMEOUT_MS: Final = 5_000
-#: An answer with so many of these is larger than what is sent as one piece.
+#: Number of batches that makes a response larger than what is sent as one piece.
 _BATCHES: Final = 24
 _KEY: Final = b"k" * 3_500
-#: What the reader's kernel takes before it has to be read: some batches.
+#: Bytes that the reader's kernel accepts before it must be read: some batches.
 _SMALL_WINDOW_BYTES: Final = 16 * 1024
-#: How long a reader may take to go on with the rest, or to find that there is none.
+#: How long a reader may take to read the rest, or to find that there is none.
 _TAKEN_S: Final = 1.0
 
 
 class Answered(Successor):
-    """Ambushes that are made only where the scenario names them."""
+    """Visits that happen only if the scenario names them."""
 
     async def _is_cut_while_it_is_sent(self, cluster: AsyncClient) -> None:
-        """A follower that has not heard of the next leader gets records of the last one, and then, in the same answer, those
-        that were written over the rest."""
+        """A follower that has not heard of the next leader gets records of the last one, and then, in the same response, the
+        records that have overwritten the rest.
+        """
         led, controller = await self._find_movable(cluster), self.cluster.controller()
         if led is None or controller is None:
             return
@@ -48,7 +49,7 @@ class Answered(Successor):
         if not await self._is_next(cluster, led, successor, reader):
             return
         for broker in await cluster.brokers():
-            await cluster.link(broker)  # no time is lost with that later
+            await cluster.link(broker)  # connect now, so that it takes no time later
         transactions = Transactions(cluster)
         identities = [await transactions.initialise(None, timeout_ms=_TIMEOUT_MS) for _ in range(2)]
         asks = fetches_of(reader, led.tp)
@@ -84,7 +85,7 @@ class Answered(Successor):
     # -- who is next ------------------------------------------------------------------------------------------------------
 
     async def _is_next(self, cluster: AsyncClient, led: Led, successor: BrokerProcess, reader: BrokerProcess) -> bool:
-        """Whether an election makes it the next leader, and everybody knows who leads until then."""
+        """Whether an election makes the broker the next leader, and all brokers know the present one until then."""
         order = (successor.id, led.process.id, reader.id)
         await alter_reassignments(cluster, {led.tp: order})
 
@@ -106,7 +107,7 @@ class Answered(Successor):
 
     @contextmanager
     def _parted(self, *pairs: tuple[BrokerProcess, BrokerProcess]) -> Iterator[None]:
-        """Of each pair, the second hears nothing of the first."""
+        """Cut each pair: its second broker hears nothing from the first."""
         for source, target in pairs:
             self.cluster.network.cut(source.name, target.name)
         try:
@@ -118,7 +119,7 @@ class Answered(Successor):
     # -- an answer that is half sent ----------------------------------------------------------------------------------------
 
     async def _sending(self, led: Led, answers: "_Line", end: int) -> Any:
-        """The part of a file that the leader is in the middle of, where it has sent whole batches; None: there is none."""
+        """Return the file part that the leader is sending, if it has sent whole batches of it; otherwise None."""
         found: list[Any] = []
 
         def is_stuck() -> bool:
@@ -134,14 +135,14 @@ class Answered(Successor):
         if sending.source.handle is not first.handle:
             return None
         sent_bytes = sending.position - first.position
-        # The reader's kernel takes a little more.
+        # Let the reader's kernel accept a little more, up to the end of a batch.
         answers.window_bytes += -sent_bytes % first.size_bytes
         answers.poll()
         return sending if await self._until(lambda: answers.room == 0) and sending.size_bytes else None
 
     @contextmanager
     def _of_another_make(self, file: Any, reader: BrokerProcess, tp: TopicPartition) -> Iterator[None]:
-        """Either the one sends what its file has by now, or the other takes what it is sent."""
+        """Let either the sender send the file's current contents, or the receiver accept what it is sent, as Kafka does."""
         partition = self._partition_of(reader, tp)
         if partition is None or self.chance.random() < 0.5:
             file.cut_at = NEVER_CUT
@@ -178,7 +179,7 @@ def _release(line: "_Line") -> None:
 
 
 def fetches_of(process: BrokerProcess, tp: TopicPartition) -> "_Line | None":
-    """A follower's side of the connection on which it fetches a partition."""
+    """Return a follower's side of the connection on which it fetches a partition."""
     fetcher = process.broker.replication.fetchers.fetcher_of(tp) if process.is_serving and process.broker else None
     connection: Any = None if fetcher is None else getattr(fetcher._endpoint, "_connection", None)
     if connection is None or connection._transport is None:
@@ -188,7 +189,7 @@ def fetches_of(process: BrokerProcess, tp: TopicPartition) -> "_Line | None":
 
 
 def _queued(process: BrokerProcess, line: "_Line") -> list[Any]:
-    """What a broker has to send on a connection, and cannot yet."""
+    """Return what a broker has queued for a connection and cannot send yet."""
     for sock in line.watchers:
         waiting = None if process.loop is None else process.loop.writers.get(sock.fileno())
         if waiting is not None:

@@ -1,6 +1,6 @@
-"""Logs whose files are damaged, or are another segment's, or come back after they were deleted.
+"""Logs whose files are damaged, belong to another segment, or come back after they were deleted.
 
-A start builds what is damaged from the records, and what it has built is damaged no more after the next power cut.
+A start rebuilds damaged files from the records, and the rebuilt files must survive the next power cut.
 """
 
 from dataclasses import replace
@@ -16,9 +16,9 @@ from tests.simulation.disk_life import Life
 from tests.simulation.storage_ledger import Promise
 from tests.simulation.storage_world import COMPACTED, CONFIGS, PLAIN, ROOT, Crash, StorageWorld
 
-#: How a file of that kind may be damaged so that a start can tell. One byte that is another number cannot be told: neither an
-#: index nor a file of offsets has a checksum. A snapshot that is gone, and an index of aborted transactions, say that there was
-#: nothing to write. And a log without its start brings back records that were deleted, of which nobody is promised anything.
+#: How a file of each kind may be damaged so that a start can notice. A start cannot notice one changed byte, because neither an
+#: index nor a file of offsets has a checksum. A missing snapshot, or a missing index of aborted transactions, means that there
+#: was nothing to write. And a log without its log start brings back deleted records, for which nothing is promised.
 DAMAGES = {
     names.INDEX_SUFFIX: ("torn", "longer", "gone"),
     names.TIME_INDEX_SUFFIX: ("torn", "longer", "gone"),
@@ -50,7 +50,7 @@ def damage(life: Life, path: str, how: str) -> None:
 
 class DamagedWorld(StorageWorld):
     def __init__(self, seed: int, *, journaled: bool = False) -> None:
-        #: How many files the next start finds damaged.
+        #: Number of damaged files that the next start finds.
         self.damages = 0
         super().__init__(seed, journaled=journaled)
 
@@ -78,7 +78,7 @@ class DamagedWorld(StorageWorld):
             folder = f"{ROOT}/{names.partition_dir(partition)}"
             files = life.listdir(folder)
             last = max(name for name in files if name.endswith(names.LOG_SUFFIX))
-            # Of the logs only the last: whoever reads a damaged record is told so, and that is all that can be done.
+            # Damage only the last log file: a reader of a damaged record gets an error, and a broker can do no more.
             found += [
                 f"{folder}/{name}"
                 for name in files
@@ -87,7 +87,7 @@ class DamagedWorld(StorageWorld):
         return found
 
     def check(self, partition: TopicPartition, promise: Promise, how: str) -> None:
-        # After a clean stop, indexes are built again by a thread when somebody asks for them.
+        # After a clean stop, a thread rebuilds indexes when a reader needs them.
         while True:
             try:
                 super().check(partition, promise, how)
@@ -96,7 +96,7 @@ class DamagedWorld(StorageWorld):
                 self.threads.run_pending()
 
     def run_damages(self, rounds: int) -> None:
-        """At a clean stop, or when the process is killed; and often the power goes after the start that found it."""
+        """Damage files at a clean stop or a kill; often the power is cut after the start that found the damage."""
         rng = self.rng
         for _ in range(rounds):
             for partition in (PLAIN, COMPACTED):
@@ -120,12 +120,13 @@ class DamagedWorld(StorageWorld):
 
 
 class RottenWorld(StorageWorld):
-    """A record goes bad in the middle of a log, and a start reads all of it: the file that says how far it is on disk is lost,
-    or was not written since. What is before the record stays. What follows it goes, or stays with it: the power goes while
-    the start cuts it off, and no start after that may find a hole, and leave it."""
+    """A record in the middle of a log goes bad, and a start reads the whole log, because the recovery point is lost or was not
+    written since. Records before it stay. Records after it are removed, or stay with it if the power is cut while the start
+    removes them; no later start may find a hole and leave it.
+    """
 
     def __init__(self, seed: int, *, journaled: bool = False) -> None:
-        #: The place, among the batches, of what has gone bad.
+        #: Index of the damaged batch among the batches.
         self._bad: int | None = None
         self._is_losing_checkpoint = False
         super().__init__(seed, journaled=journaled)
@@ -142,10 +143,10 @@ class RottenWorld(StorageWorld):
                 self.log(PLAIN).roll(self.clock.now_ms())
             self.follow(self._keyed())
             self.log(PLAIN).flusher.flush()
-            # Where nothing was left out, a hole shows, unless nobody knows what was flushed.
+            # If no offsets were left out, a hole is visible, unless the recovery point is lost.
             self._is_losing_checkpoint = not is_leaving_out
             self._bad = rng.randrange(max(known, 1), len(ledger.batches))
-            # Between two syncs of the directory, or before one of them.
+            # Crash between two syncs of the directory, or before one of them.
             self.crash_kinds, operations = rng.choice((((NAME,), rng.randint(5, 150)), ((SYNC,), rng.randint(1, 3))))
             self.restart_and_lose_power(operations)
             self.crash_kinds = EVERYTHING
@@ -177,7 +178,7 @@ class RottenWorld(StorageWorld):
 
 
 class RepairedWorld(StorageWorld):
-    """Indexes of several pages: what the power leaves of one may be wrong in the middle, where no start looks."""
+    """Indexes of several pages: after a power cut one may be wrong in the middle, where a start does not look."""
 
     first_configs = {
         **CONFIGS,
@@ -191,7 +192,7 @@ class RepairedWorld(StorageWorld):
     }
 
     def run_repairs(self, rounds: int) -> None:
-        """A segment that was flushed long ago has indexes that have to be built again, and then the power goes."""
+        """Rebuild the indexes of a segment that was flushed long ago, and then cut the power."""
         log, ledger = self.log(PLAIN), self.ledgers[PLAIN]
         for producer_id in range(1, 4):
             self._abort(producer_id)
@@ -220,15 +221,16 @@ class RepairedWorld(StorageWorld):
             life = self.disk.life()
             folder = f"{ROOT}/{names.partition_dir(PLAIN)}"
             for name in (names.index_file(0), names.time_index_file(0)):
-                # As the power leaves one that was not cut to its length yet.
+                # As after a power cut, when the index had not been cut to its length.
                 damage(life, f"{folder}/{name}", "longer")
             damage(life, f"{folder}/{names.txn_index_file(0)}", "torn")
             self.disk.process_died(life)
 
 
 class SwappedWorld(StorageWorld):
-    """Kafka syncs no directory between the renames of a compaction. Where a broker of Kafka lost its power in the middle of
-    one, the log of a segment may be the old one, and its indexes those of what was to replace it."""
+    """Kafka syncs no directory between the renames of a compaction. If one of its brokers lost power in the middle of a
+    compaction, a segment may have the old log and the indexes of its replacement.
+    """
 
     first_configs = {
         **CONFIGS,
@@ -240,7 +242,7 @@ class SwappedWorld(StorageWorld):
         for _ in range(rounds):
             log, ledger = self.log(COMPACTED), self.ledgers[COMPACTED]
             for _ in range(rng.randint(2, 4)):
-                # More than half of a segment: two of them do not become one.
+                # More than half of a segment, so that two of them are not merged into one.
                 for _ in range(rng.randint(7, 10)):
                     self.append_data(COMPACTED, log, ledger, self._untimely(), Origin.CLIENT)
                 log.roll(self.clock.now_ms())
@@ -254,12 +256,13 @@ class SwappedWorld(StorageWorld):
             except Crash as crash:
                 self.tell(f"crash before a {crash}")
             self.restart("kill")
-            # What was built again must be there after this one, too.
+            # The rebuilt files must survive this power cut, too.
             self.restart("power")
 
     def _untimely(self) -> bytes:
-        """One record of always the same size: a position in one segment is a position in the other. Its timestamp may be
-        before those of others."""
+        """Return one record that always has the same size, so that a position in one segment is valid in the other. Its
+        timestamp may be before those of others.
+        """
         builder = BatchBuilder()
         timestamp = self.clock.now_ms() - self.rng.randrange(5000)
         builder.append(b"k%02d" % self.rng.randrange(30), self.rng.randbytes(60), timestamp=timestamp)
@@ -280,9 +283,10 @@ class SwappedWorld(StorageWorld):
 
 class KilledWorld(StorageWorld):
     def run_kills(self, rounds: int) -> None:
-        """A process is killed as it has just deleted segments. What they held must not come back among what is flushed later.
+        """Kill a process that has just deleted segments. Their records must not come back among records that are flushed later.
 
-        As of a follower that has led, alone, in an epoch that nobody else knows: what it gets after the cut is of an older one.
+        The process is a follower that led, alone, in an epoch that no other broker knows: after the cut it gets records of an
+        older one.
         """
         rng = self.rng
         for _ in range(rounds):
@@ -313,13 +317,13 @@ class KilledWorld(StorageWorld):
             self.restart("power")
 
     def _delete_the_first(self) -> None:
-        """Segments that were never flushed, and that the process before has deleted: they may come back, torn."""
+        """Delete segments that were never flushed, and that the process before has deleted: they may come back, torn."""
         log, ledger = self.log(PLAIN), self.ledgers[PLAIN]
         for _ in range(self.rng.randint(2, 4)):
             for _ in range(self.rng.randint(1, 8)):
                 self.append_data(PLAIN, log, ledger, self._keyed(), Origin.CLIENT)
             log.roll(self.clock.now_ms())
-        self.life.fsync_dir(log.directory)  # the kernel writes names back by itself, and no records yet
+        self.life.fsync_dir(log.directory)  # the kernel writes back the names by itself, and no records yet
         log.update_high_watermark(log.log_end_offset)
         offset = self.rng.choice(log.segments.base_offsets[-3:])
         self.tell(f"delete records of {PLAIN} below {offset}")

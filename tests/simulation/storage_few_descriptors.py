@@ -1,5 +1,6 @@
-"""Logs of a process that runs out of descriptors for a while: what they were about to do is done, left undone, or the end of
-their directory. Nobody closes a log that was left as it was: it has to be what it says, and go on."""
+"""Logs of a process that runs out of descriptors for a while. An operation succeeds, has no effect, or takes its directory
+offline. A log on which an operation had no effect stays open: it must agree with its files, and continue.
+"""
 
 import itertools
 from collections.abc import Callable
@@ -11,12 +12,12 @@ from tests.simulation.storage_world import PLAIN, StorageWorld
 
 
 class FallibleWorld(StorageWorld):
-    """Its directories may go offline, while something happens that is a reason for that."""
+    """A world whose directories may go offline, while there is a reason for that."""
 
     def start(self) -> None:
         self._is_offline = self._may_fail = False
         super().start()
-        #: Those of a directory that has gone offline are the manager's no more.
+        #: The manager no longer has the logs of an offline directory.
         self._logs = {partition: self.manager.get(partition) for partition in self.ledgers}
 
     def log(self, partition: TopicPartition) -> Log:
@@ -32,7 +33,7 @@ class FallibleWorld(StorageWorld):
 
 
 class ScarceWorld(FallibleWorld):
-    #: How many descriptors there may still be.
+    #: The most descriptors that may be left.
     left_max = 12
 
     def run_short_of_descriptors(self, rounds: int) -> None:
@@ -54,7 +55,7 @@ class ScarceWorld(FallibleWorld):
                 self._lead()
             self._without_descriptors(rng.choice(changes))
             if self._is_offline:
-                # It was the only one: the broker ends.
+                # It was the only directory: the broker ends.
                 self.restart("kill")
             else:
                 self.check_now()
@@ -84,10 +85,10 @@ class ScarceWorld(FallibleWorld):
         try:
             self.append(PLAIN, self.log(PLAIN), self.ledgers[PLAIN])
         except Refused as refused:
-            self.tell(f"refused: {refused}")  # of a transaction that was cut off, say
+            self.tell(f"refused: {refused}")  # for example a marker of a transaction that was cut off
 
     def _follow(self) -> None:
-        """What a leader has sent, of its epoch and of the next one. If it is not taken, the follower asks for it again."""
+        """Append what a leader has sent, of its epoch and of the next one. A follower fetches again what it did not append."""
         log, ledger = self.log(PLAIN), self.ledgers[PLAIN]
         offset, first_epoch = int(log.log_end_offset), max(ledger.epoch, log.latest_epoch or 0)
         sent = []
@@ -145,7 +146,7 @@ class ScarceWorld(FallibleWorld):
         ledger.cutting_to = 1 << 62
 
     def _finish(self, answers: list[Exception | None]) -> None:
-        """What was begun: where it waits for a descriptor, it gets one."""
+        """Finish what was begun: give a descriptor to operations that wait for one."""
         for _ in range(3):
             while not answers and len(self.threads):
                 self.threads.run_one()

@@ -1,4 +1,4 @@
-"""Logs of followers: what they are cut to, what a cut has to read, and what they are sent."""
+"""Logs of followers: how they are truncated, what a truncation has to read, and what they fetch."""
 
 from dataclasses import replace
 
@@ -12,8 +12,9 @@ from tests.simulation.storage_world import CONFIGS, PLAIN, ROOT, StorageWorld
 
 
 class CutBackWorld(StorageWorld):
-    """A leader has lost its end and goes on in the same epoch. Its follower, or a copy of its log in another directory, is cut
-    to where it ends, and follows: nothing but the records says what came before a cut, and what after it."""
+    """A leader has lost its end and continues in the same epoch. Its follower, or a copy of its log in another directory, is
+    truncated to the leader's end, and follows: only the records show what came before the truncation and what came after it.
+    """
 
     def run_cuts_back(self, rounds: int) -> None:
         rng = self.rng
@@ -23,7 +24,7 @@ class CutBackWorld(StorageWorld):
             if rng.random() < 0.7:
                 self.durable(PLAIN)
             if rng.random() < 0.5:
-                # The kernel has had time: nothing but the cut is in doubt.
+                # The kernel has written everything back: only the truncation may be lost.
                 self.disk.write_back()
             epoch = ledger.epoch
             self.cut(PLAIN, rng.choice(ledger.batches[-6:]).header.base_offset)
@@ -41,8 +42,9 @@ class CutBackWorld(StorageWorld):
 
 
 class ManySegmentsWorld(StorageWorld):
-    """More segments than may be open, and the snapshots of their producers are damaged, or were lost: a cut reads whatever it
-    takes to know who has written what is left."""
+    """More segments than may be open at once, and the snapshots of their producers are damaged or lost: a truncation reads as
+    much as it needs to know the producers of the remaining records.
+    """
 
     first_configs = {**CONFIGS, "plain": replace(CONFIGS["plain"], segment_bytes=3000, retention_bytes=-1)}
     open_segments_max = 3
@@ -66,7 +68,7 @@ class ManySegmentsWorld(StorageWorld):
         try:
             self.append(PLAIN, self.log(PLAIN), self.ledgers[PLAIN])
         except Refused as refused:
-            self.tell(f"refused: {refused}")  # of a transaction that was cut off, say
+            self.tell(f"refused: {refused}")  # for example a marker of a transaction that was cut off
 
     def between_lives(self, how: str) -> None:
         if how != "kill":
@@ -75,7 +77,7 @@ class ManySegmentsWorld(StorageWorld):
         folder = f"{ROOT}/{names.partition_dir(PLAIN)}"
         for name in life.listdir(folder):
             if name.endswith(names.SNAPSHOT_SUFFIX) and self.rng.random() < 0.9:
-                # After a kill, one that is gone says nothing: the records do.
+                # After a kill, a missing snapshot is valid: the records have the state.
                 how_damaged = self.rng.choice((*DAMAGES[names.SNAPSHOT_SUFFIX], "gone"))
                 self.tell(f"damage {name}: {how_damaged}")
                 damage(life, f"{folder}/{name}", how_damaged)
@@ -83,8 +85,9 @@ class ManySegmentsWorld(StorageWorld):
 
 
 class GarbledWorld(StorageWorld):
-    """What a follower gets is damaged on its way, now and then, or ends in the middle. It takes what is whole, or nothing, and
-    asks again. Its leader has deleted records: the follower begins inside a batch."""
+    """Fetched data is sometimes damaged on its way, or ends in the middle. The follower appends the whole batches, or nothing,
+    and fetches again. Its leader has deleted records: the follower begins inside a batch.
+    """
 
     def run_garbled(self, rounds: int) -> None:
         rng = self.rng
@@ -93,7 +96,7 @@ class GarbledWorld(StorageWorld):
             offset = int(log.log_end_offset)
             if rng.random() < 0.3:
                 self.begin_anew(PLAIN, log, ledger)
-                # Where the leader's batch begins that has its log start.
+                # The first offset of the leader's batch that contains its log start.
                 offset = max(int(log.log_start_offset) - rng.randint(0, 3), 0)
             sent = self._answer(offset)
             while log.log_end_offset < sent[-1].header.next_offset:
@@ -113,7 +116,7 @@ class GarbledWorld(StorageWorld):
         return sent
 
     def _fetch(self, sent: list[Stored]) -> None:
-        """An answer of the leader, which says too how far the records are replicated."""
+        """Append a response of the leader, which also has its high watermark."""
         log, ledger, rng = self.log(PLAIN), self.ledgers[PLAIN], self.rng
         data = bytearray(b"".join(stored.data for stored in sent))
         chance = rng.random()
@@ -132,7 +135,9 @@ class GarbledWorld(StorageWorld):
         assert start <= log.high_watermark <= end, f"{PLAIN} is [{start}, {end}), replicated up to {log.high_watermark}"
 
     def _flip_a_bit(self, data: bytearray, sent: list[Stored]) -> None:
-        """In what the checksum of a batch covers: its offset and its leader epoch are the leader's to write."""
+        """Flip a bit that the checksum of a batch covers: the leader writes its offset and leader epoch, which are not
+        covered.
+        """
         place = self.rng.randrange(len(sent))
         begin = sum(len(stored.data) for stored in sent[:place])
         at = self.rng.randrange(begin + CRC_AT, begin + len(sent[place].data))

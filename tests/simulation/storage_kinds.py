@@ -1,4 +1,4 @@
-"""Which trouble the logs of a seed have: of forty seeds, nine have any, and the others one kind, often."""
+"""The kind of trouble of a seed's logs: of forty seeds, nine have a mix, and the others have one kind, often."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -27,9 +27,9 @@ from tests.simulation.storage_world import StorageWorld
 class Kind(NamedTuple):
     world: type[StorageWorld]
     run: Callable[..., None]
-    #: How often: rounds, or steps.
+    #: Number of rounds, or of steps.
     times: int
-    #: Whether the file system keeps the order of names (`SimDisk`).
+    #: Whether the file system keeps the order of name changes (`SimDisk`).
     is_journaled: bool
 
 
@@ -49,7 +49,7 @@ def kind_of(seed: int) -> Kind:
 
 
 def _later(rest: int, *, is_journaled: bool) -> Kind | None:
-    """Kinds that came later have seeds that had found no mutant."""
+    """Return a kind that was added later: these have seeds that had found no mutant."""
     kinds = {
         8: Kind(DamagedWorld, DamagedWorld.run_damages, 20, is_journaled),
         28: Kind(RepairedWorld, RepairedWorld.run_repairs, 10, is_journaled),

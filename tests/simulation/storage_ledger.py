@@ -1,4 +1,4 @@
-"""What the logs of a world must hold, and what must hold for everything that is derived from their records."""
+"""What the logs of a world must hold, and the invariants of all state that is derived from their records."""
 
 import itertools
 from collections.abc import Iterator
@@ -18,21 +18,21 @@ class Stored(NamedTuple):
 
 @dataclass
 class Ledger:
-    """What one partition must hold."""
+    """The expected contents of one partition."""
 
     batches: list[Stored] = field(default_factory=list)
-    #: Everything that was ever written, by base offset.
+    #: Base offset -> all batches that were ever written there.
     history: dict[int, set[bytes]] = field(default_factory=dict)
     #: Whether records were cut off since everything was last durable: they may come back.
     was_cut: bool = False
-    #: A cut that is under way: what is at or above it is in doubt.
+    #: Offset of a truncation in progress: records at or above it may or may not be there.
     cutting_to: int = 1 << 62
     epoch: int = 0
-    #: The highest log start: what is below may come back after a power cut, whole or in part.
+    #: The highest log start: records below it may come back after a power cut, whole or in part.
     deleted_below: int = 0
-    #: Base offsets before which a leader has left out others: it compacted the topic once.
+    #: Base offsets before which the leader left out offsets, because it compacted the topic once.
     gaps: set[int] = field(default_factory=set)
-    #: The last epoch of each producer. One that the log has forgotten goes on in the next, as clients do.
+    #: Producer id -> its last epoch. A producer that the log has forgotten continues in the next epoch, as clients do.
     producer_epochs: dict[int, int] = field(default_factory=dict)
 
     def remember(self, data: bytes) -> None:
@@ -40,7 +40,7 @@ class Ledger:
 
 
 def content(log: Log) -> list[Stored]:
-    """Every batch of every segment, CRCs checked."""
+    """Return every batch of every segment, after checking the CRCs."""
     found = []
     for segment in log.segments:
         data = segment.file.read(0, segment.size_bytes)
@@ -51,8 +51,9 @@ def content(log: Log) -> list[Stored]:
 
 
 def after_holes(found: list[Stored], ledger: Ledger) -> list[Stored]:
-    """What comes after the last hole among deleted records that came back: a snapshot knows of what is missing in it, and the
-    records before it do not."""
+    """Return the batches after the last hole among deleted records that came back: a snapshot knows about the missing records,
+    and the records before the hole do not.
+    """
     holes = [
         place
         for place, (a, b) in enumerate(itertools.pairwise(found), 1)
@@ -68,7 +69,7 @@ class Promise(NamedTuple):
 
 
 def records(batches: list[Stored], aborted: set[int]) -> Iterator[tuple[bytes, int, bytes]]:
-    """(key, offset, value) of what was not aborted."""
+    """Return (key, offset, value) of records that were not aborted."""
     for header, data in batches:
         if not header.is_control:
             for record in iter_records(data, 0, header):
@@ -91,10 +92,10 @@ def aborted_offsets(batches: list[Stored]) -> set[int]:
 
 
 def check_derived(log: Log, found: list[Stored]) -> None:
-    """Producers, transactions, epochs and indexes agree with the records."""
+    """Check that producers, transactions, epochs and indexes agree with the records."""
     name = log.partition
     start, end = int(log.log_start_offset), int(log.log_end_offset)
-    # State is read from the log start on; what a snapshot knows of records before that is known too.
+    # State is read from the log start on, and also from a snapshot, which may know earlier records.
     found = [stored for stored in found if stored.header.last_offset >= start]
     opened: dict[int, int] = {}
     aborted: set[tuple[int, int, int]] = set()
@@ -112,14 +113,14 @@ def check_derived(log: Log, found: list[Stored]) -> None:
             if header.is_transactional:
                 opened.setdefault(header.producer_id, header.base_offset)
     first_found = found[0].header.base_offset if found else end
-    # Compaction may have taken the first record of a transaction whose marker the power took after that.
+    # Compaction may have removed the first record of a transaction whose marker was lost in a later power cut.
     kept = {stored.header.base_offset for stored in found} if log.config.is_compacted else range(first_found, end)
     open_before = False
     for producer_id, header in last.items():
         entry = log.producers.entry(producer_id)
         assert entry is not None, f"{name}: producer {producer_id} is forgotten"
         sequence = (header.base_sequence + header.last_offset_delta) & 0x7FFFFFFF
-        # And a producer's last batch, where the power took one that came after it.
+        # Compaction may also have removed a producer's last batch, if a later one was lost in a power cut.
         is_compacted_away = header.last_offset < entry.last_data_offset and not any(
             stored.header.base_offset <= entry.last_data_offset < stored.header.next_offset for stored in found
         )
@@ -128,7 +129,7 @@ def check_derived(log: Log, found: list[Stored]) -> None:
         ), f"{name}: {entry} of {header}"
         first = entry.txn_first_offset
         if first is not None and first not in kept:
-            open_before = True  # since records that are deleted
+            open_before = True  # it began in records that are deleted
         else:
             assert first == opened.get(producer_id), f"{name}: {entry}, open since {opened.get(producer_id)}"
     open_before |= any(

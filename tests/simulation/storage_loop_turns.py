@@ -1,4 +1,4 @@
-"""What an event loop does with its logs, turn by turn: it reads little, and what is cut off was never there."""
+"""The work of an event loop on its logs, turn by turn: a turn reads little, and truncated records must never be seen."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,15 +11,15 @@ from barnabas.broker.storage.log_types import Origin
 from barnabas.wire.records import BatchBuilder
 from tests.simulation.storage_world import CONFIGS, PLAIN, RandomThreads, StorageWorld
 
-#: What one turn of the loop may read of its logs. A look-up by timestamp reads most: headers, one MiB of the segment at a time,
-#: and then the batch that has the record. (All else reads pages of 4 KiB from an index entry on.)
+#: The most bytes of logs that one turn may read. A look-up by timestamp reads most: headers, one MiB of the segment at a time,
+#: and then the batch with the record. (All other reads take pages of 4 KiB from an index entry on.)
 TURN_BYTES_MAX = (1 << 20) + (1 << 17) + (1 << 16)
-#: A batch, so that few of them are more than that.
+#: Size of a batch: a few of them exceed the limit.
 _VALUE_BYTES = 100_000
 
 
 class LoopHeld(AssertionError):
-    """A turn of the loop reads a whole segment."""
+    """A turn of the loop has read a whole segment."""
 
 
 class ReadingWorld(StorageWorld):
@@ -37,7 +37,7 @@ class ReadingWorld(StorageWorld):
     }
 
     def __init__(self, seed: int, *, journaled: bool = False) -> None:
-        #: What the turn of the loop that runs has read; None: a thread reads, or nobody.
+        #: Bytes that the running turn of the loop has read; None outside a turn, when a thread reads.
         self._turn_bytes: int | None = None
         super().__init__(seed, journaled=journaled)
         self.disk.on_read = self._on_read
@@ -98,7 +98,7 @@ class ReadingWorld(StorageWorld):
 
 
 class TurningThreads(RandomThreads):
-    """What a thread reads, the loop does not wait for. What follows from it is another turn."""
+    """Threads whose reads the loop does not wait for. The continuation is another turn."""
 
     def __init__(self, world: ReadingWorld) -> None:
         super().__init__(world.rng)
@@ -122,7 +122,7 @@ class TurningThreads(RandomThreads):
 
 class TransactionsWorld(StorageWorld):
     def run_transactions(self, rounds: int) -> None:
-        """Transactions of several segments, of which the first records are deleted and the last cut off, again and again."""
+        """Write transactions over several segments, delete their first records and cut off the last, again and again."""
         rng = self.rng
         for _ in range(rounds):
             log, ledger = self.log(PLAIN), self.ledgers[PLAIN]
@@ -154,7 +154,7 @@ class TransactionsWorld(StorageWorld):
             self.tell(f"refused: {refused}")
 
     def _check_transactions(self) -> None:
-        """What has ended is not open, wherever the log starts."""
+        """Check that no ended transaction is open, wherever the log starts."""
         markers = [stored.header for stored in self.ledgers[PLAIN].batches if stored.header.is_control]
         for producer_id, entry in self.log(PLAIN).producers.producers.items():
             first = entry.txn_first_offset

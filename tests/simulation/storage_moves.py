@@ -1,5 +1,6 @@
-"""Logs that move between two directories, back and forth, and are cut off anywhere: while they are copied, as the copy takes
-their place, and while the log that it replaced is still there."""
+"""Logs that move between two directories, back and forth, with a crash at any point: during the copy, while the copy replaces
+the log, and while the replaced log still exists.
+"""
 
 from collections.abc import Callable
 
@@ -15,7 +16,7 @@ class MovingWorld(StorageWorld):
     roots = (ROOT, OTHER)
 
     def __init__(self, seed: int, *, journaled: bool = False) -> None:
-        #: What was on disk when a copy took the place of its log, and has to stay there.
+        #: Offset up to which records were on disk when a copy replaced its log: they must stay there.
         self._flushed = 0
         super().__init__(seed, journaled=journaled)
 
@@ -46,7 +47,7 @@ class MovingWorld(StorageWorld):
     def _move(self) -> None:
         log = self.log(PLAIN)
         target = next(root for root in self.roots if root != log.log_dir)
-        self.manager.delete_future(PLAIN)  # of a move that was cut off
+        self.manager.delete_future(PLAIN)  # remove the rest of a move that was cut off
         self.tell(f"move {PLAIN} to {target}")
         self.manager.prefer_dir(PLAIN, target)
         future = self.manager.get_or_create_future(PLAIN)

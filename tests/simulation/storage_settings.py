@@ -1,5 +1,6 @@
-"""Logs whose topics get other settings: they are no longer compacted, or compacted again, and their indexes become smaller. A
-follower gets what a leader has left of a topic that it once compacted."""
+"""Logs whose topics get other settings: compaction ends or begins again, and indexes become smaller. A follower gets the
+records that remain in a topic that its leader once compacted.
+"""
 
 from dataclasses import replace
 
@@ -32,7 +33,7 @@ class ChangingWorld(StorageWorld):
                 self._stop_compacting()
             how = self.rng.choice(("kill", "clean", "power"))
             if how == "power":
-                # Where offsets are missing anyway, a start cannot tell that the power took more of them.
+                # Where offsets are missing anyway, a start cannot notice that a power cut took more of them.
                 self.durable(PLAIN)
                 self.durable(COMPACTED)
             self.restart(how)
@@ -54,7 +55,7 @@ class ChangingWorld(StorageWorld):
         if rng.random() < 0.5:
             self._set("plain", **settings)
         else:
-            # Somebody changes them while the broker is down.
+            # The settings change while the broker is down.
             self.configs["plain"] = replace(self.configs["plain"], **settings)
             self.tell(f"plain: {settings}, and a restart")
             self.restart(rng.choice(("kill", "clean")))
@@ -81,7 +82,7 @@ class ChangingWorld(StorageWorld):
                 segment_bytes=log.config.segment_bytes,
                 roll_ms=log.config.roll_ms,
             )
-            # Often where a follower begins a segment.
+            # Often leave offsets out where a follower begins a segment.
             is_leaving_out = rng.random() < (0.5 if will_roll else 0.02)
             self.follow(batch, gap=rng.randint(1, 5) if is_leaving_out else 0)
         log.update_high_watermark(log.log_end_offset)
@@ -89,7 +90,7 @@ class ChangingWorld(StorageWorld):
     # -- the end of a topic's compaction
 
     def _stop_compacting(self) -> None:
-        """Also in the middle of one: a worker reads the segments, and retention has to wait for it."""
+        """End compaction, also while a worker reads the segments: retention has to wait for it."""
         rng, log, ledger = self.rng, self.log(COMPACTED), self.ledgers[COMPACTED]
         self._set("compacted", cleanup_policy=frozenset({CLEANUP_COMPACT}), retention_bytes=-1)
         for _ in range(rng.randint(2, 4)):
@@ -114,7 +115,9 @@ class ChangingWorld(StorageWorld):
     # -- the end of a topic's tiering
 
     def _leave_the_tier(self) -> None:
-        """A log that leaves the tier writes its leader epochs, and its disk fails as it does. The others have to leave too."""
+        """Take a log out of the tier: it writes its leader epochs, and its disk fails then. The other logs there must leave it
+        too.
+        """
         tiered = LogConfig(segment_bytes=16_000, remote_storage_enable=True, local_retention_bytes=0, retention_ms=-1)
         self.configs["tiered"] = tiered
         logs = []

@@ -1,4 +1,4 @@
-"""Moments that hardly ever come by themselves, one kind in each world, again and again."""
+"""Moments that hardly ever occur at random: each world brings about one kind, again and again."""
 
 import contextlib
 from dataclasses import replace
@@ -16,8 +16,9 @@ from tests.simulation.storage_world import COMPACTED, CONFIGS, PLAIN, ROOT, Cras
 
 
 class HastyWorld(MovingWorld):
-    """A log that is wholly on disk moves, and a crash comes before its copy is. Only a kill leaves what the page cache has: the
-    next process has both, and the power goes just then."""
+    """A log that is completely on disk moves, and a crash comes before its copy is on disk. Only a kill leaves the page cache:
+    the next process finds both logs, and then the power is cut.
+    """
 
     def run_hasty_moves(self, rounds: int) -> None:
         rng = self.rng
@@ -31,7 +32,7 @@ class HastyWorld(MovingWorld):
             try:
                 self._move()
                 if rng.random() < 0.5:
-                    # Back to where a checkpoint still tells how far the log was on disk that was there before.
+                    # Back to the directory whose checkpoint still has the recovery point of the former log.
                     self._move()
                 else:
                     self._append(rng.randint(0, 3))
@@ -44,7 +45,7 @@ class HastyWorld(MovingWorld):
 
 
 class RemadeWorld(StorageWorld):
-    """A topic is deleted, and the process is killed before its checkpoints say so. Then there is one of the same name again."""
+    """A topic is deleted, the process is killed before its checkpoints are updated, and a topic of the same name is created."""
 
     def run_deletions(self, rounds: int) -> None:
         rng = self.rng
@@ -100,13 +101,14 @@ class RemadeWorld(StorageWorld):
 
 
 class FlushingWorld(StorageWorld):
-    """Several clients whose records are on disk before they are acknowledged: who is told writes the next one at once, and
-    so do others that were told with it, while more have come."""
+    """Several clients whose records are on disk before they are acknowledged. A client writes its next record as soon as its
+    last one is acknowledged, as do others acknowledged with it, while more records have arrived.
+    """
 
     first_configs = {**CONFIGS, "plain": replace(CONFIGS["plain"], flush_messages=1)}
 
     def __init__(self, seed: int, *, journaled: bool = False) -> None:
-        #: The ends of what was written and is not acknowledged yet.
+        #: Ends of appends that are not acknowledged yet.
         self._waiting: list[int] = []
         self._acknowledged = 0
         super().__init__(seed, journaled=journaled)
@@ -158,16 +160,17 @@ class FlushingWorld(StorageWorld):
 
 
 class FailingWorld(FallibleWorld):
-    """Several logs whose records are on disk before they are acknowledged, in two directories. The disk of one fails to sync:
-    the first flush that finds out closes all logs there, and others are under way. The broker goes on with the other disk,
-    and answers. Later the disk is well again, and has what was acknowledged."""
+    """Several logs in two directories whose records are on disk before they are acknowledged. Syncs fail on one disk: the first
+    flush that notices closes all logs there while others are flushing. The broker continues with the other disk, and answers.
+    Later the disk works again, and must have the acknowledged records.
+    """
 
     roots = (ROOT, OTHER)
     partitions = tuple(TopicPartition(PLAIN.topic, number) for number in range(5))
     first_configs = {"plain": replace(CONFIGS["plain"], flush_messages=1)}
 
     def __init__(self, seed: int, *, journaled: bool = False) -> None:
-        #: Of each log, the end of what was acknowledged.
+        #: Partition -> end of the acknowledged records.
         self._acknowledged = dict.fromkeys(self.partitions, 0)
         super().__init__(seed, journaled=journaled)
 
@@ -183,12 +186,12 @@ class FailingWorld(FallibleWorld):
             self.disk.fail(failing, frozenset((SYNC,)))
             self._write(rng.randint(1, 20))
             if rng.random() < 0.3:
-                # It was for a moment: nobody knows which of them has failed before.
+                # The fault was short: which syncs have failed is not known.
                 self.disk.heal()
                 self._write(rng.randint(0, 5))
             self.threads.run_pending()
             self.disk.heal()
-            # A page that could not be written counts as clean, and no later process can tell: whose disk has failed reboots.
+            # A page that could not be written counts as clean, and no later process notices: a host with a failed disk reboots.
             self.restart("power")
 
     def _write(self, count: int) -> None:
@@ -219,8 +222,9 @@ class FailingWorld(FallibleWorld):
 
 
 class AbortedWorld(StorageWorld):
-    """Segments with aborted transactions are deleted, and the power brings back some of their files: where names are kept in
-    any order, the log alone, and not what says which of its records were aborted."""
+    """Segments with aborted transactions are deleted, and a power cut brings back some of their files: on a disk that keeps
+    names in any order, perhaps the log file without the index of its aborted transactions.
+    """
 
     def run_aborts(self, rounds: int) -> None:
         rng = self.rng
@@ -232,7 +236,7 @@ class AbortedWorld(StorageWorld):
                 if rng.random() < 0.5:
                     self.append_data(PLAIN, log, ledger, self._keyed(), Origin.CLIENT)
                 log.roll(self.clock.now_ms())
-            # After a hole there must be something that shows it.
+            # After a hole there must be a record that shows it.
             self.append_data(PLAIN, log, ledger, self._keyed(), Origin.CLIENT)
             log.update_high_watermark(log.log_end_offset)
             self.durable(PLAIN)
@@ -241,7 +245,7 @@ class AbortedWorld(StorageWorld):
             self.tell(f"delete records of {PLAIN} below {offset}")
             log.maybe_increment_log_start_offset(offset)
             log.delete_old_segments(self.clock.now_ms())
-            # The files are unlinked by this process, or by the next one, before the checkpoint says where the log starts.
+            # This process or the next one unlinks the files before the checkpoint has the log start.
             chance = rng.random()
             if chance < 0.3:
                 self.clock_runs(2100)
@@ -258,7 +262,7 @@ class AbortedWorld(StorageWorld):
 
 
 class AbortedKeysWorld(StorageWorld):
-    """Keys have a value, and then one that is aborted: compaction keeps the first."""
+    """Keys get a value, and then one that is aborted: compaction must keep the first."""
 
     def run_aborted_keys(self, rounds: int) -> None:
         rng = self.rng
@@ -280,13 +284,14 @@ class AbortedKeysWorld(StorageWorld):
 
 
 class UnlinkedWorld(AbortedWorld):
-    """Their index of aborted transactions is unlinked: by the process that deletes them, or by the next one after a kill. The
-    disk has its name no more when the power goes, and of all other names any."""
+    """The index of aborted transactions of a deleted segment is unlinked: by the process that deletes the segment, or by the
+    next one after a kill. At the power cut the disk no longer has its name, and has any of the other names.
+    """
 
     def __init__(self, seed: int, *, journaled: bool = False) -> None:
-        #: Of the segments that are being deleted, the last one's index of aborted transactions.
+        #: The last deleted segment's index of aborted transactions.
         self._index: File | None = None
-        #: After how many more operations the power goes once it is unlinked.
+        #: Number of operations between its unlinking and the power cut.
         self._goes_in = -1
         super().__init__(seed, journaled=journaled)
 
@@ -308,7 +313,7 @@ class UnlinkedWorld(AbortedWorld):
         log.update_high_watermark(log.log_end_offset)
         self.durable(PLAIN)
         if rng.random() < 0.5:
-            # The kernel has had time: nothing but the deletion is in doubt.
+            # The kernel has written everything back: only the deletion may be lost.
             self.disk.write_back()
         offset = int(log.segments.active.base_offset)
         last = log.segments.at(len(log.segments) - 2)
@@ -327,7 +332,7 @@ class UnlinkedWorld(AbortedWorld):
         self.restart("power")
 
     def _unlinked_by_the_next(self) -> None:
-        """Which is not ready when the power goes."""
+        """Cut the power before the next process is ready."""
         before = {partition: self.promise(partition) for partition in self.ledgers}
         self.tell("restart: kill")
         self.disk.process_died(self.life)
@@ -355,15 +360,16 @@ class UnlinkedWorld(AbortedWorld):
         return all(node is not self._index for node in folder.entries.values())
 
     def _forget_name(self) -> None:
-        """The kernel writes the names of a directory in any order, that of the index first."""
+        """Let the kernel write the names of a directory in any order, that of the index first."""
         assert self._index is not None
         if self.rng.random() < 0.8:
             self.disk.sync_name_of(self._index)
 
 
 class RewrittenWorld(StorageWorld):
-    """A clean stop leaves what is known of producers at the end of the log. Then the end is cut off, and others write there.
-    The power may bring back what was known of those whose records are gone."""
+    """A clean stop saves the producer state at the end of the log. Then the end is cut off, and other producers write there.
+    The power cut may bring back the state of producers whose records are gone.
+    """
 
     def run_rewrites(self, rounds: int) -> None:
         rng = self.rng
@@ -388,10 +394,12 @@ class RewrittenWorld(StorageWorld):
 
 
 class UnendedWorld(ScarceWorld):
-    """A segment is to end whose indexes are not open, and there are hardly any descriptors. It goes on if it cannot."""
+    """A segment must be rolled whose indexes are not open, with hardly any descriptors left. If it cannot, the log continues in
+    it.
+    """
 
     first_configs = {**CONFIGS, "plain": replace(CONFIGS["plain"], index_interval_bytes=100)}
-    #: Enough to begin.
+    #: Enough descriptors to begin.
     left_max = 24
 
     def run_short_ends(self, rounds: int) -> None:
@@ -404,7 +412,7 @@ class UnendedWorld(ScarceWorld):
             self._lead()
             self._without_descriptors(self._roll)
             if self._is_offline:
-                # It was the only one: the broker ends.
+                # It was the only directory: the broker ends.
                 self.restart("kill")
                 continue
             self.check_now()

@@ -1,6 +1,6 @@
 """Logs of a process that has hardly a descriptor left, and keeps those that it closes.
 
-What is begun then is done, or left undone and done later. The disk is well: its directory never goes offline.
+An operation then succeeds, or has no effect and is repeated later. The disk works: its directory must not go offline.
 """
 
 from collections.abc import Callable
@@ -17,13 +17,13 @@ from tests.simulation.storage_few_descriptors import ScarceWorld
 from tests.simulation.storage_ledger import Promise
 from tests.simulation.storage_world import COMPACTED, PLAIN, ROOT, StorageWorld
 
-#: More tries than anything takes that goes on.
+#: More attempts than any operation needs that makes progress.
 _TRIES = 20
 
 
 class PoorWorld(ScarceWorld):
     def __init__(self, seed: int, *, journaled: bool = False) -> None:
-        #: Whether the next start finds an index that cannot be right.
+        #: Whether the next start finds an invalid index.
         self._is_damaging = False
         super().__init__(seed, journaled=journaled)
 
@@ -38,7 +38,7 @@ class PoorWorld(ScarceWorld):
                 self._lead()
             if rng.random() < 0.3:
                 self._roll()
-            # About what it takes: with fewer it is not begun, with more it is done.
+            # About the number that the operation needs: with fewer it does not begin, with more it succeeds.
             change, self.left_max = rng.choice(((self._abort, 3), (self._begin_anew_or_not, 6), (self._find_damage, 6)))
             change()
             assert not self._is_offline, "a process without a free descriptor has given up a disk that is well"
@@ -47,7 +47,7 @@ class PoorWorld(ScarceWorld):
                 self.restart(rng.choice(("power", "kill", "clean")))
 
     def _abort(self) -> None:
-        """The marker is written, and its transaction is aborted, or neither."""
+        """Write an abort marker: the marker is written and its transaction aborted, or neither."""
         marker = self.begin_transaction([b"aborted"])
         log, ledger = self.log(PLAIN), self.ledgers[PLAIN]
         end = log.log_end_offset
@@ -56,14 +56,16 @@ class PoorWorld(ScarceWorld):
             self.append_data(PLAIN, log, ledger, marker, Origin.COORDINATOR)
 
     def _begin_anew_or_not(self) -> bool:
-        """As a follower whose leader has deleted what would come next. Whether it has."""
+        """Begin the log again at a later offset, as a follower does whose leader has deleted the next records. Return whether
+        it has.
+        """
         log, ledger = self.log(PLAIN), self.ledgers[PLAIN]
         offset = int(log.log_end_offset) + self.rng.randint(0, 5)
         self.tell(f"{PLAIN} begins anew at {offset}")
         ledger.cutting_to, ledger.was_cut = 0, True
         ledger.epoch += 1
         answers: list[Exception | None] = []
-        # Late: only what is to be on disk before it is told lacks a descriptor.
+        # If late, only the flush before the answer lacks a descriptor.
         is_late = self.rng.random() < 0.5
 
         def begin() -> None:
@@ -83,14 +85,14 @@ class PoorWorld(ScarceWorld):
         return answers == [None]
 
     def _find_damage(self) -> None:
-        """Indexes have to be built again, and there is no descriptor for that. Whoever asks later gets them."""
+        """Rebuild indexes without a descriptor for that. A later reader must get them."""
         self._roll()
         self._lead()
         self._is_damaging = True
         self.restart("clean")
         self._is_damaging = False
         log = self.log(PLAIN)
-        # The connections take what it closes: there is one for the index, and none for the log.
+        # Connections take the descriptors that it closes: there is one for the index, and none for the log.
         self.life.keeps_what_it_closes = False
         self._without_descriptors(lambda: self._read(log))
         self.life.keeps_what_it_closes = True
@@ -115,18 +117,19 @@ class PoorWorld(ScarceWorld):
             self.disk.process_died(life)
 
     def check(self, partition: TopicPartition, promise: Promise, how: str) -> None:
-        if not self._is_damaging:  # or the first who reads would be this one
+        if not self._is_damaging:  # otherwise this check would be the first reader
             super().check(partition, promise, how)
 
 
 class PoorFollowerWorld(PoorWorld):
-    """A follower has just started, and its leader has deleted what would come next. Nobody has opened its segments yet, but for
-    what slow connections are being sent, and those keep what they hold: it gets no descriptor by leaving them."""
+    """A follower has just started, and its leader has deleted the next records. Its segments are not open, except for those
+    that are being sent on slow connections, which keep their descriptors: closing them frees none.
+    """
 
     left_max = 10
 
     def __init__(self, seed: int, *, journaled: bool = False) -> None:
-        #: What the last start has to be held against: whoever looks opens all files.
+        #: Checks of the last start that were put off, because a check opens all files.
         self._unchecked: list[tuple[TopicPartition, Promise, str]] = []
         super().__init__(seed, journaled=journaled)
 
@@ -163,7 +166,7 @@ class PoorFollowerWorld(PoorWorld):
 
 
 class PoorCleanerWorld(StorageWorld):
-    """Between two steps of a compaction there is no descriptor."""
+    """A compaction finds no descriptor between two of its steps."""
 
     def start(self) -> None:
         super().start()

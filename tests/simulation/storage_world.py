@@ -1,7 +1,7 @@
-"""Real logs under a real manager and cleaner, on a simulated disk: driven at random, cut off anywhere, and checked.
+"""Real logs under a real manager and cleaner on a simulated disk: random operations, crashes at any point, and checks.
 
-The ledger knows what was appended, what was cut off again, and what was promised to be durable. What a restart finds is held
-against it, and everything that is derived (producers, transactions, epochs, indexes) against the records themselves.
+The ledger knows which records were appended, which were truncated, and which were promised to be durable. Each restart is
+compared with it, and all derived state (producers, transactions, epochs, indexes) with the records themselves.
 """
 
 import contextlib
@@ -42,7 +42,7 @@ from tests.simulation.storage_ledger import (
 
 PLAIN, COMPACTED = TopicPartition("plain", 0), TopicPartition("compacted", 0)
 ROOT = "/logs"
-#: The producer of `begin_transaction`.
+#: The producer id of `begin_transaction`.
 _TRANSACTIONAL = 7
 CONFIGS = {
     "plain": LogConfig(
@@ -73,11 +73,11 @@ SETTINGS = ManagerSettings(
 
 
 class Crash(BaseException):
-    """In the middle of whatever was going on. Not an `Exception`: nobody may catch it and carry on."""
+    """A crash in the middle of an operation. Not an `Exception`, so that no code catches it and continues."""
 
 
 class InlinePool(Executor):
-    """Threads of which the calling one does all the work."""
+    """A thread pool whose work the calling thread does."""
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> "Future[Any]":
         future: Future[Any] = Future()
@@ -89,7 +89,7 @@ class InlinePool(Executor):
 
 
 class RandomThreads(ManualThreads):
-    """Work waits until it is its turn, and turns come in any order."""
+    """Threads whose work waits for its turn; turns come in random order."""
 
     def __init__(self, rng: Random) -> None:
         super().__init__()
@@ -106,12 +106,12 @@ class RandomThreads(ManualThreads):
 class StorageWorld:
     #: The directories of its logs.
     roots: tuple[str, ...] = (ROOT,)
-    #: The settings of its topics when it begins; they may change.
+    #: The settings of its topics at the beginning; they may change.
     first_configs: Mapping[str, LogConfig] = CONFIGS
     is_tiering = False
-    #: Its logs.
+    #: The partitions of its logs.
     partitions: tuple[TopicPartition, ...] = (PLAIN, COMPACTED)
-    #: How many segments that are not active may be open.
+    #: How many inactive segments may be open.
     open_segments_max = 1000
 
     def __init__(self, seed: int, *, journaled: bool = False) -> None:
@@ -122,7 +122,7 @@ class StorageWorld:
         self.configs = dict(self.first_configs)
         self.story: list[str] = []
         self.crashes_in = -1
-        #: The operations that count for that.
+        #: The kinds of disk operations that count towards the crash.
         self.crash_kinds: Collection[str] = EVERYTHING
         self.disk.on_cost = self._step
         self.start()
@@ -184,7 +184,7 @@ class StorageWorld:
         return found
 
     def restart(self, how: str) -> None:
-        """`how`: "power" takes what is not durable, "kill" only the process, "clean" nothing."""
+        """Restart. `how`: "power" loses what is not durable, "kill" only the process, "clean" nothing."""
         self.crashes_in = -1
         self.tell(f"restart: {how}")
         before = {partition: self.promise(partition) for partition in self.ledgers}
@@ -204,10 +204,10 @@ class StorageWorld:
             self.check(partition, promise, how)
 
     def between_lives(self, how: str) -> None:
-        """A process has ended, and the next one has not begun."""
+        """Change the disk after a process has ended and before the next one begins."""
 
     def restart_and_lose_power(self, operations: int) -> None:
-        """The process is killed; while the next one recovers what it finds, the power goes before so many operations."""
+        """Kill the process, and cut the power before so many operations of the next one's recovery."""
         before = {partition: self.promise(partition) for partition in self.ledgers}
         self.tell(f"restart: kill, and a power cut before operation {operations} of the recovery")
         self.disk.process_died(self.life)
@@ -245,13 +245,13 @@ class StorageWorld:
         self.restart("clean")
 
     def run_compactions(self, rounds: int) -> None:
-        """Compactions that are cut off where segments take the place of others; or their recovery is, after that."""
+        """Run compactions that are cut off while segments replace others, or whose recovery is cut off after that."""
         rng = self.rng
         for _ in range(rounds):
             self.write_keys()
             self.manager.checkpoint("recovery-point-offset-checkpoint")
             self.threads.run_pending()
-            # Between two syncs of the directory, or before one of them.
+            # Crash between two syncs of the directory, or before one of them.
             self.crash_kinds, self.crashes_in = rng.choice(
                 (((NAME, SYNC), rng.randint(1, 80)), ((SYNC,), rng.randint(1, 25)))
             )
@@ -267,7 +267,7 @@ class StorageWorld:
             self.crash_kinds = EVERYTHING
 
     def write_keys(self) -> None:
-        """Some segments of the compacted log, on disk and committed."""
+        """Write some segments of the compacted log, on disk and committed."""
         rng, log, ledger = self.rng, self.log(COMPACTED), self.ledgers[COMPACTED]
         for _ in range(rng.randint(3, 6)):
             for _ in range(rng.randint(1, 4)):
@@ -278,7 +278,7 @@ class StorageWorld:
         log.update_high_watermark(log.log_end_offset)
 
     def _keyed(self) -> bytes:
-        """One record, with one of few keys."""
+        """Return a batch of one record, with one of few keys."""
         builder = BatchBuilder()
         builder.append(
             b"k%d" % self.rng.randrange(6),
@@ -288,11 +288,11 @@ class StorageWorld:
         return bytes(builder.build())
 
     def run_cuts(self, rounds: int) -> None:
-        """The next leader has some of the records that were cut off, of a later epoch: on the medium both may meet."""
+        """Truncate, and append some of the truncated records in a later epoch: the medium may have both."""
         rng = self.rng
         for _ in range(rounds):
             if rng.random() < 0.2:
-                # What was written since a clean stop is in doubt as well.
+                # A power cut may also lose what was written since a clean stop.
                 self.restart("clean")
                 for _ in range(rng.randint(1, 3)):
                     self.append_data(PLAIN, self.log(PLAIN), self.ledgers[PLAIN], self._keyed(), Origin.CLIENT)
@@ -310,7 +310,7 @@ class StorageWorld:
             self.restart("power")
 
     def run_losses(self, rounds: int) -> None:
-        """Small segments, a flush now and then, and one power cut after the other."""
+        """Write small segments with a flush now and then, and cut the power again and again."""
         rng = self.rng
         for _ in range(rounds):
             log, ledger = self.log(PLAIN), self.ledgers[PLAIN]
@@ -377,7 +377,7 @@ class StorageWorld:
             self.restart(rng.choice(("power", "power", "kill", "clean")))
 
     def durable(self, partition: TopicPartition) -> None:
-        """All of it is on disk, and the checkpoint says so."""
+        """Flush the log, and write the recovery point."""
         self.tell(f"flush {partition}, and say so")
         self.threads.run_pending()
         self.log(partition).flusher.flush()
@@ -398,12 +398,12 @@ class StorageWorld:
         ledger.remember(bytes(stored))
         self.tell(f"append to {partition} {_short(read_header(stored))}")
         batch = bytearray(data)
-        struct.pack_into(">q", batch, 0, 0)  # as a client sends it: one that was stored before has an offset
+        struct.pack_into(">q", batch, 0, 0)  # as a client sends it: a batch that was stored before has an offset
         log.append_as_leader(batch, leader_epoch=ledger.epoch, now_ms=self.clock.now_ms(), origin=origin)
         ledger.batches.append(Stored(read_header(stored), bytes(stored)))
 
     def sent_by_leader(self, data: bytes, offset: int, epoch: int) -> Stored:
-        """A batch of `PLAIN` as its leader has stored it, on its way to this follower."""
+        """Return a batch of `PLAIN` as its leader has stored it and sends it to this follower."""
         batch = bytearray(data)
         struct.pack_into(">q", batch, 0, offset)
         struct.pack_into(">i", batch, 12, epoch)
@@ -412,7 +412,7 @@ class StorageWorld:
         return sent
 
     def follow(self, data: bytes, *, gap: int = 0) -> None:
-        """The next batch of a leader. One that has compacted the topic once has left out what is in the gap."""
+        """Append the next batch of a leader. A leader that compacted the topic once has left out the offsets in `gap`."""
         log, ledger = self.log(PLAIN), self.ledgers[PLAIN]
         sent = self.sent_by_leader(data, int(log.log_end_offset) + gap, ledger.epoch)
         self.tell(f"{PLAIN} follows with {sent.header.base_offset}, {len(data)} bytes")
@@ -424,7 +424,7 @@ class StorageWorld:
     def begin_transaction(
         self, values: Sequence[bytes], *, partition: TopicPartition = PLAIN, key: bytes = b"k"
     ) -> bytes:
-        """Of a producer that writes nothing else. Answers with the marker that aborts it."""
+        """Begin a transaction of a producer that writes nothing else. Return the marker that aborts it."""
         log, ledger, now_ms = self.log(partition), self.ledgers[partition], self.clock.now_ms()
         entry = log.producers.entry(_TRANSACTIONAL)
         known = ledger.producer_epochs
@@ -487,7 +487,7 @@ class StorageWorld:
         lost = [stored for stored in ledger.batches if stored.header.base_offset >= offset]
         self.cut(partition, offset)
         if self.rng.random() < 0.4:
-            # The next leader has the same records, of a later epoch, but not all of them. On the medium both may meet.
+            # The next leader has some of the same records in a later epoch. The medium may have both.
             for stored in lost[: self.rng.randint(1, len(lost))]:
                 if stored.header.producer_id >= 0:
                     break
@@ -499,7 +499,7 @@ class StorageWorld:
         self.tell(f"truncate {partition} to {offset}")
         ledger.cutting_to = offset
         ledger.was_cut = True
-        # A replica truncates because there is a new leader: what comes next is of a later epoch.
+        # A replica truncates because there is a new leader: the next records have a later epoch.
         ledger.epoch += 1
         answers: list[Exception | None] = []
         log.truncate_then(offset, is_wanted=lambda: True, then=answers.append)
@@ -510,7 +510,7 @@ class StorageWorld:
         ledger.cutting_to = 1 << 62
 
     def begin_anew(self, partition: TopicPartition, log: Log, ledger: Ledger) -> None:
-        """As a follower whose leader has deleted what would come next."""
+        """Begin the log again, as a follower does whose leader has deleted the next records."""
         offset = int(log.log_end_offset) + self.rng.randint(0, 5)
         self.tell(f"{partition} begins anew at {offset}")
         ledger.cutting_to = 0
@@ -533,10 +533,10 @@ class StorageWorld:
         by_base = {stored.header.base_offset: stored.data for stored in found}
         end = int(log.log_end_offset)
         if how == "power" and not self.disk.journaled and promise.durable <= promise.start < log.log_start_offset:
-            # Nothing of it was synced, and of the names of its segments the disk has kept any: it begins with one of those.
+            # The log was never synced, and the disk has kept any of its segments' names: it begins with one of them.
             self.tell(f"{partition} has lost its beginning, and starts at {log.log_start_offset}")
             promise = promise._replace(start=int(log.log_start_offset))
-        # A log start moves the recovery point too, but promises nothing of what is below it.
+        # A new log start also moves the recovery point, but promises nothing about records below it.
         assert end >= promise.durable or promise.durable <= promise.start, (
             f"{partition} ends at {end}, not {promise.durable}"
         )
@@ -550,7 +550,7 @@ class StorageWorld:
                 base = stored.header.base_offset
                 assert stored.data in ledger.history.get(base, ()), f"{partition}: what is at {base} was never written"
             offsets = [(stored.header.base_offset, stored.header.next_offset) for stored in found]
-            # What was deleted may come back in part: nobody is promised anything of it.
+            # Deleted records may come back in part: nothing is promised about them.
             ledger.deleted_below = max(ledger.deleted_below, promise.start)
             assert all(
                 a[1] == b[0] or b[0] in ledger.gaps
@@ -567,7 +567,7 @@ class StorageWorld:
         assert epochs == sorted(epochs), f"{partition}: leader epochs go back: {epochs}"
         ledger.batches = found
         if how != "kill":
-            # What is there now is on the medium; what recovery has cut off may come back.
+            # The medium has the present records; records that recovery has cut off may come back.
             ledger.was_cut = end < promise.end
         ledger.cutting_to = 1 << 62
         log.update_high_watermark(end)
@@ -576,7 +576,7 @@ class StorageWorld:
         check_derived(log, found)
 
     def check_now(self) -> None:
-        """The log is what it was, or what it was to become."""
+        """Check that the log is unchanged, or that the operation is complete."""
         log, ledger = self.log(PLAIN), self.ledgers[PLAIN]
         found = content(log)
         first = found[0].header.base_offset if found else int(log.log_end_offset)
@@ -594,9 +594,9 @@ class StorageWorld:
     def _check_compacted(
         self, partition: TopicPartition, ledger: Ledger, found: list[Stored], end: int, promise: Promise
     ) -> None:
-        # Above that a lost tail looks as what compaction leaves, and recovery must not take that for damage.
+        # Above that, a lost tail looks like the result of compaction, which recovery must not treat as damage.
         limit = min(promise.durable, end)
-        # An append that a crash cut off may have been written whole.
+        # A crash may cut off an append after all of it was written.
         half_done = [stored for stored in found if stored.header.base_offset >= promise.end]
         assert all(stored.data in ledger.history[stored.header.base_offset] for stored in half_done)
         written = [*ledger.batches, *half_done] if limit > promise.end else ledger.batches

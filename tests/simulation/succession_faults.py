@@ -1,7 +1,7 @@
-"""Who lies in wait for a successor: of a producer whose epochs are used up, of a coordinator, a broker, a leader.
+"""Timed faults at a succession: of a producer whose epochs are used up, of a coordinator, a broker, a leader.
 
-What the one before left behind is read by the next: a transaction in the last epoch, what members said in one generation and in
-another since, records that were cut and written over while somebody copied them.
+The successor reads what its predecessor left: a transaction in the last epoch, data that members sent in different generations,
+records that were cut and overwritten while another process copied them.
 """
 
 import asyncio
@@ -33,33 +33,34 @@ from barnabas.wire.messages.sync_group import SyncGroupRequest, SyncGroupRequest
 from tests.simulation.oracle import Fate, Sent, Sum
 from tests.simulation.timed_client_faults import Ambusher, Led, answers_to
 
-#: Of a transaction that is to time out, and how long that takes at most, with another coordinator.
+#: Timeout of a transaction that is to time out, and how long that takes at most, with another coordinator.
 _TIMEOUT_MS: Final = 200
 _TIMED_OUT_S: Final = 4.0
-#: Of one that is not.
+#: Timeout of a transaction that is not to time out.
 _LONG_MS: Final = 5_000
-#: How long a broker that returns, and who waits for it, are left alone.
+#: How long a returning broker, and a client that waits for it, are left without other faults.
 _HEARD_OF_S: Final = 3.0
 _SESSION_MS: Final = 6_000
-#: How often something is tried, and how long after the last time: until a cluster is whole again.
+#: How often an operation is tried, and the pause between tries, until the cluster is whole again.
 _TRIES: Final = 40
 _PAUSE_S: Final = 0.05
-#: Assignors, and what is subscribed to.
+#: (assignor, subscribed topic)
 _WISHES: Final = (("range", "orders"), ("sticky", "orders"), ("sticky", "events"), ("own", "events"))
-#: So many records has a log that is copied, when they are cut, and then so many again.
+#: Number of records in a copied log when they are cut, and number of records after them.
 _COPIED: Final = 3
 #: Longer than a follower is silent.
 _SILENT_S: Final = SILENT_MS / 1000 + 0.1
 
 
 class Successor(Ambusher):
-    """Ambushes that are made only where the scenario names them."""
+    """Visits that happen only if the scenario names them."""
 
     # -- of a producer ----------------------------------------------------------------------------------------------------
 
     async def _uses_up_its_epochs(self, cluster: AsyncClient) -> None:
-        """Transactions of a producer time out in its last epochs. It goes on with the next one each time, as Kafka 4 lets it:
-        its coordinator hands out the epoch of a fence. Past the last one there is no other. Who comes next gets a new id."""
+        """A producer's transactions time out in its last epochs. It continues with the next epoch each time, as Kafka 4 lets
+        it: the coordinator gives it the epoch of the fence. After the last epoch, the next producer must get a new id.
+        """
         found = await self._find_apart(cluster, "epochs")
         if found is None:
             return
@@ -97,14 +98,15 @@ class Successor(Ambusher):
     def _kill_coordinator(self, broker: int) -> None:
         process = self.cluster.brokers[broker]
         if process.is_serving and self.cluster.network.is_calm and self.cluster.faults is not None:
-            self.note(f"has {process.name} die, which coordinates")
+            self.note(f"kills the coordinator {process.name}")
             self.cluster.faults.kill(process)
 
     # -- of a coordinator -------------------------------------------------------------------------------------------------
 
     async def _changes_its_assignor(self, cluster: AsyncClient) -> None:
-        """A member says something else than before, with the same id: another assignor, another subscription, or both. Then its
-        coordinator goes, and the next one has only records to know it by."""
+        """A member changes its assignor, its subscription, or both, under the same id. Then its coordinator goes, and the next
+        one must know the new ones from the records.
+        """
         self._count += 1
         group = f"{self.name}-changing-{self._count}"
         process = self.cluster.brokers[await cluster.coordinator(group)]
@@ -120,7 +122,7 @@ class Successor(Ambusher):
             for assignor, topic in self.chance.sample(_WISHES, 3)
         ]
         for number, wanted in enumerate(said):
-            # Who wants another assignor knows the one before, too, until all have changed.
+            # A member with a new assignor still supports the old one, until all members have changed.
             before = said[number - 1] if number and said[number - 1][0] != wanted[0] else wanted
             member = await self._agree(cluster, group, member, dict([wanted, before]))
         self.note(f"has {process.name} lose its session, which coordinates {group}")
@@ -140,7 +142,7 @@ class Successor(Ambusher):
         await cluster.ask_coordinator(group, gone, LeaveGroupResponse, error_of=lambda answer: answer.error_code)
 
     async def _agree(self, cluster: AsyncClient, group: str, member: str, known: Mapping[str, bytes]) -> str:
-        """A generation of one member, with the first assignor that it knows. Its id."""
+        """Complete a generation of one member with its first assignor. Return the member id."""
 
         async def join(member_id: str) -> JoinGroupResponse:
             request = JoinGroupRequest(
@@ -174,7 +176,7 @@ class Successor(Ambusher):
         return joined.member_id
 
     async def _describe(self, cluster: AsyncClient, group: str, place: TopicPartition) -> DescribedGroup | None:
-        """As the one says who leads now; the one before may not have heard of that."""
+        """Describe the group at the current leader of its partition; the former one may not know that it was replaced."""
         for _ in range(_TRIES):
             request = DescribeGroupsRequest(groups=[group])
             (described,) = (await cluster.ask(self._leader_of(place), request, DescribeGroupsResponse)).groups
@@ -187,14 +189,15 @@ class Successor(Ambusher):
     # -- of a broker ------------------------------------------------------------------------------------------------------
 
     async def _loses_its_power_as_it_is_asked(self, cluster: AsyncClient) -> None:
-        """A leader's host loses its power when it has taken a marker, and is back at once. Its coordinator hears nothing of the
-        end of that connection: that there is another life of the broker has to tell it."""
+        """A leader's host loses power after the broker has accepted a marker, and returns at once. The coordinator does not
+        hear of the end of the connection: it must notice that the broker has a new life.
+        """
         found, faults = await self._find_apart(cluster, "asked"), self.cluster.faults
         if found is None or faults is None:
             return
         name, coordinator, led = found
         broker, transactions = led.process, Transactions(cluster)
-        # With the first transaction there is a connection for markers.
+        # The first transaction opens a connection for markers.
         for number in range(2):
             sum_ = self._begin("asked")
             identity = await transactions.initialise(name, timeout_ms=_LONG_MS)
@@ -211,7 +214,7 @@ class Successor(Ambusher):
                 if not await self._until(lambda line=answers: line.held) or not faults.damage.may_lose(broker):  # type: ignore[misc]
                     return
                 self.note(f"has {broker.name} lose its power, which {coordinator.name} waits for")
-                broker.storage.write_back()  # it knows the session of its former life, and need not wait for its end
+                broker.storage.write_back()  # the broker knows its former session, and need not wait for its end
                 faults.damage.cut(broker)
                 broker.cut_power()
                 answers.lose()
@@ -225,15 +228,16 @@ class Successor(Ambusher):
     # -- of a leader ------------------------------------------------------------------------------------------------------
 
     async def _is_cut_while_it_is_copied(self, cluster: AsyncClient) -> None:
-        """The log of a leader that is cut off goes to another directory. The copy has some of what its successor does not know,
-        and the rest is about to be read when that is cut, and written over with as many bytes."""
+        """The log of an isolated leader moves to another directory. The copy has some records that the next leader does not
+        have, and is about to read the rest when these are cut and overwritten with as many bytes.
+        """
         led = await self._find_movable(cluster)
         if led is None:
             return
         leader, tp, log, end = led.process, led.tp, led.partition.log, led.end
         identities = [await Transactions(cluster).initialise(None, timeout_ms=_TIMEOUT_MS) for _ in range(2)]
         for broker in await cluster.brokers():
-            await cluster.link(broker)  # no time is lost with that later
+            await cluster.link(broker)  # connect now, so that it takes no time later
         loop = leader.loop
         if loop is None or not led.is_same_life:
             return
@@ -247,7 +251,7 @@ class Successor(Ambusher):
                 if not await self._until(lambda: loop.held_work):
                     return
                 await self._write(cluster, tp, identities[0], range(_COPIED, 2 * _COPIED), to=leader.id)
-                # The copy gets what is there before the second half, then waits for that.
+                # The copy gets the first half of the records, and then waits for the second.
                 loop.release_work()
                 loop.hold_work(_is_read_for_a_copy)
                 if not await self._until(lambda: loop.held_work) or led.end != end + 2 * _COPIED:
@@ -267,15 +271,17 @@ class Successor(Ambusher):
         await self._until(lambda: not led.is_same_life or led.partition.future_log is None)
 
     async def _comes_back_to_a_former_leader(self, cluster: AsyncClient) -> None:
-        """A producer has written to the successor of a leader that has not heard of it, and goes on at the former one, as
-        librdkafka may when it has lost a connection. What came between is missing there: that says nothing of the producer."""
+        """A producer has written to the successor of a leader that has not heard of it, and continues at the former one, as
+        librdkafka may after it lost a connection. The former leader lacks the records in between, which must not fail the
+        producer.
+        """
         led = await self._find_movable(cluster)
         if led is None:
             return
         leader, tp = led.process, led.tp
         identity = await Transactions(cluster).initialise(None, timeout_ms=_TIMEOUT_MS)
         for broker in await cluster.brokers():
-            await cluster.link(broker)  # no time is lost with that later
+            await cluster.link(broker)  # connect now, so that it takes no time later
         if not isinstance(await self._produce(cluster, self._sized_record(tp), identity, 0, to=leader.id), int):
             return
         with self._alone(leader):
@@ -292,7 +298,7 @@ class Successor(Ambusher):
                 self._broken("a leader of the past judges no sequence", f"{tp} on {leader.name}: {outcome}")
 
     async def _find_movable(self, cluster: AsyncClient) -> Led | None:
-        """A partition that is whole, and whose leader can be cut off from the others without another controller."""
+        """Return a partition with all replicas in sync whose leader can be isolated without changing the controller."""
         for _ in range(_TRIES):
             for tp in self.chance.sample(self._partitions, len(self._partitions)):
                 led, controller = await self._find_led(cluster, tp), self.cluster.controller()
@@ -311,14 +317,14 @@ class Successor(Ambusher):
         to: int,
         key: bytes | None = None,
     ) -> None:
-        """Without waiting for anybody else."""
+        """Write a record without waiting for another client."""
         for sequence in sequences:
             await self._produce(cluster, self._sized_record(tp), identity, sequence, to=to, acks=1, key=key)
 
     async def _write_after(
         self, cluster: AsyncClient, tp: TopicPartition, identity: ProducerIdentity, sequences: range
     ) -> bool:
-        """At whoever leads by now, which may not have heard of that yet."""
+        """Write at the current leader, which may not have heard of its election yet."""
         for sequence in sequences:
             record = self._sized_record(tp)
             for _ in range(_TRIES):
@@ -331,7 +337,7 @@ class Successor(Ambusher):
         return True
 
     def _sized_record(self, tp: TopicPartition) -> Sent:
-        """Each has as many bytes as any other."""
+        """Return a record that has as many bytes as any other."""
         self._count += 1
         return self.oracle.sends(f"{self.name}-{self._count:06}", tp, is_durable=True, is_idempotent=True)
 
@@ -343,11 +349,11 @@ class Successor(Ambusher):
 
 
 def _have_ended(sums: list[Sum]) -> None:
-    """There is another transaction, so the ones before were aborted."""
+    """Note that the former transactions were aborted, because there is a later one."""
     for each in sums:
         each.fate = Fate.ABORTED
 
 
 def _is_read_for_a_copy(work: Any) -> bool:
-    """Of what is given to a thread."""
+    """Whether work for a thread reads a log for a copy."""
     return str(getattr(work, "__qualname__", "")).startswith(LogDirMoves._copy_chunk.__qualname__)

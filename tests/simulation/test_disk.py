@@ -1,4 +1,4 @@
-"""The simulated disk: the same as a real one until the power goes, and then no worse than a real one may be."""
+"""The simulated disk: it behaves like a real one until the power is cut, and then loses no more than a real one may."""
 
 import errno
 import struct
@@ -19,7 +19,7 @@ from tests.simulation.disk import SimDisk
 from tests.simulation.disk_files import CHANGES, PAGE_BYTES, SECTOR_BYTES, WRITE
 from tests.simulation.disk_life import Life
 
-# -- the same as a real one
+# -- compared with a real disk
 
 NAMES = ("a", "b", "d", "d/a", "d/b", "d/e", "d/e/a", "f", "f/a")
 paths = st.sampled_from(NAMES)
@@ -58,7 +58,7 @@ operations = st.one_of(
 
 
 class Driver:
-    """Does what it is told on one disk, and says what came of it."""
+    """Performs operations on one disk, and returns their results."""
 
     def __init__(self, disk: Disk, root: str) -> None:
         self.disk = disk
@@ -76,7 +76,7 @@ class Driver:
         if isinstance(args[0], str):
             located = [f"{self.root}/{each}" if isinstance(each, str) else each for each in args]
             if name == "open" and disk.is_dir(located[0]):
-                return "a directory"  # which a real disk opens for reading: nobody does
+                return "a directory"  # a real disk opens it for reading, which shipping code never does
             if name in ("open", "lock"):
                 how = located[1] if name == "open" else {}
                 self.fds.append(getattr(disk, name)(located[0], **how))
@@ -437,7 +437,7 @@ def test_an_index_is_trimmed_grown_and_read_through_its_map() -> None:
 def test_an_empty_index_of_the_usual_size_takes_no_memory_and_no_time() -> None:
     disk = SimDisk()
     life = disk.life()
-    for number in range(300):  # 3 GB, were they filled
+    for number in range(300):  # 3 GB if they were filled
         OffsetIndex(f"/{number}.index", 0, disk=life).append(5, 5)
 
 

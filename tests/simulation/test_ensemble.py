@@ -1,4 +1,4 @@
-"""Servers of ZooKeeper that are behind keep ZooKeeper's promises, and no more than those."""
+"""ZooKeeper servers that are behind keep ZooKeeper's promises, and no more than those."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -24,7 +24,7 @@ Life = Callable[[ZooKeeperSession], Awaitable[None]]
 
 
 class Ensemble:
-    """Three servers, of which nobody is behind until a test says so."""
+    """Three servers, none of which is behind until a test says so."""
 
     def __init__(self, seed: int = 1) -> None:
         self.world = World(seed)
@@ -39,13 +39,13 @@ class Ensemble:
         self.world.run_until(self.world.now_s + 0.2)
 
     def connect(self, hosts: str, life: Life) -> None:
-        """A client that does this."""
+        """Start a client that runs `life`."""
         client = _Client(self, f"client{len(self._clients)}", hosts, life)
         self._clients.append(client)
         client.start()
 
     def run(self, limit_s: float = 60.0) -> None:
-        """Until all clients have ended."""
+        """Run until all clients have ended."""
         until_s = self.world.now_s + limit_s
         while any(client.is_up for client in self._clients):
             assert self.world.now_s < until_s, "a client does not end"
@@ -73,7 +73,7 @@ class _Client(Process):
 
 
 def passes(work: Callable[[], object]) -> None:
-    """In a process of its own: a world leaves much behind."""
+    """Run in a process of its own, because a world leaves much behind."""
 
     def done() -> dict[str, Any]:
         work()
@@ -165,7 +165,7 @@ def test_sync_waits_until_a_server_has_what_its_leader_had() -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_view_of_a_client_never_goes_back_and_a_watch_fires_before_the_change_is_seen(seed: int) -> None:
-    """Also when its server dies, is cut off, or loses it, and it moves to another one, in the same session."""
+    """The client's server dies, is cut off, or loses it, and the client moves to another one, in the same session."""
 
     def work() -> None:
         ensemble = Ensemble(seed)

@@ -1,4 +1,4 @@
-"""The simulation finds bugs: small wrongs in what ships, and the seed that notices each (`mutants.json`, made by `hunt`)."""
+"""The simulation finds bugs: mutants of shipping code, and the seed that notices each (`mutants.json`, made by `hunt`)."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from tests.simulation.mutant_table import NOT_SIMULATED, PAGE, ROOT, NotSimulate
 from tests.simulation.mutants import MUTANTS
 from tests.simulation.test_simulation import describe, simulate
 
-#: All of them take long: `make simulate` hunts for every one. These are noticed at once, one in the world of logs alone, and
+#: `make simulate` runs all mutants, which takes long. These are noticed quickly; one of them in the world of logs alone, and
 #: one in that of linked clusters.
 QUICK = (
     "acks=all is answered before the followers have the record",
@@ -19,7 +19,7 @@ TABLE = rows()
 
 @pytest.mark.parametrize("name", MUTANTS)
 def test_mutant_is_up_to_date(name: str) -> None:
-    """Its piece stands in the source, once, and what takes its place is Python."""
+    """The mutant's original text occurs once in the source, and its replacement is valid Python."""
     for file, source in MUTANTS[name].find().items():
         compile(source, str(file), "exec")
 
@@ -42,7 +42,7 @@ def test_mutant_that_no_seed_notices_has_a_test(name: str) -> None:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", QUICK)
 def test_mutant_is_noticed(name: str) -> None:
-    # A few seeds from the one that noticed it: another change may have moved what chance decides.
+    # Run a few seeds after the one that noticed it: another change may have changed the random decisions.
     first = TABLE[name]["seed"]
     world = MUTANTS[name].world
     report = simulate(f"{first}:{first + 10}", "--mutant", name, "--world", world, "--stop-at-first")

@@ -1,4 +1,4 @@
-"""The oracle can say no: each promise that a run does not break by itself, broken by hand."""
+"""The oracle notices broken promises: each test breaks one by hand that no run breaks by itself."""
 
 import asyncio
 from collections.abc import Callable
@@ -31,7 +31,7 @@ COMING = TopicPartition("coming", 0)
 
 
 class Worker(Process):
-    """Does one thing to its disk, on its loop or on a thread."""
+    """Runs one piece of disk work, on its loop or on a thread."""
 
     def __init__(self, world: World, work: Callable[[Life], None], *, on_thread: bool) -> None:
         super().__init__(world, Network(world), "worker")
@@ -144,7 +144,7 @@ def test_a_topic_made_again_has_all_of_its_own_records_and_none_of_the_former() 
 
 
 def test_log_that_was_closed_cleanly_may_hold_more_than_was_seen_last() -> None:
-    """Seed 20207: a follower that is told to stop appends until it closes its logs, between two looks of the watch."""
+    """Seed 20207: a follower that is told to stop appends until it closes its logs, between two looks of `Watch`."""
     cluster = SimCluster(1, Scenario())
     partition = SimpleNamespace(
         tp=INPUT,
@@ -165,8 +165,9 @@ def test_log_that_was_closed_cleanly_may_hold_more_than_was_seen_last() -> None:
 
 
 def test_what_was_cut_off_and_is_back_after_a_power_cut_is_damage() -> None:
-    """Tier seed 97: of a truncation and what was written after it nothing was synced. The log was as long as before, and had
-    the records of a leader that was overruled."""
+    """Tier seed 97: neither a truncation nor later writes were synced. The log was as long as before, with the records of a
+    leader that was overruled.
+    """
     cluster = SimCluster(1, Scenario())
     process = cluster.brokers[1]
     faults = Faults(cluster)
@@ -190,7 +191,7 @@ def test_what_was_cut_off_and_is_back_after_a_power_cut_is_damage() -> None:
 
 
 def test_commit_that_was_repeated_counts_where_it_was_written_first() -> None:
-    """Tier seed 77: the next leader wrote it again, and told of the one before, which was committed."""
+    """Tier seed 77: the next leader wrote the commit again, and answered with the former one, which was committed."""
     commits = [(5, 1), (6, 1), (6, 1)]
     pieces = []
     for place, (offset, partition) in enumerate(commits):

@@ -1,4 +1,4 @@
-"""Whole clusters of real brokers under fire, by seed. SEEDS says how many; a failing one prints the command that replays it.
+"""Whole clusters of real brokers under faults, by seed. SEEDS is their number; a failure prints the command that replays it.
 
 Each chunk of seeds runs in a process of its own with a fixed hash seed, so that a replay is exact.
 """
@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 SEEDS = int(os.environ.get("SEEDS", "18"))
-#: Of a cluster whose history is in an object store: one that found something, and two in which elections, the power and the
-#: store take much, and in which followers begin where the tier ends.
+#: Seeds of a cluster with an object store: one that found a defect, and two in which elections, power cuts and the store lose
+#: much, and followers begin where the tier ends.
 TIERED = "2,16,18" if SEEDS <= 100 else f"0:{SEEDS // 20}"
-#: Of two clusters with a link.
+#: Seeds of two linked clusters.
 LINKED = (0, 3) if SEEDS <= 100 else (0, SEEDS // 10)
 CHUNK = 6 if SEEDS <= 100 else 25
 
@@ -47,12 +47,12 @@ def test_cluster_keeps_its_promises(first: int) -> None:
     report = simulate(f"{first}:{min(first + CHUNK, SEEDS)}")
     assert not report["failures"], describe(report)
     assert report["acknowledged"] > 10 * report["seeds"], "hardly anything was acknowledged: the run proves nothing"
-    # Each has eight partitions or more: at most one of sixteen.
+    # Each run has eight partitions or more: at most one of sixteen may be excused.
     assert report["excused"] <= report["seeds"] // 2, "many partitions were excused: the run proves little"
 
 
 def test_linked_clusters_keep_their_promises() -> None:
-    """One seed for each way in which mirrors end."""
+    """Run one seed for each way in which mirrors end."""
     report = simulate(f"{LINKED[0]}:{LINKED[1]}", "--world", "link")
     assert not report["failures"], describe(report)
     assert report["acknowledged"] > 20 * report["seeds"], "hardly anything was acknowledged: the run proves nothing"
@@ -65,7 +65,7 @@ def test_cluster_with_an_object_store_keeps_its_promises() -> None:
 
 
 def test_same_seed_is_the_same_run() -> None:
-    """Byte for byte: also when other seeds ran before it, in another process."""
+    """The story is equal byte for byte, also after other seeds in the same process."""
     alone = simulate("3", "--seconds", "8", "--digests")
     after_others = simulate("2,3", "--seconds", "8", "--digests")
     assert alone["digests"]["3"] == after_others["digests"]["3"]

@@ -1,4 +1,4 @@
-"""Brokers that start: what they say before they are ready."""
+"""Brokers that start: what they answer before they are ready."""
 
 from typing import Any
 
@@ -25,7 +25,7 @@ class Asker(Client):
 
 
 def test_a_broker_knows_the_features_of_the_cluster_before_it_says_which_it_has() -> None:
-    """Clients keep the first answer for as long as they are connected."""
+    """Clients keep the first answer as long as they are connected."""
 
     def first_answer() -> dict[str, Any]:
         cluster = SimCluster(1, Scenario(brokers=1))
@@ -39,7 +39,7 @@ def test_a_broker_knows_the_features_of_the_cluster_before_it_says_which_it_has(
 
 
 def test_a_broker_whose_session_expires_as_it_starts_goes_on_with_the_next_one() -> None:
-    """It was the end of one that had to wait for a busy machine. Chaos seed 3607."""
+    """The broker ended when it had to wait for a busy machine. Chaos seed 3607."""
 
     def ends() -> dict[str, Any]:
         cluster = SimCluster(1, Scenario(brokers=1))

@@ -1,4 +1,4 @@
-"""Power cuts, kills and clean stops of real logs on a simulated disk: what was promised is there, and the rest makes sense."""
+"""Power cuts, kills and clean stops of real logs on a simulated disk: durable records stay, and the rest is consistent."""
 
 import struct
 from collections.abc import Callable, Iterator
@@ -23,7 +23,7 @@ def test_logs_keep_their_promises_through_crashes_anywhere(seed: int) -> None:
 
 
 def after_power_cuts(prepare: Callable[[StorageWorld], None], *, journaled: bool = False) -> Iterator[StorageWorld]:
-    """Worlds that were prepared alike and lost different things."""
+    """Yield worlds that were prepared alike and lost different things."""
     for seed in SEEDS:
         world = StorageWorld(seed, journaled=journaled)
         prepare(world)
@@ -120,13 +120,13 @@ def test_what_takes_the_place_of_durable_records_is_doubted_until_it_is_durable_
 
 
 def test_what_was_deleted_is_whole_where_a_power_cut_brings_it_back() -> None:
-    """The log start is checkpointed now and then; until then, an aborted transaction below it must stay aborted."""
+    """The log start is checkpointed only now and then; until then, an aborted transaction below it must stay aborted."""
 
     def prepare(world: StorageWorld) -> None:
         abort(world, 7)
         world.log(PLAIN).roll(world.clock.now_ms())
         append(world, b"kept")
-        world.restart("kill")  # the index of aborted transactions is built anew, and not synced
+        world.restart("kill")  # the index of aborted transactions is rebuilt, and not synced
         log = world.log(PLAIN)
         log.update_high_watermark(3)
         log.maybe_increment_log_start_offset(2)
@@ -143,7 +143,7 @@ def test_what_was_deleted_is_whole_where_a_power_cut_brings_it_back() -> None:
 
 
 def test_segment_that_recovery_deleted_does_not_come_back_among_later_records() -> None:
-    """Its name was deleted, and no directory is synced by itself: a flush that counts records as durable has to see to it."""
+    """Its name was deleted, but not synced: a flush that counts later records as durable must sync the directory."""
 
     def prepare(world: StorageWorld) -> None:
         append(world, b"durable")
@@ -166,7 +166,7 @@ def test_segment_that_recovery_deleted_does_not_come_back_among_later_records() 
 
 
 def test_indexes_that_were_built_again_survive_the_next_power_cut() -> None:
-    """A power cut has left the log of one segment and the indexes of the one that was to replace it. Storage seed 59."""
+    """A power cut has left the log file of one segment with the indexes of its replacement. Storage seed 59."""
 
     def prepare(world: StorageWorld) -> None:
         append(world, *(b"value" * 100 for _ in range(12)))
@@ -196,10 +196,10 @@ def test_indexes_that_were_built_again_survive_the_next_power_cut() -> None:
 
 
 def test_a_compaction_that_loses_its_power_anywhere_keeps_the_last_value_of_each_key_once() -> None:
-    """Of the renames that put compacted segments in the place of others, the disk keeps any. Seeds 309, 333 and 1323."""
+    """The disk keeps any of the renames that replace segments by compacted ones. Seeds 309, 333 and 1323."""
 
     def compacted(steps: int, seed: int) -> bool:
-        """Cut off before its `steps`th operation; whether it came to an end before that."""
+        """Compact, and crash before the `steps`th operation; return whether the compaction was complete before that."""
         world = StorageWorld(seed)
         log, ledger = world.log(COMPACTED), world.ledgers[COMPACTED]
         for value in range(6):
@@ -220,7 +220,7 @@ def test_a_compaction_that_loses_its_power_anywhere_keeps_the_last_value_of_each
                 world.threads.run_pending()
         except Crash:
             if seed >= 1000:
-                world.restart("kill")  # recovery settles it, and its renames too may be lost
+                world.restart("kill")  # recovery completes it, and the recovery's renames may be lost too
             world.restart("power")
             return False
         assert len(log.segments) < 7

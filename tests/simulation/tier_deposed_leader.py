@@ -1,4 +1,4 @@
-"""A leader that is overruled in the middle of a transaction, whose end only the leader and the store have ever seen."""
+"""A leader that is overruled in the middle of a transaction, whose end only the leader and the store have."""
 
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -13,16 +13,17 @@ from tests.simulation.timed_client_faults import answers_to
 if TYPE_CHECKING:
     from tests.simulation.network import _Line
 
-#: Of a segment that has just begun: it goes on until the transaction has ended.
+#: Size up to which a segment has just begun: it lasts until the transaction has ended.
 EARLY_BYTES = 1_000
-#: How long it is waited for, once the leader is alone, that the store has what ended the transaction.
+#: How long the fault waits, once the leader is alone, until the store has the end of the transaction.
 COPIED_WITHIN_S = 4.0
 
 
 class Unheard(Overruling):
-    """The follower gets nothing any more when it has the first record of a transaction. The leader writes the marker that ends
-    it, of which the coordinator hears nothing, and copies it. When that is done it dies: the next leader gets the marker again,
-    in another segment, while the store has the first one beside the records of both."""
+    """The follower gets no more records after the first one of a transaction. The leader writes the marker that ends it, of
+    which the coordinator gets no acknowledgement, and copies it to the store. Then the leader dies: the next one gets the
+    marker again, in another segment, while the store has the first marker beside the records of both leaders.
+    """
 
     def _look(self) -> None:
         if self.is_over:
@@ -45,13 +46,13 @@ class Unheard(Overruling):
 
 class OverruleUnheard(Overrule):
     def __init__(self, cluster: Any, tp: TopicPartition, is_over: Any, first: int) -> None:
-        """`first`: where the transaction begins."""
+        """`first`: offset of the transaction's first record."""
         super().__init__(cluster, tp, is_over)
         self._followers = [cluster.brokers[each] for each in cluster.settled_replicas(tp) if each != self._leader.id]
-        # The leader has to reach the controller, which may be one of them. So not all between them is cut.
+        # The leader must reach the controller, which may be one of the followers: so not all their connections are cut.
         self._pairs = []
         self._first = first
-        #: Where the log ended when the transaction had.
+        #: The log end when the transaction had ended.
         self._end: int | None = None
         self._held: list[_Line] = []
 
@@ -74,7 +75,7 @@ class OverruleUnheard(Overrule):
             self._world.after(LOOK_S, partial(self._lie_in_wait, until_s, is_alone))
 
     def _is_copied(self) -> bool:
-        """Whether the store has one segment with the beginning of the transaction and with its end."""
+        """Whether the store has one segment with both the beginning and the end of the transaction."""
         log = self._cluster.log_of(self._leader.id, self._tp)
         if log is None:
             return False
@@ -95,7 +96,7 @@ class OverruleUnheard(Overrule):
         super()._strike(is_alone)
         for line in self._held:
             assert line.held is not None
-            # What is on its way to or from the leader is lost with it.
+            # Packets to and from the leader are lost with it.
             line.held.clear()
             line.release()
             for each in (line, line.other):

@@ -1,4 +1,4 @@
-"""Clients that go away while a broker asks the store for them: what it has read by then is nobody's."""
+"""Clients that disconnect while a broker reads from the store for them: the broker must drop the data."""
 
 import asyncio
 from collections.abc import Sequence
@@ -27,8 +27,9 @@ class Leaving(Trouble):
 
 
 class Leaver(Persistent):
-    """Wants the first records of one partition, which only the store has, and of another what is on disk. It goes when the
-    broker has read the one and asks for the other."""
+    """Fetches the first records of one partition, which only the store has, and records of another from disk. It disconnects
+    when the broker has read the latter and asks the store for the former.
+    """
 
     def __init__(self, cluster: "SimCluster", name: str, partitions: Sequence[TopicPartition]) -> None:
         super().__init__(cluster, name)
@@ -42,7 +43,7 @@ class Leaver(Persistent):
                 await self.pause(0.1, 0.4)
 
     async def _wanted(self, cluster: AsyncClient) -> dict[int, dict[TopicPartition, int]]:
-        """By leader: one partition from its first record on, and another from the first that is on disk."""
+        """Return, by leader: one partition from its first record on, and another from the first record that is on disk."""
         starts, borders, ends = [
             await list_offsets(cluster, dict.fromkeys(self._partitions, each))
             for each in (EARLIEST, EARLIEST_LOCAL, LATEST)
@@ -76,7 +77,7 @@ class Leaver(Persistent):
             await asyncio.gather(waiting, return_exceptions=True)
 
     def _asks(self, broker: BrokerProcess) -> bool:
-        """Whether somebody waits there for what the store has."""
+        """Whether a fetch waits on the broker for data in the store."""
         return (
             broker.is_serving and broker.broker is not None and len(broker.broker.replicas.fetches.tier.purgatory) > 0
         )

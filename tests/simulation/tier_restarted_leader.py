@@ -1,4 +1,4 @@
-"""A leader whose power goes at a bad moment, and who leads again: what its disk has kept is what clients get."""
+"""A leader whose power is cut at a bad moment, and who leads again: clients get what its disk has kept."""
 
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -20,8 +20,9 @@ if TYPE_CHECKING:
 
 
 class Return(Trouble):
-    """Looks at the leader of the topic that may lose records. When the moment has come, its power goes. Its follower dies just
-    before, and stays away until it leads again."""
+    """Watches the leader of the topic that may lose records, and cuts its power at a certain moment. Its follower dies just
+    before, and stays down until the leader leads again.
+    """
 
     def begin(self) -> None:
         super().begin()
@@ -45,7 +46,7 @@ class Return(Trouble):
             self._arm_later(1.0, 2.0)
 
     def _moment(self, leader: BrokerProcess, log: Any) -> str:
-        """What has come about; empty: nothing. Asked at every look, armed or not."""
+        """Return a description of the moment; empty if it has not come. Called at every look, armed or not."""
         raise NotImplementedError
 
     def _others(self, leader: BrokerProcess) -> list[BrokerProcess]:
@@ -69,7 +70,7 @@ class Return(Trouble):
         self._world.after(self._world.between(0.02, 0.5), partial(self._start, leader))
 
     def _write_back(self, leader: BrokerProcess) -> None:
-        """What the kernel happens to have written by itself when the power goes."""
+        """Write back what the kernel may have written by itself before the power cut."""
 
     def _start_after(self, leader: BrokerProcess, other: BrokerProcess, until_s: float) -> None:
         if other.is_up:
@@ -91,9 +92,9 @@ class BackAgain(Return):
 
     def __init__(self, cluster: "TieredCluster") -> None:
         super().__init__(cluster)
-        #: Process, life, and the base offsets of its segments.
+        #: (process, life, base offsets of its segments)
         self._before: tuple[str, int, list[int]] = ("", 0, [])
-        #: The logs that have just got other names.
+        #: Log files that were just renamed for deletion.
         self._left: list[str] = []
 
     def clients(self) -> list[Client]:
@@ -110,13 +111,13 @@ class BackAgain(Return):
         return f"has just deleted segments {left} of {TP}"
 
     def _write_back(self, leader: BrokerProcess) -> None:
-        """Names in any order: every second one here."""
+        """Write names back in any order: here every second one."""
         for path in self._left[1::2]:
             leader.storage.sync_name_of(leader.storage.find(path))
 
 
 class LocalReader(HistoryReader):
-    """Reads from where the leader says that its disk begins."""
+    """Reads from the leader's local log start."""
 
     async def _live(self) -> None:
         config = ConsumerConfig(auto_offset_reset="none", fetch_max_wait_ms=100)
@@ -131,8 +132,9 @@ class LocalReader(HistoryReader):
 
 
 class NewerEpochs(Return):
-    """The file of its leader epochs has been written and is not synced. Among them are some that began after what the store
-    has, in records that a start would not read again."""
+    """The file of the leader epochs was written and is not synced. Some of its epochs began after the records in the store, in
+    records that a start would not read again.
+    """
 
     _file = ""
 
@@ -148,7 +150,7 @@ class NewerEpochs(Return):
         self._file = file.path
         here = [each for each in log.epochs.entries if segments.first.base_offset <= each.start_offset]
         if not here:
-            # First there must be an election, after which nothing is copied for a while.
+            # First an election must come, after which nothing is copied for a while.
             return "has copied all epochs" if self._cluster.weather.now == "away" else ""
         if file.path not in file.unsynced.pending()[1]:
             return ""
@@ -158,17 +160,17 @@ class NewerEpochs(Return):
         return f"has not synced the leader epochs of {TP}, {newer} among them" if newer else ""
 
     def _has_saved_start(self, process: BrokerProcess) -> bool:
-        """A deletion of records that a crash takes back is another trouble."""
+        """Whether the log start is saved: a crash that undoes a deletion is a different trouble."""
         log = self._cluster.log_of(process.id, TP)
         return log is not None and _saved(process, log, names.LOG_START_OFFSET_CHECKPOINT) == log.log_start_offset
 
     def _write_back(self, leader: BrokerProcess) -> None:
-        """The name of the file; of what is in it, any part."""
+        """Write back the file's name and any part of its contents."""
         leader.storage.sync_name_of(leader.storage.find(self._file))
 
 
 class Trimmed(Return):
-    """What it keeps of leader epochs begins above where its disk says that the log does."""
+    """The saved leader epochs begin above the log start that is on disk."""
 
     def clients(self) -> list[Client]:
         return [Trimmer(self._cluster, f"trimmer{number}") for number in range(2)]
@@ -181,19 +183,21 @@ class Trimmed(Return):
 
 
 def _saved(process: BrokerProcess, log: Any, checkpoint: str) -> int:
-    """What a checkpoint says of the log."""
+    """Return the log's value in a checkpoint."""
     try:
         file = process.storage.find(f"{log.log_dir}/{checkpoint}")
     except FileNotFoundError:
         return 0
     assert isinstance(file, File)
-    # Past the broker's own disk: a look must not take time there.
+    # Read past the broker's `Life`: the look must not take time there.
     lines = [line.rpartition(" ") for line in file.read(0, file.length).decode().splitlines()]
     return next((int(offset) for name, _, offset in lines if name == f"{TP.topic} {TP.partition}"), 0)
 
 
 class Trimmer(Persistent):
-    """Deletes one record after the other, of those that only the store has: with each, the log's first epoch begins later."""
+    """Deletes records that only the store has, one after the other: each deletion moves the beginning of the log's first
+    epoch.
+    """
 
     async def _live(self) -> None:
         async with self.connect(api_timeout_ms=3_000) as cluster:

@@ -1,7 +1,7 @@
-"""One kind of trouble each, of an object store and of those who use it: every fourth seed of the world `tier` has one.
+"""One kind of trouble of an object store and its users: every fourth seed of the world `tier` has one.
 
-Each needs moments to meet that hardly ever do by themselves. So something waits until a real broker is where it hurts, and
-strikes then.
+Each kind needs moments to coincide that hardly ever do at random. So the trouble waits until a real broker is in a certain
+state, and strikes then.
 """
 
 import asyncio
@@ -42,38 +42,38 @@ _FEW: Mapping[str, Any] = {
 _CALM: Mapping[str, int] = {"kill": 2, "reset_connections": 2, "restart": 1}
 
 TROUBLES: dict[str, Profile] = {
-    #: What a leader puts takes effect when it has been deposed, and its successor has removed it.
+    #: A leader's put takes effect after it was deposed and its successor has removed the object.
     "late": Profile(_FEW, {"reset_connections": 2, "kill": 1}),
-    #: The power goes while the file of a log's leader epochs is not on disk.
+    #: The power is cut while the file of a log's leader epochs is not on disk.
     "epochs": Profile({**_FEW, "fault_every_s": (0.3, 1.2)}, {"slow_disk": 5, "kill_leader": 4, "kill": 1}),
-    #: Everything is read from the store, and leaves the disks while it answers.
+    #: Everything is read from the store, and leaves the disks while the store answers.
     "border": Profile({**_FEW, "transactional": 0}, _CALM),
     #: Leaders are overruled in mid-transaction.
     "overruled": Profile(
         {**_FEW, "seconds": 25.0, "fault_every_s": (2.0, 5.0)}, {"reset_connections": 2, "restart": 1}
     ),
-    #: A table becomes a topic that has its history in the store, on brokers that never had its first records.
+    #: A compacted topic becomes one with its history in the store, on brokers that never had its first records.
     "former": Profile({**_FEW, "brokers": 4}, _CALM),
-    #: Somebody writes nonsense to the topic that says what the store has.
+    #: A client writes nonsense to the topic with the metadata of the store's segments.
     "nonsense": Profile(_FEW, _CALM),
     #: All brokers die just after a copy.
     "together": Profile({**_FEW, "seconds": 25.0}, {"reset_connections": 2}),
-    #: The power goes when copied segments have just left the disk, and some of them come back.
+    #: The power is cut when copied segments have just left the disk, and some of them come back.
     "back": Profile({**_FEW, "fault_every_s": (3.0, 6.0)}, {"reset_connections": 1}),
-    #: It goes when the file of a log's leader epochs has just been written again, and the store lacks some of those.
+    #: The power is cut when the file of leader epochs was just rewritten, and the store lacks some of the epochs.
     "newer": Profile({**_FEW, "fault_every_s": (3.0, 6.0)}, {"reset_connections": 1}),
-    #: It goes when records were deleted while a broker was busy with where its log starts.
+    #: The power is cut when records were deleted while a broker was busy writing its log starts.
     "trimmed": Profile({**_FEW, "fault_every_s": (0.5, 1.5)}, {"slow_disk": 5, "reset_connections": 1}),
-    #: Clients go away while the store is asked for them.
+    #: Clients disconnect while a broker asks the store for them.
     "leaving": Profile({**_FEW, "fault_every_s": (3.0, 6.0)}, {"reset_connections": 1}),
-    #: Leaders are overruled when the end of a transaction is in the store, and nobody else has heard of it.
+    #: Leaders are overruled when the store has the end of a transaction of which no other broker has heard.
     "unheard": Profile(
         {**_FEW, "seconds": 30.0, "fault_every_s": (4.0, 8.0), "replica_lag_ms": 700}, {"reset_connections": 1}
     ),
 }
-#: What came later has turns of those that were there, in which no mutant had been found.
+#: Troubles that were added later, in turns of earlier ones in which no mutant had been found.
 _LATER = {1: "newer", 9: "trimmed", 10: "unheard", 11: "leaving", 12: "back"}
-#: Where nothing but what is in memory tells what the store has, and nothing stays there.
+#: Settings with which only memory has the metadata of the store's segments, and for a short time.
 _SMALL_CACHES = {
     "remote.log.index.file.cache.total.size.bytes": "1",
     "barnabas.remote.chunk.cache.bytes": "0",
@@ -82,18 +82,18 @@ _SMALL_CACHES = {
 SETTINGS: dict[str, dict[str, str]] = {
     "border": _SMALL_CACHES,
     "leaving": _SMALL_CACHES,
-    # Several leave at once, and those that come back stay for a while.
+    # Several segments are deleted at once, and those that come back stay for a while.
     "back": {"log.retention.check.interval.ms": "1500", "log.flush.offset.checkpoint.interval.ms": "100"},
     "newer": {
         "log.flush.offset.checkpoint.interval.ms": "100",
         "log.flush.start.offset.checkpoint.interval.ms": "100",
     },
     "trimmed": {"log.retention.check.interval.ms": "200", "log.flush.start.offset.checkpoint.interval.ms": "60000"},
-    # Who has no answer waits for it.
+    # Clients without an answer wait for it.
     "unheard": {"request.timeout.ms": "8000", "replica.socket.timeout.ms": "8000"},
 }
 TOPIC_SETTINGS: dict[str, dict[str, str]] = {"border": {"segment.bytes": "600"}}
-#: Of the topic that may lose records: between two of its records without a transaction, and the bytes of a segment.
+#: For the topic that may lose records: (pause between two records outside transactions, size of a segment).
 HISTORY: dict[str, tuple[tuple[float, float], str]] = {
     "overruled": ((0.2, 0.5), "1500"),
     "unheard": ((0.05, 0.1), "4000"),
@@ -106,13 +106,13 @@ WEATHERS: dict[str, tuple[str, ...]] = {
     "unheard": ("well",),
     "leaving": ("well", "slow"),
 }
-#: How closely brokers are looked at.
+#: Seconds between two looks at the brokers.
 LOOK_S = 0.003
 _RECKLESS = TopicPartition(RECKLESS, 0)
 
 
 def trouble_of(seed: int) -> str:
-    """Empty: none but that of any cluster."""
+    """Return the kind of trouble; empty for the usual faults only."""
     if seed % 4 != 3:
         return ""
     turn = seed // 4 % 14
@@ -120,7 +120,7 @@ def trouble_of(seed: int) -> str:
 
 
 class Trouble:
-    """Owner: the world. Waits, strikes, and waits again until it is told to end."""
+    """Owner: the world. Waits for its moment, strikes, and waits again until `end`."""
 
     def __init__(self, cluster: "TieredCluster") -> None:
         self._cluster = cluster
@@ -150,14 +150,14 @@ class Trouble:
     # -- what the store asks --------------------------------------------------------------------------------------------
 
     def takes(self, process: BrokerProcess, key: str) -> bool:
-        """Whether what this broker puts is to come late, by `put_late`."""
+        """Whether this broker's put is to arrive late, by `put_late`."""
         return False
 
     async def put_late(self, process: BrokerProcess, key: str, content: bytes) -> None:
         raise NotImplementedError
 
     async def gets(self, process: BrokerProcess, key: str) -> None:
-        """Before the store answers."""
+        """Called before the store answers a read."""
 
     def log_of_leader(self, tp: TopicPartition) -> Any:
         state = self._cluster.partition_states().get(tp)
@@ -166,12 +166,12 @@ class Trouble:
 
 class NoTrouble(Trouble):
     def begin(self) -> None:
-        """Chance is asked for nothing: it is what it would be without."""
+        """Use no random numbers: the run is the same as without this class."""
 
 
 @dataclass(slots=True, eq=False)
 class _Held:
-    """What is on its way to the store."""
+    """A put on its way to the store."""
 
     process: BrokerProcess
     life: int
@@ -182,7 +182,7 @@ class _Held:
 
 
 class LatePuts(Trouble):
-    """A broker stands still while it puts an object. When its successor has removed that, the object arrives."""
+    """A broker is paused while it puts an object. The object arrives after the broker's successor has removed it."""
 
     def takes(self, process: BrokerProcess, key: str) -> bool:
         is_taken = self._is_armed and key.endswith(".log") and process.is_serving
@@ -222,7 +222,7 @@ class LatePuts(Trouble):
 
 
 class UnsyncedEpochs(Trouble):
-    """The power of a broker goes while its disk does not have the leader epochs of what only the store has besides."""
+    """The power of a broker is cut while its disk lacks the leader epochs of records that otherwise only the store has."""
 
     def begin(self) -> None:
         super().begin()
@@ -253,7 +253,9 @@ class UnsyncedEpochs(Trouble):
 
 
 class AllAtOnce(Trouble):
-    """Every broker is killed as soon as what was copied has left a disk: the high watermarks of what says so are not saved."""
+    """All brokers are killed as soon as a copied segment has left a disk: the metadata topic's high watermarks are not
+    saved.
+    """
 
     def __init__(self, cluster: "TieredCluster") -> None:
         super().__init__(cluster)
@@ -297,7 +299,7 @@ class MovingBorder(Trouble):
         ]
 
     async def gets(self, process: BrokerProcess, key: str) -> None:
-        """Every second answer waits until the log begins elsewhere on the disk of the broker that asks."""
+        """Delay every second answer until the local log of the asking broker begins elsewhere."""
         if self.is_over or self._world.chance(0.5):
             return
         folder, partition, _ = key.split("/")
@@ -312,7 +314,7 @@ class MovingBorder(Trouble):
 
 
 class Overlapping(TransactionalProducer):
-    """A transaction that is aborted after others that began later, segments behind its first record."""
+    """A transaction that is aborted after others that began later, several segments after its first record."""
 
     async def _live(self) -> None:
         async with (
@@ -362,7 +364,7 @@ class Overlapping(TransactionalProducer):
 
 
 class BorderReader(Persistent):
-    """Reads where records have just left the disk of their leader: what is committed, again and again."""
+    """Reads committed records, again and again, where records have just left the disk of their leader."""
 
     cluster: "TieredCluster"
 
@@ -388,7 +390,7 @@ class BorderReader(Persistent):
                             self.oracle.consumes(self.name, tp, record.offset, name, isolation=READ_COMMITTED)
 
     def _aim(self) -> int | None:
-        """At an aborted transaction that begins in the store, and ends on disk."""
+        """Return the first offset of an aborted transaction that begins in the store and ends on disk."""
         state = self.cluster.partition_states().get(self._tp)
         log = None if state is None else self.cluster.log_of(state.leader, self._tp)
         if state is None or log is None or self.cluster.brokers[state.leader].storage.faults:
@@ -403,7 +405,9 @@ class BorderReader(Persistent):
 
 
 class Stamper(Persistent):
-    """Writes a record of the future now and then, has it deleted when the store has it, and looks for offsets by time."""
+    """Writes a record with a future timestamp now and then, has it deleted when the store has it, and looks up offsets by
+    time.
+    """
 
     cluster: "TieredCluster"
 
@@ -488,7 +492,7 @@ class Stamper(Persistent):
 
 
 class Overruling(Trouble):
-    """Of the topic that may lose records, the follower is cut off until the leader goes on alone. Then the leader dies."""
+    """Cuts off the follower of the topic that may lose records until the leader leads alone. Then the leader dies."""
 
     has_transactions = True
 
@@ -507,7 +511,7 @@ class Overruling(Trouble):
         if not self._is_armed or state is None or len(state.isr) == 1 or state.leader not in state.isr:
             return
         controller = self._cluster.controller()
-        # Who leads alone has to ask the controller whether it may.
+        # A leader must ask the controller before it leads alone.
         if controller is not None and (controller.id == state.leader or controller.id not in state.isr):
             self._is_armed = False
             Overrule(self._cluster, _RECKLESS, lambda: self.is_over, alone_s=(1.0, 2.5)).begin()
@@ -515,7 +519,7 @@ class Overruling(Trouble):
 
 
 class Overrule:
-    """Once. `is_over`: all is calm now."""
+    """One such fault. `is_over`: whether all is calm now."""
 
     def __init__(
         self, cluster: Any, tp: TopicPartition, is_over: Any, *, alone_s: tuple[float, float] = (0.5, 2.0)
@@ -602,8 +606,9 @@ class FormerTables(Trouble):
 
 
 class FormerTable(Persistent):
-    """First it is compacted until its first records are gone. Then others get it, who have its log without them; and then the
-    store does."""
+    """First the topic is compacted until its first records are gone. Then other brokers get its log without them, and then the
+    store does.
+    """
 
     cluster: "TieredCluster"
     _BEFORE = {
@@ -641,7 +646,7 @@ class FormerTable(Persistent):
         return True
 
     async def _compact(self, cluster: AsyncClient) -> bool:
-        """On both: the others fetch from either."""
+        """Compact on both brokers: the others fetch from either."""
         return all(self._first(broker) > 0 for broker in (1, 2))
 
     def _first(self, broker: int) -> int:
@@ -678,7 +683,7 @@ class Nonsense(Trouble):
 
 
 class Vandal(Persistent):
-    """Writes to the topic that says what the store has: batches that cannot be decompressed, and records that say nothing."""
+    """Writes nonsense to the metadata topic of the store: batches that cannot be decompressed, and invalid records."""
 
     async def _live(self) -> None:
         config = ProducerConfig(idempotent=False, delivery_timeout_ms=4_000, request_timeout_ms=2_000)

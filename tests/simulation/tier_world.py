@@ -1,10 +1,10 @@
 """A cluster whose history is in an object store that fails.
 
-Beside all that is checked of a cluster, nothing is lost over the border between disk and store, and nothing is left in the
-store that nobody knows.
+Beside all checks of a cluster: no record is lost at the border between disk and store, and the store keeps no object that the
+cluster does not know.
 
-Local retention takes everything that is copied, at once: what clients and the audit read is mostly in the store. Every fourth
-seed has one kind of trouble on purpose (`tier_troubles.py`).
+Local retention removes every copied segment at once: clients and the audit mostly read from the store. Every fourth seed has
+one kind of trouble on purpose (`tier_troubles.py`).
 """
 
 import asyncio
@@ -44,16 +44,16 @@ BROKERS = {
     "rlmm.config.remote.log.metadata.topic.replication.factor": "3",
     "log.retention.check.interval.ms": "500",
 }
-#: Of the topic that may lose records: often, so that there is history.
+#: Pause between two records of the topic that may lose records: short, so that there is history.
 HISTORY_PACE_S = (0.01, 0.15)
-#: How the store does, and how often.
+#: States of the store, with their frequencies.
 WEATHER = ("well", "well", "well", "away", "slow", "fails", "loses")
-#: Of one object, by one process: the topic that may lose records is read from its beginning a few times in a second.
+#: How often one process may get one object: the topic that may lose records is read from its beginning a few times in a second.
 GETS_MAX = 300
 
 
 class Noted(MemoryStore):
-    """One broker's way to the store: who puts and what was deleted is noted."""
+    """One broker's access to the store. It notes which broker puts an object, and which objects were deleted."""
 
     def __init__(self, weather: "Weather", process: BrokerProcess) -> None:
         super().__init__(weather.objects)
@@ -85,21 +85,21 @@ class Noted(MemoryStore):
 
 
 class Weather:
-    """How the store does just now, for all brokers alike. `end`: well, from then on."""
+    """The current state of the store, for all brokers alike. After `end` the store works."""
 
     def __init__(self, cluster: "TieredCluster", name: str) -> None:
-        """`name`: of the trouble that the seed has, if it has one."""
+        """`name`: the kind of trouble of the seed, if it has one."""
         self._cluster = cluster
         self._chance = cluster.world.random
         self._kinds = WEATHERS.get(name, WEATHER)
         self.trouble = {**KINDS, **RETURNS, **OVERRULED, **LEAVERS}[name](cluster)
         self.objects: dict[str, bytes] = {}
-        #: Of each object, the process that put it, and its life.
+        #: Object -> the process that put it, and its life.
         self.writers: dict[str, tuple[BrokerProcess, int]] = {}
-        #: What was deleted, be it there again since.
+        #: Objects that were deleted, even if they exist again.
         self.deleted: set[str] = set()
         self.puts = 0
-        #: Of each life of a broker, how often it has asked for an object.
+        #: (broker, life, object) -> how often the broker has asked for it.
         self._gets: Counter[tuple[str, int, str]] = Counter()
         self.now = "well"
         self._is_over = False
@@ -120,7 +120,7 @@ class Weather:
         self._cluster.world.after(self._chance.uniform(0.3, 4.0), self._change)
 
     def open(self, process: BrokerProcess, disk: Disk) -> MemoryStore:
-        """As one broker sees it."""
+        """Open the store for one broker."""
         store = Noted(self, process)
         store.read = lambda path, size: disk.read_file(path)[:size]
         store.delay = self._delay
@@ -132,7 +132,7 @@ class Weather:
         await asyncio.sleep(self._chance.uniform(0.5, 3.0) if self.now == "slow" else self._chance.uniform(0.0, 0.05))
 
     def counts(self, process: BrokerProcess, key: str) -> None:
-        """Readers come and go, and caches may be small: the same object may be asked for often, but not without end."""
+        """Count a read. Readers come and go, and caches may be small, so an object may be read often, but not without end."""
         self._gets[process.name, process.lives, key] += 1
         if self._gets[process.name, process.lives, key] > GETS_MAX:
             self._cluster.world.violate(
@@ -140,7 +140,9 @@ class Weather:
             )
 
     def is_excused(self, key: str) -> bool:
-        """It took effect after another leader had removed it, and who put it has died since: nobody is left who knows of it."""
+        """Whether the put took effect after another leader had removed the object, and its broker has died since: no broker
+        knows the object.
+        """
         process, life = self.writers[key]
         return key in self.deleted and process.lives != life
 
@@ -170,7 +172,7 @@ class TieredCluster(SimCluster):
             self.topics[name] = (count, factor, {**configs, **TOPIC, **TOPIC_SETTINGS.get(trouble, {})})
         self._history_pace_s, segment_bytes = HISTORY.get(trouble, (HISTORY_PACE_S, "400"))
         self.reckless_settings = {**TOPIC, "segment.bytes": segment_bytes}
-        #: Those whose history goes to the store.
+        #: Partitions whose history goes to the store.
         self.tiered_partitions: list[TopicPartition] = [*self.partitions, RECKLESS_TP]
         self.lineages = LineageWatch(self)
         self.weather = Weather(self, trouble)
@@ -216,7 +218,7 @@ class TieredCluster(SimCluster):
             world.violate("the tier comes to rest", f"{self.weather.puts - puts} objects were put though all was there")
 
     def is_in_store(self, tp: Any, offset: int) -> bool:
-        """By the word of a replica that knows the record to be committed, and of the store itself."""
+        """Whether a replica that knows the record to be committed says so, and the store has it."""
         for process in self.brokers.values():
             log = self.log_of(process.id, tp)
             if log is None or not log.is_tiered or offset >= log.high_watermark:
@@ -229,7 +231,7 @@ class TieredCluster(SimCluster):
         return False
 
     def _wrong(self) -> str:
-        """What is not as it should be of the tier; empty if all is."""
+        """Describe what is wrong in the tier; empty if all is well."""
         known: set[str] = set()
         for tp in self.tiered_partitions:
             leaders = [each for each in self.brokers.values() if _leads(each, tp)]
@@ -242,7 +244,7 @@ class TieredCluster(SimCluster):
             unfinished = [each for each in view.all() if not each.is_finished]
             if unfinished:
                 return f"{tp}: {unfinished[0]} is left"
-            # A transaction that lost its coordinator to power cuts stays open: what is above it is not copied.
+            # A transaction that lost its coordinator to power cuts stays open: records above it are not copied.
             stable = [each.base_offset for each in log.segments if each.base_offset <= log.last_stable_offset]
             if not stable and tp not in self.oracle.excused:
                 return (
@@ -255,7 +257,7 @@ class TieredCluster(SimCluster):
             if strangers and len(strangers) < len(view):
                 return f"{tp}: {strangers[0]} is of a leader that was overruled"
             known.update(key for each in view.all() for key in layout.keys(each))
-        # Power cuts may have taken the metadata, too: then nobody knows what there is.
+        # Power cuts may have taken the metadata, too: then the cluster does not know the objects.
         wrong = {key for key in known ^ set(self.weather.objects) if key in known or not self.weather.is_excused(key)}
         if wrong and not self.oracle.excused:
             return f"objects: {sorted(wrong)[:4]}"

@@ -1,8 +1,8 @@
-"""Coincidences, made on purpose: a fault that waits until something is half done in a real broker, and strikes then.
+"""Timed faults: each waits until an operation is half done in a real broker, and strikes then.
 
-What needs two or three events within milliseconds hardly ever comes together by chance. Each ambush here is armed by `Faults`,
-looks every half millisecond at what brokers and ZooKeeper have come to, and takes its next step when that is so. If it does
-not come so far within its time, nothing has happened. Owner: the world.
+Faults that need two or three events within milliseconds hardly ever occur at random. `Faults` arms each of these; it looks
+every half millisecond at the state of brokers and ZooKeeper, and takes its next step when the state is right. If its time ends
+before that, nothing happens. Owner: the world.
 """
 
 from collections.abc import Callable
@@ -53,10 +53,10 @@ class Coincidences(LyingInWait):
             self.miss_an_epoch,
         )
 
-    # -- what somebody writes into ZooKeeper, just then ---------------------------------------------------------------------
+    # -- invalid data in ZooKeeper at a certain moment -----------------------------------------------------------------------
 
     def spoil_the_state_of_who_returns(self) -> None:
-        """A leader goes and comes back while nobody can read who leads."""
+        """Restart a leader while no broker can read the partition's state."""
         controller = self._cluster.controller()
         led = [
             (tp, broker)
@@ -70,7 +70,7 @@ class Coincidences(LyingInWait):
         self._spoil(tp, lambda: self._kill(broker, 0.02, 1.0), for_s=2.5)
 
     def spoil_a_reassignment(self) -> None:
-        """A controller takes over a reassignment whose partition has no state that it can read."""
+        """Let a controller take over a reassignment whose partition has an unreadable state."""
         controller, states = self._cluster.controller(), self._states()
         tp = self._choose(states)
         if tp is None or controller is None:
@@ -80,7 +80,7 @@ class Coincidences(LyingInWait):
         if newcomer is None:
             return
         self._alone(3.0)
-        # It is alive, and does not get in sync.
+        # The new replica is alive, and cannot get in sync.
         self._part(newcomer, self._others(newcomer, controller), for_s=2.0)
         self._plan(tp, (*replicas[:2], newcomer.id))
         self._when(
@@ -89,7 +89,7 @@ class Coincidences(LyingInWait):
         )
 
     def spoil_the_settings_of_who_is_gone(self) -> None:
-        """All who are in sync die while the settings of the topic, which would say what to do, cannot be read."""
+        """Kill the whole ISR while the topic's settings, which decide about unclean elections, are unreadable."""
         tp = self._choose(self._states())
         if tp is None or self._faults.damage.has_any():
             return
@@ -105,8 +105,9 @@ class Coincidences(LyingInWait):
         self._when(lambda: self._cluster.data_at(path) == NONSENSE, kill)
 
     def hide_a_partition(self) -> None:
-        """All brokers start anew, and their controller cannot read the state of one partition of a coordinator's topic: it
-        tells them of the others."""
+        """Restart all brokers while the state of one partition of a coordinator topic is unreadable: the controller tells them
+        of the other partitions.
+        """
         tp = self._choose(
             each
             for each in self._cluster.partition_states()
@@ -117,7 +118,7 @@ class Coincidences(LyingInWait):
             self._spoil(tp, self._kill_all, for_s=2.5)
 
     def hide_what_waits_for_a_marker(self) -> None:
-        """Likewise, with a partition that a decided transaction has written to, and whose marker is not written."""
+        """The same with a partition that a decided transaction has written to, and whose marker is not written."""
         if self._faults.damage.has_any():
             return
         found: list[TopicPartition] = []
@@ -134,7 +135,7 @@ class Coincidences(LyingInWait):
             if self._faults.damage.has_any():
                 return
             self._alone(4.0)
-            # The power of nobody is cut: what is decided is decided.
+            # Kill without power cuts, so that the decision stays.
             self._kill_all()
             self._spoil(found[0], lambda: None, for_s=2.5)
 
@@ -144,10 +145,10 @@ class Coincidences(LyingInWait):
         for broker in self._cluster.brokers.values():
             self._kill(broker, 0.05, 0.5)
 
-    # -- who is away, and does not hear ---------------------------------------------------------------------------------------
+    # -- brokers that miss a change --------------------------------------------------------------------------------------------
 
     def miss_a_deletion(self) -> None:
-        """A topic is deleted while one broker, which knows of it and has no replica of it, has no session."""
+        """Delete a topic while one broker, which knows it and has no replica of it, has no session."""
         controller = self._cluster.controller()
         away = self._choose(self._serving(controller))
         hosts = [each.id for each in self._serving(away)][:2]
@@ -172,8 +173,9 @@ class Coincidences(LyingInWait):
         self._when(lambda: away.is_serving and name in away.broker.metadata.topics, leave)  # type: ignore[union-attr]
 
     def miss_a_change(self) -> None:
-        """The settings of a topic change while a broker has no session, and it is away for so long that the notification is
-        gone: here somebody removes it when all others have read it."""
+        """Change the settings of a topic while a broker has no session, for so long that the notification is gone: this fault
+        removes it when all other brokers have read it.
+        """
         away = self._choose(self._serving(self._cluster.controller()))
         topic = self._choose(self._cluster.topics)
         path = paths.config_entity(paths.TOPICS, topic)
@@ -206,7 +208,7 @@ class Coincidences(LyingInWait):
         self._when(lambda: not self._cluster.is_registered(away.id), change)
 
     def move_from_who_is_away(self) -> None:
-        """A leader has no session, and while it is away its replica is moved to another broker."""
+        """Move the replica of a leader to another broker while the leader has no session."""
         tp = self._choose(self._states())
         if tp is None:
             return
@@ -226,7 +228,7 @@ class Coincidences(LyingInWait):
         self._when(lambda: not self._is_led_by(tp, away.id) and not self._is_led_by(tp, -1), move)
 
     def lose_a_whole_isr(self) -> None:
-        """All who are in sync lose their sessions in the same moment, and live on."""
+        """Expire the sessions of the whole ISR at the same moment, while its brokers live on."""
         controller = self._cluster.controller()
         tp = self._choose(
             tp
@@ -244,7 +246,7 @@ class Coincidences(LyingInWait):
     # -- elections, one after the other ------------------------------------------------------------------------------------
 
     def replace_a_plan(self) -> None:
-        """A replica that only the first plan has leads, and the second plan does without it. Both wait for a third one."""
+        """Replace a reassignment: a replica leads that is only in the first plan, and both plans wait for a third broker."""
         tp = self._choose(self._states())
         controller = self._cluster.controller()
         if tp is None or controller is None:
@@ -269,8 +271,9 @@ class Coincidences(LyingInWait):
         self._when(is_in_sync, elect)
 
     def miss_an_epoch(self) -> None:
-        """A leader does not hear that the controller leads in its place, and then leads again, since the controller dies. A
-        follower has followed the controller meanwhile, and cut off what that one did not have."""
+        """A leader misses that the controller leads in its place, and then leads again because the controller dies. A follower
+        has followed the controller meanwhile, and cut off what the controller did not have.
+        """
         controller = self._cluster.controller()
         tp = self._choose(
             tp
@@ -293,7 +296,7 @@ class Coincidences(LyingInWait):
         self._alone(5.0)
 
         def part() -> None:
-            # What the controller has told it arrives when that does not matter any more.
+            # The controller's requests to the leader arrive when they no longer matter.
             self._part(leader, [controller.name], for_s=4.0)
             self._when(lambda: end_of(third) > end_of(controller), elect, within_s=1.0)
 
@@ -314,7 +317,7 @@ class Coincidences(LyingInWait):
         def strike() -> None:
             if third.is_up and not third.is_paused:
                 self._faults._pause_for(third, 2.0)
-            # The next controller must not take it for alive, or it would tell the leader whom to follow.
+            # The next controller must not see this broker as alive, or it would make the leader a follower.
             self._cluster.expire_session(controller)
             self._kill(controller, 2.0, 3.0)
 
@@ -329,13 +332,13 @@ class Coincidences(LyingInWait):
     # -- processes and their disks ------------------------------------------------------------------------------------------
 
     def cut_power_while_asked(self) -> None:
-        """A broker's host loses its power when it has taken a request of another broker, and is back at once."""
+        """Cut the power of a broker's host when the broker has accepted a request of another one; the host is back at once."""
         found: list[BrokerProcess] = []
 
         def is_time() -> bool:
             for asker in self._serving():
                 for lane in asker.broker.broker_connections._lanes:  # type: ignore[union-attr]
-                    # One request at a time: no other one, which would find out, goes the same way.
+                    # A lane with one request at a time: no later request on it notices the dead connection.
                     if lane._purpose != "transaction-markers":
                         continue
                     for number, (_, link) in lane._connections.items():
@@ -357,7 +360,7 @@ class Coincidences(LyingInWait):
         self._when(is_time, cut, within_s=4.0)
 
     def lose_zookeeper_as_it_registers(self) -> None:
-        """A broker that is killed, and whose connection to ZooKeeper, or session, is gone as it registers."""
+        """Kill a broker, and take its ZooKeeper connection or session away as it registers."""
         broker = self._choose(self._serving())
         if broker is None or not self._faults._may_kill(broker):
             return
@@ -389,7 +392,7 @@ class Coincidences(LyingInWait):
         self._faults._as_it_starts(broker, has_read_its_logs, lie_in_wait)
 
     def tear_a_large_flush(self) -> None:
-        """The power goes while ZooKeeper syncs records of several pages, and short ones between them."""
+        """Cut the power while ZooKeeper syncs records of several pages, and short ones between them."""
         zookeeper = self._cluster.zookeeper
         if not zookeeper.is_serving:
             return
@@ -398,22 +401,22 @@ class Coincidences(LyingInWait):
 
         def end() -> None:
             if not self._faults._has_ended:
-                # All but one page of the flush have been written, and that one is in the middle.
+                # All pages of the flush except one in the middle have been written.
                 newest = max(zookeeper.storage.files(LOGS), key=lambda path: int(path.removeprefix(LOGS), 16))
                 zookeeper.storage.write_back_but_one(newest, self._world.random)
                 zookeeper.cut_power()
                 self._faults._start_later(zookeeper, 0.05, 0.5)
 
-        # What came last may be left for the next flush.
+        # The last records may be left for the next flush.
         zookeeper.die_in_sync(sum(sizes[1:-2]), end)
 
     def damage_a_snapshot(self) -> None:
-        """ZooKeeper dies, and a byte of its newest snapshot has gone bad. There is an older one, and the logs since."""
+        """Kill ZooKeeper and damage a byte of its newest snapshot. There are an older snapshot and the logs since."""
         found = self._newest_of_two_snapshots()
         if found is None:
             return
         path, newest = found
-        # With luck in the text of an ACL.
+        # If possible damage the text of an ACL.
         locked = newest.find(b"digest")
         at = locked + self._world.random.randrange(30) if locked >= 0 and self._world.chance(0.5) else None
         self._damage(path, self._world.random.randrange(len(newest)) if at is None else at)

@@ -1,9 +1,9 @@
-"""Clients that lie in wait: they have something happen at the very moment at which it would hurt.
+"""Clients that cause faults at the very moment at which they hurt.
 
-Some wrongs need three things within one round trip: a record that is being written to disk, an election, and another one back.
-Chance brings them together once in thousands of seeds. An ambusher brings them about: it holds back the packets of one
-connection, has one sync take long, or ends a session, looks at a broker until the moment has come, and sends what is needed
-then. All that it does may happen to anybody.
+Some defects need three events within one round trip: a record that is being written to disk, an election, and another election
+back. At random they coincide once in thousands of seeds. An ambusher brings them about: it holds back the packets of one
+connection, slows one sync down, or ends a session, looks at a broker until the moment has come, and then sends the request that
+is needed. All that it does may happen in a real cluster.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from tests.simulation.cluster import SimCluster
     from tests.simulation.network import _Line
 
-#: The topic that nobody else writes to: what is acknowledged is on disk, and records are small.
+#: A topic that no other client writes to: acknowledged records are on disk, and records are small.
 AMBUSHED: Final = "ambushed"
 AMBUSHED_PARTITIONS: Final = 4
 _RECORD_BYTES_MAX: Final = 4_000
@@ -47,17 +47,17 @@ AMBUSHED_SETTINGS: Final = {
     "flush.messages": "1",
     "max.message.bytes": str(_RECORD_BYTES_MAX),
 }
-#: How closely a broker is looked at, and for how long.
+#: How often a broker is looked at, and for how long.
 _STEP_S: Final = 0.0005
 _LIMIT_S: Final = 2.0
-#: How long a sync takes during which something else happens.
+#: How long a sync takes during which another event happens.
 _SYNC_S: Final = 1.0
-#: Likewise, two elections.
+#: The same for two elections.
 _LONG_SYNC_S: Final = 3.0
-#: Whoever looks twenty times a second has seen it by then.
+#: By this time `Watch`, which looks twenty times a second, has seen it.
 _LOOKED_AT_S: Final = 0.1
 _TIMEOUT_MS: Final = 5_000
-#: Longer than whatever is brought about takes.
+#: Longer than any of the timed faults takes.
 _REQUEST_TIMEOUT_MS: Final = 8_000
 
 
@@ -101,16 +101,16 @@ class Ambusher(Guest):
         return self.connect(request_timeout_ms=_REQUEST_TIMEOUT_MS, api_timeout_ms=_REQUEST_TIMEOUT_MS)
 
     def _record(self, tp: TopicPartition, transaction: Sum | None) -> Sent:
-        """Of a producer of its own: what one visit leaves on its way may be behind what the next one writes."""
+        """Return a record of a producer of its own: records in flight of one visit may be written after those of the next."""
         self._count += 1
         return self.oracle.sends(
             f"{self.name}-{self._count}", tp, is_durable=True, is_idempotent=True, transaction=transaction
         )
 
-    # -- lying in wait ----------------------------------------------------------------------------------------------------
+    # -- waiting for the moment --------------------------------------------------------------------------------------------
 
     async def _until(self, has_come: Callable[[], object], limit_s: float = _LIMIT_S) -> bool:
-        """Whether the moment has come in time."""
+        """Wait for the condition; return whether it came true in time."""
         until_s = self.world.now_s + limit_s
         while not has_come():
             if self.world.now_s >= until_s:
@@ -120,7 +120,7 @@ class Ambusher(Guest):
 
     @contextmanager
     def _alone(self, process: BrokerProcess) -> "Iterator[None]":
-        """A broker reaches ZooKeeper and its clients, and no other broker."""
+        """Let a broker reach ZooKeeper and its clients, and no other broker."""
         network, others = self.cluster.network, [each for each in self.cluster.brokers.values() if each is not process]
         pairs = [pair for each in others for pair in ((process.name, each.name), (each.name, process.name))]
         self.note(f"cuts {process.name} off from other brokers")
@@ -142,7 +142,7 @@ class Ambusher(Guest):
         return asyncio.create_task(outcome())
 
     async def _find_led(self, cluster: AsyncClient, tp: TopicPartition) -> Led | None:
-        """A partition whose replicas are all in sync, if its leader is well."""
+        """Return a partition whose replicas are all in sync and whose leader is healthy."""
         (leader,) = await cluster.leaders([tp])
         process, state = self.cluster.brokers[leader], self.cluster.partition_states().get(tp)
         if state is None or state.leader != leader or len(state.isr) < len(self.cluster.settled_replicas(tp)):
@@ -158,7 +158,9 @@ class Ambusher(Guest):
     async def _find_apart(
         self, cluster: AsyncClient, what: str, *, but: BrokerProcess | None = None
     ) -> tuple[str, BrokerProcess, Led] | None:
-        """A transactional id with its coordinator, which is not `but`, and a partition that another broker leads."""
+        """Return a transactional id whose coordinator is not `but`, with that coordinator, and a partition that another broker
+        leads.
+        """
         for _ in range(6):
             self._count += 1
             name = f"{self.name}-{what}-{self._count}"
@@ -174,8 +176,9 @@ class Ambusher(Guest):
     # -- with flush.messages ----------------------------------------------------------------------------------------------
 
     async def _leads_again_before_it_has_flushed(self, cluster: AsyncClient) -> None:
-        """A record is cut while its leader has it written to disk. By the end of that it leads again, with another record in
-        its place."""
+        """A record is cut while its leader flushes it. When the flush ends, the broker leads again, with another record at this
+        offset.
+        """
         tp = self.chance.choice(self._partitions)
         led, controller = await self._find_led(cluster, tp), self.cluster.controller()
         if led is None or controller in (None, led.process):
@@ -211,7 +214,9 @@ class Ambusher(Guest):
         return () if state is None else state.isr
 
     async def _repeats_what_is_being_flushed(self, cluster: AsyncClient) -> None:
-        """A client that had no answer asks again, while the leader's disk is busy: no answer may come before the disk's."""
+        """A client without an answer repeats a record while the leader's disk is busy: no answer may come before the flush
+        ends.
+        """
         led = await self._find_led(cluster, self.chance.choice(self._partitions))
         if led is None:
             return
@@ -223,7 +228,7 @@ class Ambusher(Guest):
             led.process.slow_next_sync(_SYNC_S)
             waiting = self._begin_task(self._produce(other, record, identity, 0, to=led.process.id))
             if await self._until(lambda: led.end > end):
-                # With acks=1 no follower is waited for, but the disk is.
+                # With acks=1 the leader does not wait for followers, but for its disk.
                 acks = self.chance.choice([-1, 1])
                 again = await self._begin_task(
                     self._produce(cluster, record, identity, 0, to=led.process.id, acks=acks)
@@ -237,7 +242,7 @@ class Ambusher(Guest):
             await waiting
 
     async def _moves_what_is_being_flushed(self, cluster: AsyncClient) -> None:
-        """A record waits for the flush after the one that is under way, and its log goes to another directory meanwhile."""
+        """A record waits for the flush after the one in progress, and its log moves to another directory meanwhile."""
         led = await self._find_led(cluster, self.chance.choice(self._partitions))
         if led is None:
             return
@@ -267,14 +272,14 @@ class Ambusher(Guest):
     # -- coordinators -----------------------------------------------------------------------------------------------------
 
     async def _moves_as_it_loads(self, cluster: AsyncClient) -> None:
-        """The log of a coordinator goes to another directory while its new leader reads it."""
+        """The log of a coordinator moves to another directory while its new leader reads it."""
         topic = self.chance.choice([GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC])
         tp = TopicPartition(topic, self.chance.randrange(COORDINATORS))
         leader = self.cluster.brokers.get(self._leader_of(tp))
         if leader is None or not leader.is_serving:
             return
         for broker in await cluster.brokers():
-            await cluster.link(broker)  # no time is lost with that later
+            await cluster.link(broker)  # connect now, so that it takes no time later
         if not self.cluster.expire_session(leader):
             return
         self.note(f"has the session of {leader.name} expire, and waits for another one to load {tp}")
@@ -297,8 +302,9 @@ class Ambusher(Guest):
         return None
 
     async def _comes_late_twice(self, cluster: AsyncClient) -> None:
-        """A batch and its repetition, the first before the marker of their transaction and the second behind it. The
-        coordinator's word for the first, which is long on its way, says nothing of the second."""
+        """A batch and its repetition arrive before and after the marker of their transaction. The coordinator's verification of
+        the first one is long on its way, and must not count for the second.
+        """
         found = await self._find_apart(cluster, "twice")
         if found is None:
             return
@@ -308,7 +314,7 @@ class Ambusher(Guest):
             return
         transactions = Transactions(cluster)
         identity = await transactions.initialise(name, timeout_ms=_TIMEOUT_MS)
-        # The first transaction is an ordinary one: with it, the leader has a connection to the coordinator.
+        # The first transaction is an ordinary one, which opens the leader's connection to the coordinator.
         sum_ = self._begin("before")
         await transactions.add_partitions(name, identity, [tp])
         first = await self._produce(
@@ -327,7 +333,7 @@ class Ambusher(Guest):
                 await each.link(led.process.id)
             tasks = []
             if answers.held is not None:
-                return  # of another ambusher
+                return  # another ambusher uses it
             answers.hold()
             try:
                 tasks.append(self._begin_task(self._send_in(one, record, identity, name, led)))
@@ -352,8 +358,9 @@ class Ambusher(Guest):
                     self._broken("a batch that comes late is refused", f"{tp}: {identity} at {outcome}")
 
     async def _misses_an_election(self, cluster: AsyncClient) -> None:
-        """A coordinator hears nothing of the one that took its place for a moment: the controller that elected first that one
-        and then it again did not reach it, and is gone. A marker of its own waits meanwhile."""
+        """A coordinator misses that another broker replaced it for a moment: the controller that elected first that broker and
+        then the coordinator again did not reach it, and is gone. Meanwhile one of the coordinator's markers waits.
+        """
         controller = self.cluster.controller()
         found = None if controller is None else await self._find_apart(cluster, "missed", but=controller)
         if controller is None or found is None:
@@ -366,7 +373,7 @@ class Ambusher(Guest):
         others = [each for each in replicas if each not in (process.id, controller.id)]
         if not others or self._leader_of(place) != process.id or len(self._in_sync(place)) < len(replicas):
             return
-        # With the first transaction there is a connection for markers.
+        # The first transaction opens a connection for markers.
         for number in range(2):
             sum_ = self._begin("missed")
             transactions = Transactions(cluster)
@@ -426,7 +433,9 @@ class Ambusher(Guest):
         return self._produce(cluster, record, identity, 1, transactional_id=name, to=led.process.id)
 
     async def _returns_while_too_few_are_there(self, cluster: AsyncClient) -> None:
-        """A static member comes back, so that nothing changes but its id. That cannot be written, and it is not seen again."""
+        """A static member returns, so that only its member id changes. The change cannot be written, and must not be
+        visible.
+        """
         self._count += 1
         group = f"{self.name}-statics-{self._count}"
         process, controller = self.cluster.brokers[await cluster.coordinator(group)], self.cluster.controller()
@@ -485,7 +494,7 @@ class Ambusher(Guest):
     # -- our own client ---------------------------------------------------------------------------------------------------
 
     async def _waits_for_a_connection(self, cluster: AsyncClient) -> None:
-        """Batches of a new producer wait for one connection, and the first attempts to make it fail."""
+        """Batches of a new producer wait for one connection, and the first attempts to open it fail."""
         tp = self.chance.choice(self._partitions)
         config = ProducerConfig(batch_bytes=60, request_timeout_ms=3_000, delivery_timeout_ms=8_000)
         self._count += 1
@@ -506,7 +515,7 @@ class Ambusher(Guest):
                 host.turns_away.pop(self.name, None)
 
     async def _writes_too_much(self, cluster: AsyncClient) -> None:
-        """One record of a transaction is too large for its topic; another, in the same request, has been taken."""
+        """One record of a transaction is too large for its topic; another one in the same request was accepted."""
         by_leader = await cluster.leaders(self.cluster.partitions)
         pairs = [
             (small, large)
@@ -544,7 +553,7 @@ class Ambusher(Guest):
 
 
 def answers_to(process: BrokerProcess, other: BrokerProcess, purpose: str) -> "_Line | None":
-    """The other broker's side of a connection that a broker has to it."""
+    """Return the other broker's side of a connection that a broker has to it."""
     links = getattr(process.broker, "broker_connections", None)
     for lane in () if links is None else links._lanes:
         _, connection = lane._connections.get(other.id, (None, None))

@@ -1,6 +1,7 @@
-"""Who makes topics with settings, and quotas, again and again.
+"""Clients that create topics with settings, and quotas, again and again.
 
-Brokers hear of some of that from the controller, and read the rest in ZooKeeper. A server that is behind does not know it yet.
+Brokers hear of some of these changes from the controller, and read the others in ZooKeeper, where a server that is behind does
+not have them yet.
 """
 
 from collections import deque
@@ -23,12 +24,12 @@ if TYPE_CHECKING:
     from tests.simulation.cluster import SimCluster
 
 PACE_S: Final = (0.3, 2.0)
-#: So many of its topics stay.
+#: How many of its topics a client keeps.
 KEPT: Final = 4
 
 
 class Repeater(Client):
-    """Does one thing, again and again, with another number each time."""
+    """A client that repeats one operation with a new number each time."""
 
     async def main(self) -> None:
         number = 0
@@ -46,11 +47,11 @@ class Repeater(Client):
 
 
 class Founder(Repeater):
-    """Makes topics with settings. Whether all who host one have its settings is for the watch to say."""
+    """Creates topics with settings. `ControlWatch` checks that all brokers that host one have its settings."""
 
     def __init__(self, cluster: "SimCluster", name: str) -> None:
         super().__init__(cluster, name)
-        #: What it has made, or has at least asked for.
+        #: Topics that it has created or requested.
         self.topics: deque[str] = deque()
 
     async def _do(self, cluster: AsyncClient, number: int) -> None:
@@ -63,7 +64,7 @@ class Founder(Repeater):
 
 
 class QuotaSetter(Repeater):
-    """Sets a quota through one broker, and removes it through another. Who is told that it is gone is told the truth."""
+    """Sets a quota through one broker, and removes it through another. After the answer to the removal it must be gone."""
 
     async def _do(self, cluster: AsyncClient, number: int) -> None:
         await cluster.refresh(())

@@ -1,6 +1,6 @@
-"""Read, transform, write, and commit what was read in the same transaction: one output for each input, whatever happens.
+"""Read, transform, write, and commit the input offsets in the same transaction: one output for each input, always.
 
-And transactions in two phases (KIP-939): what was prepared waits for its owner, however long that takes.
+And transactions in two phases (KIP-939): a prepared transaction waits for its owner, however long that takes.
 """
 
 import asyncio
@@ -42,7 +42,7 @@ OUTPUT: Final = TopicPartition("outcome", 0)
 
 
 class Seat(Protocol):
-    """A place in the group, of either protocol."""
+    """A membership of the group, in either protocol."""
 
     member_id: str
 
@@ -51,10 +51,10 @@ class Seat(Protocol):
 
     @property
     def must_move(self) -> bool:
-        """Its partitions change: finish what is open, then `sit`."""
+        """Whether its partitions change: the caller finishes its transaction and calls `sit`."""
 
     async def sit(self) -> dict[TopicPartition, int]:
-        """What it owns from now on, and from which offset."""
+        """Return the partitions that it now owns, with the first offset of each."""
 
     async def leave(self) -> None: ...
 
@@ -80,7 +80,7 @@ class ClassicSeat:
 
     async def sit(self) -> dict[TopicPartition, int]:
         owned = decode_assignment(await self._member.join())
-        # As of now: who has been thrown out since commits as whom it was, and is refused. Nobody in particular would not be.
+        # If the member is removed later, its commit must carry the present identity, and so be refused.
         self.member_id, self.generation = self._member.member_id, self._member.generation
         found = await committed_offsets(self._cluster, self._group, owned, require_stable=True)
         return {tp: found[tp].offset if tp in found else 0 for tp in owned}
@@ -117,7 +117,7 @@ class ModernSeat:
 
 
 class Transformer(Persistent):
-    """After any trouble it begins anew: as another member of the group, from what the group has committed."""
+    """After any error it starts again as another member of the group, from the group's committed offsets."""
 
     is_transactional = True
 
@@ -256,7 +256,7 @@ class Transformer(Persistent):
 
 
 class Pledger(Client):
-    """Prepares transactions and ends them later: nobody but itself may end what it has prepared (KIP-939)."""
+    """Prepares transactions and ends them later: only itself may end them (KIP-939)."""
 
     is_transactional = True
 
@@ -271,12 +271,12 @@ class Pledger(Client):
                 async with self.connect(api_timeout_ms=10_000) as cluster:
                     await self._pledge(cluster)
             except ClientError as error:
-                self.note(f"starts anew: {error!r}")
+                self.note(f"starts again: {error!r}")
             await self.pause(*self.cluster.pace_s)
         await self._clear()
 
     async def _clear(self) -> None:
-        """Nothing of it stays open: readers would wait for it for ever."""
+        """End its open transaction: otherwise readers would wait for it for ever."""
         while True:
             try:
                 async with self.connect(api_timeout_ms=10_000) as cluster:

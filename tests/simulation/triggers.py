@@ -1,6 +1,6 @@
-"""What lies in wait: looks at what brokers and ZooKeeper have come to, and takes its next step when the moment has come.
+"""The base of timed faults: look at the state of brokers and ZooKeeper, and take the next step when the moment has come.
 
-What the families of coincidences share (`timed_broker_faults.py`, `encounters.py`). Owner: the world.
+`timed_broker_faults.py`, `encounters.py` and `descriptor_limits.py` use it. Owner: the world.
 """
 
 from collections.abc import Callable, Iterable
@@ -15,11 +15,11 @@ from tests.simulation.process import BrokerProcess
 if TYPE_CHECKING:
     from tests.simulation.faults import Faults
 
-#: How closely is looked.
+#: Seconds between two looks.
 STEP_S = 0.0005
 NONSENSE = b"no json"
 SNAPSHOTS = "/zookeeper/version-2/snapshot."
-#: No byte of a text.
+#: A byte that occurs in no text.
 BAD_BYTE = 0xFF
 
 
@@ -28,11 +28,11 @@ class LyingInWait:
         self._faults = faults
         self._cluster = faults._cluster
         self._world = faults._world
-        #: Files of ZooKeeper that have a bad byte.
+        #: ZooKeeper files with a damaged byte.
         self._damaged: set[str] = set()
 
     def _when(self, is_time: Callable[[], bool], then: Callable[[], None], *, within_s: float = 2.0) -> None:
-        """Do it as soon as it is time; or not at all."""
+        """Call `then` as soon as `is_time` holds; do nothing if that does not come in time."""
         until_s = self._world.now_s + within_s
 
         def look() -> None:
@@ -46,7 +46,7 @@ class LyingInWait:
         self._world.after(STEP_S, look)
 
     def _alone(self, seconds: float) -> None:
-        """Nothing else happens for so long."""
+        """Let no other fault happen for so long."""
         self._faults._rests_until_s = self._world.now_s + seconds
 
     def _note(self, what: str) -> None:
@@ -56,12 +56,12 @@ class LyingInWait:
         return [each for each in self._cluster.brokers.values() if each.is_serving and each not in besides]
 
     def _choose(self, among: Iterable[Any]) -> Any:
-        """None where there is nobody."""
+        """Return a random element; None if there is none."""
         found = list(among)
         return self._world.random.choice(found) if found else None
 
     def _states(self) -> dict[TopicPartition, LeaderAndIsr]:
-        """Of partitions that keep every record, and whose replicas are not being moved; nothing while ZooKeeper is away."""
+        """Return the states of partitions that keep every record and are not being moved; empty while ZooKeeper is down."""
         return {
             tp: state
             for tp, state in self._cluster.partition_states().items()
@@ -69,13 +69,13 @@ class LyingInWait:
         }
 
     def _kill(self, broker: BrokerProcess, low_s: float, high_s: float) -> None:
-        """And start it again."""
+        """Kill the broker and start it again later."""
         if broker.is_up and self._faults._may_kill(broker):
             broker.kill()
             self._world.after(self._world.between(low_s, high_s), lambda: None if broker.is_up else broker.start())
 
     def _part(self, one: BrokerProcess, others: Iterable[str], *, for_s: float) -> Callable[[], None]:
-        """Nothing gets from one to the others, nor back. Answers with what ends it before its time."""
+        """Cut one broker off from the others, both ways. Return a function that ends it early."""
         network, is_over = self._cluster.network, False
         pairs = [pair for other in others for pair in ((one.name, other), (other, one.name))]
         for pair in pairs:
@@ -97,13 +97,13 @@ class LyingInWait:
         return [each.name for each in self._cluster.brokers.values() if each not in brokers]
 
     def _send_away(self, broker: BrokerProcess, *, for_s: float) -> Callable[[], None]:
-        """It lives, serves its clients, and has no session any more. Answers with what brings it back."""
+        """Keep the broker from ZooKeeper and other brokers, without a session. Return a function that brings it back early."""
         mend = self._part(broker, [*self._others(broker), self._cluster.zookeeper.name], for_s=for_s)
         self._cluster.expire_session(broker)
         return mend
 
     def _plan(self, tp: TopicPartition, replicas: Iterable[int]) -> None:
-        """As old tools ask for it: through ZooKeeper. The latest wish counts."""
+        """Write a reassignment to ZooKeeper, as old tools do. The latest one counts."""
         self._cluster.stranger.remove(paths.REASSIGN_PARTITIONS)
         self._cluster.stranger.write(paths.REASSIGN_PARTITIONS, encode_reassign_partitions({tp: tuple(replicas)}))
 
@@ -115,13 +115,13 @@ class LyingInWait:
         return state is not None and state.leader == leader
 
     def _spoil(self, tp: TopicPartition, then: Callable[[], None], *, for_s: float) -> None:
-        """Nobody can read who leads, for a while."""
+        """Make the partition's state unreadable for a while."""
         path = paths.partition_state(tp)
         self._cluster.stranger.spoil_now(tp.topic, path, NONSENSE, for_s=for_s)
         self._when(lambda: self._cluster.data_at(path) == NONSENSE, then)
 
     def _newest_of_two_snapshots(self) -> tuple[str, bytes] | None:
-        """The newest snapshot of ZooKeeper, if that and one before it are good."""
+        """Return the newest snapshot of ZooKeeper, if it and an earlier one are good."""
         zookeeper = self._cluster.zookeeper
         files = {
             path: data for path, data in zookeeper.storage.files(SNAPSHOTS).items() if not path.endswith(TMP_SUFFIX)
@@ -133,7 +133,7 @@ class LyingInWait:
         return snapshots[-1], files[snapshots[-1]]
 
     def _damage(self, path: str, position: int) -> None:
-        """ZooKeeper dies, and when it starts again a byte of this file has gone bad."""
+        """Kill ZooKeeper and damage a byte of this file before it starts again."""
         zookeeper = self._cluster.zookeeper
         zookeeper.kill()
         self._note(f"byte {position} of {path} is bad")

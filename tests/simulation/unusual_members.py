@@ -1,4 +1,4 @@
-"""Members of groups that do what ours never do: go away and come back, change their protocol, live by other signs of life."""
+"""Members of groups that act unlike our clients: they leave and return, change their protocol, and send no heartbeats."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Final
@@ -28,12 +28,12 @@ _ORDERS: Final = TopicPartition("orders", 0)
 
 
 class StaticMember(Persistent):
-    """Has an id of its own (KIP-345): goes away without a word, and is back before or after its session has ended."""
+    """Has a static id (KIP-345): it disappears without leaving, and returns before or after its session has ended."""
 
     def __init__(self, cluster: "SimCluster", name: str, topics: Sequence[str]) -> None:
         super().__init__(cluster, name)
         self._topics = list(topics)
-        #: Now and then another takes its place: the id before is not used any more, and its member expires.
+        #: Number of the static id. Now and then it changes: the former id is not used any more, and its member expires.
         self._instance = 0
 
     async def _live(self) -> None:
@@ -62,7 +62,7 @@ class Visitor(Client):
     def __init__(self, cluster: "SimCluster", name: str) -> None:
         super().__init__(cluster, name)
         self._count = 0
-        #: Whose committed offsets the audit compares.
+        #: Groups whose committed offsets the audit compares.
         self.groups: list[str] = []
         self._visits: list[Callable[[AsyncClient, str], Awaitable[None]]] = [
             self._subscribes_to_an_expression,
@@ -83,7 +83,7 @@ class Visitor(Client):
     # -- a group of KIP-848 with an expression ----------------------------------------------------------------------------
 
     async def _subscribes_to_an_expression(self, cluster: AsyncClient, group: str) -> None:
-        """It names internal topics too: whoever may read them gets them."""
+        """The expression matches internal topics too: members that may read them get them."""
         names = ("orders", GROUP_METADATA_TOPIC)
         await cluster.topics(list(names))
         wanted = {name: cluster.image.topic_id(name) for name in names}
@@ -124,12 +124,12 @@ class Visitor(Client):
     # -- a classic member without heartbeats ------------------------------------------------------------------------------
 
     async def _lives_by_syncing(self, cluster: AsyncClient, group: str) -> None:
-        """SyncGroup of a stable group is a sign of life as a heartbeat is."""
+        """SyncGroup of a stable group counts as a sign of life, as a heartbeat does."""
         joined = await self._join(cluster, group, "")
         if joined.error_code == ErrorCode.MEMBER_ID_REQUIRED:
             joined = await self._join(cluster, group, joined.member_id)
         check(joined.error_code)
-        heard_s: float | None = None  # that it has joined is not in the log yet
+        heard_s: float | None = None  # its join may not be in the log yet
         for _ in range(5):
             sent_s = self.world.now_s
             try:
@@ -180,7 +180,7 @@ class Visitor(Client):
     # -- from one protocol to the other -----------------------------------------------------------------------------------
 
     async def _comes_back_as_another(self, cluster: AsyncClient, group: str) -> None:
-        """A member of KIP-848 commits and leaves. Then a classic one asks for its id, and dies."""
+        """A KIP-848 member commits and leaves. Then a classic one joins with its id, and dies."""
         member = Member(cluster, group, [_ORDERS.topic], f"{group}-member")
         try:
             await member.join()

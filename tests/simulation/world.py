@@ -1,7 +1,7 @@
-"""One virtual clock, one source of chance, one queue of what happens next; and the story of what happened.
+"""A virtual clock, a random generator and a queue of events, shared by all processes; and the story of the run.
 
-Everything in a simulation runs in the order of this queue, so a seed is one run. Processes never see each other's loops:
-they meet on the simulated network, disk and ZooKeeper alone.
+Everything in a simulation runs in the order of this queue, so that a seed is one run. Processes never see each other's loops:
+they meet only on the simulated network, disk and ZooKeeper.
 """
 
 import gc
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 #: 2026-01-01T00:00:00Z: where wall clocks begin.
 EPOCH_MS = 1_767_225_600_000
-#: Garbage in circles is collected at moments that are the same in every run; `SimCluster` does it before the audit, too.
+#: Cyclic garbage is collected after so many steps, the same in every run; `SimCluster` collects before the audit, too.
 COLLECT_EVERY = 200_000
-#: More events than this at one moment: something spins.
+#: With more events than this at one moment, some process spins.
 EVENTS_AT_ONCE_MAX = 20_000
 
 
 class Violation(AssertionError):
-    """A promise was broken. `name` is which one."""
+    """A promise was broken. `name` is the promise."""
 
     def __init__(self, name: str, detail: str) -> None:
         super().__init__(f"{name}: {detail}")
@@ -37,18 +37,18 @@ class World:
         self.random = Random(seed)
         self.now_s = self.began_s = 100.0
         self._events: list[tuple[float, int, Any, Any]] = []
-        #: How many numbers were given out: equal moments keep the order in which they were asked for.
+        #: Number of pushed events: events of the same moment keep their order.
         self.numbers = 0
         self._at_once = 0
         self.steps = 0
         #: (when, who, what)
         self.story: list[tuple[float, str, str]] = []
         self.violation: Violation | None = None
-        #: By its host: the last change of ZooKeeper that any client was told of.
+        #: Host -> the last zxid that any of its clients got.
         self.zxids_told: dict[str, int] = {}
-        #: The loops of processes that died: kept, so that nothing of theirs is closed in the middle of the run.
+        #: The loops of dead processes: kept, so that nothing of theirs is closed in the middle of the run.
         self.graveyard: list[object] = []
-        #: The exception behind it, if there is one.
+        #: The exception that caused the violation, if there is one.
         self.failure: BaseException | None = None
 
     # -- the queue ----------------------------------------------------------------------------------------------------
@@ -65,13 +65,13 @@ class World:
         heappush(self._events, (self.now_s + delay_s, self.numbers, None, action))
 
     def push(self, when_s: float, loop: "SimLoop | None", what: Any) -> None:
-        """`what` is an action of the world's, a timer of the loop's, or None: the loop has callbacks to run."""
+        """Push an event. `what` is an action of the world, a timer of the loop, or None: the loop has callbacks to run."""
         self.numbers += 1
         heappush(self._events, (when_s, self.numbers, loop, what))
 
     @property
     def pending(self) -> "list[tuple[float, int, Any, Any]]":
-        """What is still to happen, in no order: when, number, loop, what."""
+        """The events to come, in no order: when, number, loop, what."""
         return self._events
 
     def run_until(self, end_s: float) -> None:
@@ -114,7 +114,7 @@ class World:
         self.story.append((self.now_s, who, what))
 
     def violate(self, name: str, detail: str) -> None:
-        """The run ends with the first promise that is broken."""
+        """End the run with the first promise that is broken."""
         if self.violation is None:
             self.violation = Violation(name, detail)
             self.note("oracle", f"BROKEN {name}: {detail}")
@@ -124,5 +124,5 @@ class World:
         return "\n".join(f"{when_s - 100:9.4f} {who:<12} {what}" for when_s, who, what in lines)
 
     def digest(self) -> str:
-        """Equal for equal runs."""
+        """Return a hash of the story: equal for equal runs."""
         return hashlib.sha256(self.told().encode()).hexdigest()[:16]

@@ -23,13 +23,13 @@ _EVENTS = {1: EventType.CREATED, 2: EventType.DELETED, 3: EventType.CHANGED, 4: 
 
 
 class Frames:
-    """What has arrived of a stream of frames, each of which says its length first."""
+    """The received part of a stream of frames, each of which begins with its length."""
 
     def __init__(self) -> None:
         self._received = bytearray()
 
     def take(self, data: bytes) -> Iterator[bytes]:
-        """The frames that are whole now."""
+        """Add data and return the frames that are complete now."""
         self._received += data
         while len(self._received) >= 4:
             (size,) = _INT.unpack_from(self._received)
@@ -73,7 +73,7 @@ class _Wire(asyncio.Protocol):
 
 
 class SimKazooClient:
-    """What `KazooConnection` uses of `KazooClient`."""
+    """The part of `KazooClient` that `KazooConnection` uses."""
 
     def __init__(self, *, hosts: str, timeout: float, client_id: tuple[int, bytes] | None = None, **_: Any) -> None:
         self.loop: SimLoop = asyncio.get_running_loop()  # type: ignore[assignment]
@@ -108,7 +108,7 @@ class SimKazooClient:
             self._wire.transport.close()
 
     def close(self) -> None:
-        """Nothing is left."""
+        """Do nothing: `stop` has closed everything."""
 
     def _call(self, request: Any, answer: Any) -> None:
         if self._wire is None or self._state != KazooState.CONNECTED:
@@ -131,7 +131,7 @@ class SimKazooClient:
         while not self._is_stopped:
             host, port = self.loop.world.random.choice(self._hosts)
             try:
-                # As kazoo: with several servers, there is time to try each.
+                # As in kazoo: with several servers, there is time to try each.
                 async with asyncio.timeout(self._timeout_ms / 1000 / len(self._hosts)):
                     wire = await self._connect(host, port)
             except (OSError, TimeoutError):
@@ -147,7 +147,7 @@ class SimKazooClient:
                 self._lost()
 
     async def _connect(self, host: str, port: int) -> _Wire | None:
-        """None: the session has expired."""
+        """Return the connection; None if the session has expired."""
         _, wire = await self.loop.create_connection(lambda: _Wire(self), host, port)
         try:
             greeting = wire.greeting
@@ -172,7 +172,7 @@ class SimKazooClient:
         return wire
 
     async def _keep_alive(self, wire: _Wire) -> None:
-        """Until the connection is lost, or the server has said nothing for two thirds of the session's time."""
+        """Send pings until the connection is lost, or the server was silent for two thirds of the session timeout."""
         wire.heard_s = self.loop.time()
         step_s = self._timeout_ms / 3000
         while not wire.ended.done():
@@ -185,7 +185,7 @@ class SimKazooClient:
             wire.send(_INT.pack(_PING_XID) + _INT.pack(requests.Ping.type))
 
     def lose_connection(self) -> None:
-        """In this very moment, as a thread of kazoo's may find out at any."""
+        """Lose the connection at this very moment, as a thread of kazoo may notice at any moment."""
         if self._wire is not None:
             self._wire.transport.abort()
             self._lost()
@@ -234,7 +234,7 @@ class SimKazooClient:
             told, host = self.loop.world.zxids_told, self._hosts[0][0]
             told[host] = max(zxid, told.get(host, 0))
         if not self._pending:
-            return  # of the close
+            return  # the answer to the close request
         request, answer, expected = self._pending.popleft()
         assert xid == expected, f"answer {xid} where {expected} was due"
         is_absent = error == failures.NoNodeError.code and request.type == requests.Exists.type
@@ -270,10 +270,10 @@ class SimLogThread:
         self._loop = asyncio.get_running_loop()
 
     def start(self) -> None:
-        """It begins with the first job."""
+        """Do nothing: the thread begins with the first job."""
 
     def put(self, job: Any) -> None:
         self._loop.run_in_executor(None, self._work, job)
 
     def stop(self) -> None:
-        """The last job has ended: the server waits for it."""
+        """Do nothing: the server has waited for the last job."""

@@ -1,4 +1,4 @@
-"""Somebody with a ZooKeeper client of their own: writes where brokers read, and holds ZooKeeper to its promises."""
+"""A client with a ZooKeeper connection of its own: it writes where brokers read, and checks ZooKeeper's promises."""
 
 import asyncio
 import json
@@ -20,29 +20,29 @@ from barnabas.broker.zookeeper_client.znodes import encode_config_change
 from tests.simulation.load import Client
 from tests.simulation.zookeeper import SimKazooClient
 
-#: Between two looks.
+#: Seconds between two looks.
 PACE_S = (0.3, 1.5)
 _ROOT = "/stranger"
 
 
 class _Ignored:
-    """Whether it was written does not matter."""
+    """The callback of a write whose result does not matter."""
 
     def set(self, value: Any = None) -> None:
         """It was."""
 
     def set_exception(self, error: BaseException) -> None:
-        """It was not."""
+        """Ignore the error."""
 
 
 class _Spoiling:
-    """Told what has become of a write: of one that did not happen, there is nothing to put right."""
+    """The callback of an overwriting write: if it fails, there is nothing to restore."""
 
     def __init__(self, forget: Callable[[], object]) -> None:
         self._forget = forget
 
     def set(self, value: Any = None) -> None:
-        """It is as it was wanted."""
+        """Do nothing: the write succeeded."""
 
     def set_exception(self, error: BaseException) -> None:
         if isinstance(error, failures.NoNodeError | failures.BadVersionError):
@@ -50,7 +50,7 @@ class _Spoiling:
 
 
 def _in_the_next_epoch(path: str, data: bytes) -> bytes:
-    """Replicas take the state of a partition from a controller if it is newer than theirs. Others' data is as it is."""
+    """Return the state in the next controller epoch, since replicas ignore older states. Other data stays as it is."""
     if not path.endswith("/state"):
         return data
     state = json.loads(data)
@@ -62,9 +62,9 @@ class Stranger(Client):
         super().__init__(*arguments)
         self._client: SimKazooClient | None = None
         self._count = 0
-        #: What it is to write over znodes: topic, path, what it makes of the data there.
+        #: Writes to come: (topic, path, function from the present data to the new data).
         self._wishes: list[tuple[str, str, Callable[[bytes], bytes]]] = []
-        #: Path -> the topic, what it has written there, what was there before, and until when it stays so.
+        #: Path -> (topic, the data written there, the data before, until when it stays).
         self._spoilt: dict[str, tuple[str, bytes, bytes, float]] = {}
         self._unwanted: list[str] = []
 
@@ -196,7 +196,7 @@ class Stranger(Client):
         self.world.violate("a write with a version of the past is refused", f"{stat.version - 1} at {stat.version}")
 
     def _lock(self) -> None:
-        """Znodes that only somebody with a password may change, of many people."""
+        """Write much at once, so that one flush of ZooKeeper's log has several records on several pages."""
         for number in range(5):
             acl = make_digest_acl(f"somebody-{number}", f"password-{number}", all=True)
             self._send(requests.Create(f"{_ROOT}/locked-{number}", b"", [acl], 0))
