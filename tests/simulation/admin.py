@@ -139,7 +139,9 @@ class Administrator(Client):
         if len(made) == 1 and any(exists):
             found = self.cluster.settings_of(name)
             if found is not None and found != made[0].configs:
-                self.world.violate("who is refused changes nothing", f"{name} has {found}, made with {made[0].configs}")
+                self.world.violate(
+                    "a refused request changes nothing", f"{name} has {found}, made with {made[0].configs}"
+                )
         await delete_topics(cluster, [name])
 
     async def _change_topic(self, cluster: AsyncClient) -> None:

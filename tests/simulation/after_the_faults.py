@@ -133,7 +133,8 @@ class Maker(Latter):
         [answer] = (await asked).topics
         if answer.error_code == ErrorCode.TOPIC_ALREADY_EXISTS:
             self.world.violate(
-                "who makes a topic is not told that it exists", f"{name} was asked for once, of {controller.name}"
+                "the creator of a topic does not get TOPIC_ALREADY_EXISTS",
+                f"{name} was asked for once, of {controller.name}",
             )
 
 
@@ -155,7 +156,7 @@ class SettingChanger(Latter):
         lost = [] if found is None else [name for _, name in pairs if found.get(name) != value]
         if lost:
             self.world.violate(
-                "of changes that are made at once none is lost",
+                "no concurrent change is lost",
                 f"{topic} has {found}: {', '.join(lost)} should be {value}",
             )
 
@@ -205,7 +206,7 @@ class Mover(Latter):
         found = sorted(each.partition_index for each in topic.partitions)
         if topic.error_code == ErrorCode.NONE and topic.topic_id == topic_id and found != [0]:
             self.world.violate(
-                "a topic that was made again has only its own partitions", f"{away.name} says that {name} has {found}"
+                "a topic that is created again has only its own partitions", f"{away.name} says that {name} has {found}"
             )
 
     @contextmanager
@@ -265,7 +266,8 @@ class Renewer(Latter):
         while found := await committed_offsets(cluster, group, [tp]):
             if self.world.now_s >= until_s and coordinator.is_serving and coordinator.lives == life:
                 self.world.violate(
-                    "what is committed of a topic goes with it", f"{group} has {found} of the topic that was made again"
+                    "committed offsets of a topic are deleted with it",
+                    f"{group} has {found} of the topic that was made again",
                 )
             await asyncio.sleep(TURN_S)
 

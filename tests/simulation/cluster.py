@@ -438,9 +438,9 @@ class SimCluster:
         for what in left:
             world.violate("memory returns", what)
         for what in nobodys(self) if self.scenario.has_scarcity else ():
-            world.violate("a log has its topic and its broker", what)
+            world.violate("every log on disk belongs to a topic and a broker", what)
         if deleted and (remains := sorted(deleted & what_is_deleted(self))):
-            world.violate("what is deleted leaves the disk", f"{remains} are still there")
+            world.violate("deleted files leave the disk", f"{remains} are still there")
         world.run_until(world.now_s)
 
     def _ended(self, process: Process, error: BaseException | None) -> None:
@@ -449,7 +449,7 @@ class SimCluster:
             self.world.after(0.5, lambda: None if process.is_up else process.start())
             return
         self.world.failure = error
-        self.world.violate("nobody stops by itself", f"{process.name}: {error!r}")
+        self.world.violate("no process stops by itself", f"{process.name}: {error!r}")
 
     # -- for faults -------------------------------------------------------------------------------------------------------
 
@@ -643,7 +643,7 @@ class SimCluster:
                 with self.brokers[number].looked_at():
                     for txn in missed_aborts(log):
                         self.world.violate(
-                            "a search finds every aborted transaction", f"{tp} of broker {number} has {txn} in vain"
+                            "the index finds every aborted transaction", f"{tp} of broker {number} has {txn} in vain"
                         )
             end = min(log.high_watermark for log in logs.values())
             start = max(log.local_log_start_offset for log in logs.values())

@@ -138,13 +138,13 @@ class ControlWatch:
         epoch, known = self._shards.get(key, (-1, None))
         self._shards[key] = (machine.leader_epoch, shard)
         if known is not None and known is not shard and known._alarms._alarms:
-            self._broken("a coordinator that has moved has no timers", f"{tp} on {process.name} in epoch {known.epoch}")
+            self._broken("a former coordinator has no timers", f"{tp} on {process.name} in epoch {known.epoch}")
         if shard is None:
             return
         is_kept = shard is known and shard.state is ShardState.ACTIVE
         if is_kept and self._missed(process, tp, epoch, shard.epoch):
             self._broken(
-                "a coordinator that was replaced loads again",
+                "a coordinator loads its partition again after another one had it",
                 f"{tp} on {process.name} goes on in {shard.epoch}, after {epoch}",
             )
         if known is not shard and shard.epoch == machine.leader_epoch == epoch + 1:
@@ -152,7 +152,7 @@ class ControlWatch:
         _, loaded_in = self._loaded_in.get(id(shard), (None, -2))
         if loaded_in == machine.leader_epoch and shard.state is ShardState.ACTIVE and machine.high_watermark_lags:
             self._broken(
-                "a coordinator serves what is committed",
+                "a coordinator serves only committed records",
                 f"{tp} on {process.name} in epoch {loaded_in}: loaded to {machine.leader_epoch_start}, "
                 f"committed up to {machine.high_watermark}",
             )
@@ -163,9 +163,7 @@ class ControlWatch:
             groups = shard.machine.groups
             lost = [group for group in shard.machine.store._committed.by_group if group not in groups]
             if lost:
-                self._broken(
-                    "a group that has offsets is there", f"{tp} on {process.name} in epoch {shard.epoch}: {lost}"
-                )
+                self._broken("a group with offsets exists", f"{tp} on {process.name} in epoch {shard.epoch}: {lost}")
 
     def _missed(self, process: BrokerProcess, tp: TopicPartition, before: int, epoch: int) -> bool:
         """Whether another broker led the partition in between."""
@@ -185,7 +183,7 @@ class ControlWatch:
             is_kept = any(each is other for each in decided for other in known)
             if is_kept and before >= 0 and self._missed(process, tp, before, epoch):
                 self._broken(
-                    "a coordinator that was replaced loads again",
+                    "a coordinator loads its partition again after another one had it",
                     f"{tp} on {process.name} in {epoch}, after {before}",
                 )
 
@@ -196,7 +194,10 @@ class ControlWatch:
             return
         what = ("failed", process.id, partition.tp)
         if machine.is_leader and machine.leader_epoch == shard.epoch and self._lasts(what, shard, GONE_S):
-            self._broken("who leads coordinates", f"{partition.tp} on {process.name} is not loaded in {shard.epoch}")
+            self._broken(
+                "the leader of a coordinator partition coordinates",
+                f"{partition.tp} on {process.name} is not loaded in {shard.epoch}",
+            )
 
     def _look_at_members(self, process: BrokerProcess, tp: TopicPartition, shard: Any) -> None:
         """Check that a coordinator notices when a member of a stable group disappears without leaving."""
@@ -208,7 +209,7 @@ class ControlWatch:
                 what = ("member", process.id, tp, member.member_id)
                 if not (is_watched or member.satisfies_heartbeat()) and self._lasts(what, shard, FORGOTTEN_S):
                     self._broken(
-                        "who stays away is no member for ever",
+                        "an absent member does not stay a member",
                         f"{member.member_id} of {group.group_id} on {process.name}",
                     )
 
@@ -218,7 +219,10 @@ class ControlWatch:
             assembled = getattr(process.broker, parts, None)
             place = None if assembled is None else assembled.coordinator.topic.place_of(WHOSE)
             if place is not None and place != partition_of(WHOSE, COORDINATORS):
-                self._broken("a key lives in one partition", f"{WHOSE} of {parts} is in {place}, says {process.name}")
+                self._broken(
+                    "all brokers map a key to the same partition",
+                    f"{WHOSE} of {parts} is in {place}, says {process.name}",
+                )
 
     def _look_for_the_uncounted(self, process: BrokerProcess) -> None:
         """Check that a broker that knows a coordinator topic counts its partitions: before that, it serves no group of it."""
@@ -229,7 +233,9 @@ class ControlWatch:
             topic = None if assembled is None else assembled.coordinator.topic
             if topic is None or topic._is_asking or topic.place_of(WHOSE) is not None or not self._belongs(process):
                 continue
-            self._broken("who coordinates knows where keys live", f"{process.name} has not counted {topic.name}")
+            self._broken(
+                "a coordinator knows the partition of every key", f"{process.name} has not counted {topic.name}"
+            )
 
     def _look_at_directories(self, process: BrokerProcess) -> None:
         """Check that a log directory goes offline only if a fault has hit its disk."""
@@ -238,7 +244,7 @@ class ControlWatch:
             return
         for each in logs.dirs:
             if not each.is_online and process.is_serving:
-                self._broken("no directory fails without its disk", f"{each.path} of {process.name}")
+                self._broken("a directory goes offline only if its disk fails", f"{each.path} of {process.name}")
 
     def _look_at_what_has_failed(
         self, process: BrokerProcess, told: object, states: dict[TopicPartition, LeaderAndIsr]
@@ -255,7 +261,7 @@ class ControlWatch:
             same = (told, state.leader_epoch, others)
             if any(are_well) and self._lasts(("failed", process.id, tp), same, REPLACED_S):
                 self._broken(
-                    "whose directory has failed leads nothing",
+                    "a broker with a failed directory does not lead its partitions",
                     f"{tp}: broker {process.id} has had no log for {REPLACED_S:.0f} s, and {others} are in sync",
                 )
 
@@ -278,7 +284,7 @@ class ControlWatch:
             key = (process.id, process.lives, decided.coordinator, decided.transactional_id, decided.identity)
             if self._lasts(("markers", key), involved, SETTLED_S):
                 self._broken(
-                    "what is decided is told",
+                    "transaction markers of a decision are sent",
                     f"{process.name} has no markers of {decided.transactional_id} written to {sorted(decided.left)}",
                 )
 
@@ -303,7 +309,7 @@ class ControlWatch:
             key = (process.id, process.lives, decided.coordinator, decided.transactional_id, decided.identity)
             if self._lasts(("forgotten", key), forgotten, FORGOTTEN_S):
                 self._broken(
-                    "what is decided is told",
+                    "transaction markers of a decision are sent",
                     f"{process.name} has forgotten the markers of {decided.transactional_id} for {sorted(forgotten)}",
                 )
 
@@ -318,7 +324,7 @@ class ControlWatch:
         topic, _, index = name.rpartition(": ")[2].rpartition("-")
         tp = TopicPartition(topic, int(index))
         if not self._cluster.is_ignored(tp) and partition_state(tp) in self._nodes():
-            self._broken("what exists gets its marker", f"{who} takes {tp} for gone")
+            self._broken("an existing partition gets its transaction marker", f"{who} takes {tp} for gone")
 
     def _serves(self, broker: int) -> int:
         """Return the life of the broker that all others reach; 0 if there is none."""
@@ -344,7 +350,7 @@ class ControlWatch:
         if is_connected and cluster.zookeeper.is_serving and cluster.network.is_calm:
             same = (process.lives, cluster.zookeeper.lives)
             if self._lasts(("start", process.id), same, STARTED_S):
-                self._broken("a broker that was killed is back soon", f"{process.name} starts for {STARTED_S:.0f} s")
+                self._broken("a killed broker starts in time", f"{process.name} starts for {STARTED_S:.0f} s")
 
     def _look_at_links(self, process: BrokerProcess) -> None:
         """Check that no broker waits for an answer of a broker that the controller has announced as gone."""
@@ -356,13 +362,13 @@ class ControlWatch:
             asked = [*lane._opening, *(each for each, (_, link) in lane._connections.items() if link.in_flight)]
             for broker in asked:
                 if broker not in alive and self._lasts(("link", process.id, id(lane), broker), process.lives, GONE_S):
-                    self._broken("nobody waits for a broker that is gone", f"{process.name} waits for {broker}")
+                    self._broken("no broker waits for a broker that is gone", f"{process.name} waits for {broker}")
             for broker, (_, link) in lane._connections.items():
                 if link.in_flight and _is_to_former_life(link) and self._can_be_heard_of(process, broker):
                     same = (process.lives, _czxid(self._nodes(), broker), self._cluster.zookeeper.lives)
                     if self._lasts(("former life", process.id, id(lane), broker), same, RETURNED_S):
                         self._broken(
-                            "nobody waits for the former life of a broker", f"{process.name} waits for {broker}"
+                            "no broker waits for the former life of a broker", f"{process.name} waits for {broker}"
                         )
 
     def _can_be_heard_of(self, process: BrokerProcess, broker: int) -> bool:
@@ -401,7 +407,7 @@ class ControlWatch:
         nodes = self._nodes()
         for name in process.broker.metadata.topics:  # type: ignore[union-attr]
             if topic_path(name) not in nodes and self._lasts(("deleted", process.id, name), told, TOLD_S):
-                self._broken("what is deleted is forgotten", f"{process.name} still knows {name}")
+                self._broken("brokers forget a deleted topic", f"{process.name} still knows {name}")
 
     def _look_for_strays(self, process: BrokerProcess, told: object) -> None:
         """Check that no broker leads a partition for long of which it is not a replica."""
@@ -412,7 +418,8 @@ class ControlWatch:
             key = ("stray", process.id, partition.tp)
             if self._lasts(key, (told, partition.machine.leader_epoch, replicas), TOLD_S):
                 self._broken(
-                    "who has no replica leads nothing", f"{process.name} leads {partition.tp}, which is on {replicas}"
+                    "a broker without a replica does not lead",
+                    f"{process.name} leads {partition.tp}, which is on {replicas}",
                 )
 
     def _look_at_settings(self, process: BrokerProcess, told: object) -> None:
@@ -433,7 +440,8 @@ class ControlWatch:
                 continue
             if self._lasts(("settings", process.id, name), (told, str(wanted)), TOLD_S):
                 self._broken(
-                    "settings are those of ZooKeeper", f"{name} on {process.name}: {dict(found)}, where it has {wanted}"
+                    "brokers have the settings in ZooKeeper",
+                    f"{name} on {process.name}: {dict(found)}, where it has {wanted}",
                 )
 
     def _changed(self) -> None:
@@ -462,7 +470,9 @@ class ControlWatch:
         """
         is_shorter = set(after.isr) < set(before.isr) and after.partition_epoch == before.partition_epoch + 1
         if after.leader < 0 and is_shorter and self._cluster.settled_replicas(tp):
-            self._broken("who goes with all others stays in sync", f"{tp}: {before.isr} became {after.isr}")
+            self._broken(
+                "a replica that goes down with all others stays in the ISR", f"{tp}: {before.isr} became {after.isr}"
+            )
 
     def _look_at_removal(self, tp: TopicPartition, broker: int) -> None:
         """Check that a removed replica has been told to stop, or that the controller is telling it: its successor would not
@@ -477,7 +487,9 @@ class ControlWatch:
         channel, _ = driver._channels.get(broker, (None, None))
         is_left_alone = channel is not None and channel.is_quiet and not channel.is_suspect
         if is_left_alone and partition is not None and partition.machine.role in (Role.LEADER, Role.FOLLOWER):
-            self._broken("who is removed is told before", f"{process.name} has {tp}, and {controller.name} is silent")
+            self._broken(
+                "a removed replica is told to stop", f"{process.name} has {tp}, and {controller.name} is silent"
+            )
 
     # -- controllers and ZooKeeper ----------------------------------------------------------------------------------------
 
@@ -545,7 +557,7 @@ class ControlWatch:
             same = (state.leader_epoch, controller.id, controller.lives, others, lives)
             if self._lasts(("leader", tp), same, REPLACED_S):
                 self._broken(
-                    "who is dead leads nothing",
+                    "a dead broker leads nothing",
                     f"{tp}: broker {state.leader} has been gone for {REPLACED_S:.0f} s, and {others} are in sync",
                 )
 
@@ -566,7 +578,7 @@ class ControlWatch:
             same = (process.lives, node.czxid, controller.id, controller.lives, cluster.zookeeper.lives)
             if self._lasts(("alive", process.id), same, REPLACED_S):
                 self._broken(
-                    "who answers belongs to the cluster",
+                    "a broker that answers belongs to the cluster",
                     f"{process.name} has served for {REPLACED_S:.0f} s, and {controller.name} counts it as gone",
                 )
 
@@ -596,7 +608,7 @@ class ControlWatch:
             # Only a change by one write counts: with more, the next leader may have joined the ISR in between.
             if is_worse and alive and state.partition_epoch == before.partition_epoch + 1:
                 self._broken(
-                    "nobody is replaced by a worse one while its session lives",
+                    "no replica replaces a better one whose session lives",
                     f"{tp}: {state.leader} leads instead of {before.isr}, of whom {alive} have their session",
                 )
             controller = self._cluster.controller()

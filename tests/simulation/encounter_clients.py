@@ -134,7 +134,7 @@ class TwinMaker(Schemer):
         if ErrorCode.TOPIC_ALREADY_EXISTS in outcomes:
             is_there = await self._until(lambda: self.cluster.data_at(paths.topic(name)) is not None)
             if not is_there and self.cluster.zookeeper.is_serving:
-                self.world.violate("a topic that is said to exist is there", f"{name} does not exist: {outcomes}")
+                self.world.violate("a topic that a broker says exists does exist", f"{name} does not exist: {outcomes}")
 
     async def _make(self, cluster: AsyncClient, name: str, after_s: float) -> ErrorCode:
         await asyncio.sleep(after_s)

@@ -185,7 +185,7 @@ class Guest(Client):
         old = await transactions.initialise(name, timeout_ms=_TIMEOUT_MS)
         new = await transactions.initialise(name, timeout_ms=_TIMEOUT_MS)
         if new == old:
-            self._broken("a new producer fences the one before", f"both are {new}")
+            self._broken("a new producer fences its predecessor", f"both are {new}")
         sum_ = self._begin("twins")
         await transactions.add_partitions(name, new, [tp])
         outcome = await self._produce(cluster, self._record(tp, sum_), new, 0, transactional_id=name)
@@ -223,7 +223,7 @@ class Guest(Client):
                 )
                 if ErrorCode.NONE in outcome.values():
                     self._broken(
-                        "a former generation commits nothing",
+                        "a member of a former generation commits nothing",
                         f"generation {former}, in {member.generation} of the group",
                     )
         finally:
@@ -317,7 +317,7 @@ class Guest(Client):
             is_out = isinstance(outcome, BrokerRefused) and outcome.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
             if (isinstance(outcome, int) or is_out) and self.cluster.brokers[leader].lives == life:
                 self._broken(
-                    "what comes behind a refused batch waits for it",
+                    "batches behind a refused batch wait for it",
                     f"{tp}: sequence {refused} was refused, then {refused + 1 + number} got {outcome}",
                 )
             if not _is_refused_at_once(outcome):
@@ -329,7 +329,7 @@ class Guest(Client):
         identity = await Transactions(cluster).initialise(None, timeout_ms=_TIMEOUT_MS)
         outcome = await self._produce(cluster, self._record(tp, None), identity, 7)
         if isinstance(outcome, BrokerRefused) and outcome.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
-            self._broken("a producer that is not known begins anywhere", f"{tp}: {outcome}")
+            self._broken("an unknown producer begins with any sequence number", f"{tp}: {outcome}")
 
     async def _goes_back(self, cluster: AsyncClient) -> None:
         """Send a batch of a former epoch after the producer has raised its epoch."""
@@ -349,7 +349,7 @@ class Guest(Client):
         if isinstance(await self._produce(cluster, self._record(tp, None), identity, 0), int):
             outcome = await self._produce(cluster, self._record(tp, None), identity, 5)
             if isinstance(outcome, int):
-                self._broken("a producer leaves nothing out", f"{tp}: sequence 5 at {outcome}, behind 0")
+                self._broken("a producer's sequence numbers have no gap", f"{tp}: sequence 5 at {outcome}, behind 0")
 
     async def _comes_late(self, cluster: AsyncClient) -> None:
         """Send a batch of a transaction that has ended: it would begin a transaction that no client ends."""
@@ -369,7 +369,7 @@ class Guest(Client):
             late = self._record(tp, self._begin("after"))
             outcome = await self._produce(cluster, late, identity, 1, transactional_id=name, to=leader)
             if isinstance(outcome, int):
-                self._broken("a batch that comes late is refused", f"{tp}: {identity} at {outcome}")
+                self._broken("a late batch is refused", f"{tp}: {identity} at {outcome}")
 
     async def _asks_the_wrong_one(self, cluster: AsyncClient) -> None:
         """Ask a broker that is not the coordinator: clients look for the new coordinator only after NOT_COORDINATOR."""
@@ -390,7 +390,7 @@ class Guest(Client):
     def _check_not_of_a_log(self, group: str, answer: TxnOffsetCommitResponse) -> ErrorCode:
         code = ErrorCode(answer.topics[0].partitions[0].error_code)
         if code is ErrorCode.NOT_LEADER_OR_FOLLOWER:
-            self._broken("who does not coordinate a group says so", f"{code.name} to an offset of {group}")
+            self._broken("a broker that does not coordinate a group says so", f"{code.name} to an offset of {group}")
         return code
 
     async def _asks_for_ends(self, cluster: AsyncClient) -> None:
@@ -488,7 +488,9 @@ class Guest(Client):
         after = await transactions.end(name, identity, committed=False, raises_epochs=True)
         sum_.fate = Fate.ABORTED
         if after == identity:
-            self._broken("who asks for a new epoch gets one", f"{name} is {identity}, before and after its transaction")
+            self._broken(
+                "a client that asks for a new epoch gets one", f"{name} is {identity}, before and after its transaction"
+            )
 
     async def _commits_for_others(self, cluster: AsyncClient) -> None:
         """Commit offsets, from a producer that names no member, for a KIP-848 group that has members."""
@@ -505,7 +507,7 @@ class Guest(Client):
             version_max=_TXN_OFFSET_COMMIT_V1,
         )
         if self._check_not_of_a_log(group, answer) is ErrorCode.UNKNOWN_MEMBER_ID:
-            self._broken("who names no member may commit in a transaction", f"{name} for {group}")
+            self._broken("a producer that names no member may commit in a transaction", f"{name} for {group}")
         await cluster.retrying("EndTxn", lambda: self._end(cluster, name, identity, commit=False))
 
 

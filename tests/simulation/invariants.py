@@ -135,12 +135,13 @@ class Watch:
                 )
             if end < floor and not self._may_begin_in_tier(process, partition):
                 self._broken(
-                    "no replica cuts what is committed", f"{tp} on {process.name} ends at {end}; {floor} was committed"
+                    "no replica truncates committed records",
+                    f"{tp} on {process.name} ends at {end}; {floor} was committed",
                 )
         for first, last in log.producers._unreplicated.items():
             if last < committed:
                 self._broken(
-                    "a transaction that has ended holds nobody up",
+                    "an ended transaction does not hold back the last stable offset",
                     f"{tp} on {process.name}: [{first}, {last}] is below the high watermark {committed}, and unstable",
                 )
             elif log.last_stable_offset > max(first, log.log_start_offset):  # the first records may have been deleted
@@ -154,12 +155,12 @@ class Watch:
             self._look_at_leader(process, partition, behind)
             if log.epochs.latest_epoch != machine.leader_epoch:
                 self._broken(
-                    "a leader's log knows its epoch",
+                    "a leader's log has its epoch",
                     f"{tp} on {process.name}: {machine.leader_epoch}, its log {log.epochs.latest_epoch}",
                 )
             if committed > log.recovery_point and self._is_flushed:
                 self._broken(
-                    "what is committed is on its leader's disk",
+                    "committed records are on their leader's disk",
                     f"{tp} on {process.name}: {committed} is committed, {log.recovery_point} is on disk",
                 )
 
@@ -182,7 +183,7 @@ class Watch:
                 continue
             if here != known or follower not in machine.isr or not is_served:
                 self._broken(
-                    "who is passed over is in sync and knows all",
+                    "a fetch session leaves out only followers with all news",
                     f"{partition.tp} on {process.name}: {here}, where broker {follower} knows {known}; "
                     f"in sync are {sorted(machine.isr)}",
                 )
@@ -222,7 +223,7 @@ class Watch:
                 limit_s = machine.replica_lag_time_max_ms / 1000 + LAG_SLACK_S
                 if self._world.now_s - since_s > limit_s:
                     self._broken(
-                        "who lags leaves the ISR",
+                        "a lagging replica leaves the ISR",
                         f"{tp}: broker {follower.broker_id} stands at {follower.log_end} of {end} for {limit_s:.0f} s",
                     )
 
@@ -234,7 +235,7 @@ class Watch:
         is_known = state is not None and (state.leader, state.leader_epoch, state.partition_epoch) == epochs
         if state is not None and is_known and machine.isr != frozenset(state.isr):
             self._broken(
-                "a leader counts with the ISR of ZooKeeper",
+                "a leader uses the ISR in ZooKeeper",
                 f"{tp} on {process.name}: {sorted(machine.isr)}, where ZooKeeper has {state.isr}",
             )
         key, controller = (process.id, process.lives, tp), self._cluster.controller()
@@ -253,7 +254,9 @@ class Watch:
         if proposal is not machine.pending or among != same:
             self._proposed[key] = (machine.pending, self._world.now_s, same)
         elif self._world.now_s - since_s > SETTLED_S:
-            self._broken("a proposal is settled", f"{tp} on {process.name}: {machine.pending} for {SETTLED_S:.0f} s")
+            self._broken(
+                "an ISR proposal gets an answer", f"{tp} on {process.name}: {machine.pending} for {SETTLED_S:.0f} s"
+            )
 
     def _look_at_isr(self) -> None:
         """Check that in-sync replicas have all committed records, and that no broker leads in an epoch that ZooKeeper does not
@@ -274,7 +277,7 @@ class Watch:
                     and not self._is_damaged(broker, tp)
                 ):
                     self._broken(
-                        "who is in sync has all that is committed",
+                        "an in-sync replica has all committed records",
                         f"{tp}: broker {broker} of ISR {state.isr} ends at {end}; {committed} is committed",
                     )
             if (tp, state.leader_epoch + 1) in self._leaders:
@@ -309,7 +312,7 @@ class Watch:
                     ignorant[tp, broker] = (same, since_s)
                     if self._world.now_s - since_s > ELECTED_S:
                         self._broken(
-                            "replicas know of an election",
+                            "replicas learn of an election",
                             f"{tp}: broker {broker} does not know of leader {state.leader} in epoch {state.leader_epoch}",
                         )
         self._ignorant = ignorant
@@ -350,7 +353,8 @@ class Watch:
         ]
         if len(holders) < self._least.get(tp, 1) and not self._cluster.is_in_store(tp, offset):
             self._broken(
-                "what is committed is on enough replicas", f"{whom} was told of {tp} offset {offset}: only on {holders}"
+                "committed records are on enough replicas",
+                f"{whom} was told of {tp} offset {offset}: only on {holders}",
             )
 
     def _note_least(self, partition: Any) -> None:

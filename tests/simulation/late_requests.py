@@ -116,7 +116,7 @@ class Latecomer(Client):
         if registered > 0:
             answer = await self._update_metadata(cluster, known, epoch, registered - 1)
             self._fenced(
-                "what is meant for a former life is not obeyed", answer, known, f"what was meant for {registered - 1}"
+                "a broker ignores requests for its former life", answer, known, f"what was meant for {registered - 1}"
             )
 
     async def _update_metadata(
@@ -158,7 +158,7 @@ class Latecomer(Client):
         answer = await cluster.ask(controller.id, request, AlterPartitionResponse)
         if answer.error_code == ErrorCode.NONE:
             self._fenced(
-                "a leader of the past changes no ISR",
+                "a former leader changes no ISR",
                 answer.topics[0].partitions[0].error_code,
                 known,
                 f"a proposal for {tp} in epoch {partition.leader_epoch}/{partition.partition_epoch}, at {held}",

@@ -243,7 +243,8 @@ class StuckMirrors(Trouble):
             self._world.after(asked + SOON_S - self._world.now_s, partial(self._look, life))
         elif not self._linked.has_ended(other):
             self._world.violate(
-                "a mirror ends in time, whatever others do", f"{other} does not end, {stuck} of {leader.name} cannot"
+                "a mirror ends in time even if other mirrors do not",
+                f"{other} does not end, {stuck} of {leader.name} cannot",
             )
 
 

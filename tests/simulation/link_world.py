@@ -328,7 +328,7 @@ class LinkedWorld:
         for here, mirror_log in self._logs(self.mirror, tp).items():
             if first is not None and mirror_log.log_start_offset != first:
                 self._broken(
-                    "a mirror begins where it was told to",
+                    "a mirror begins at its configured time",
                     f"{tp} offset {first} is the first as young, and broker {here} begins at {mirror_log.log_start_offset}",
                 )
 
@@ -390,7 +390,7 @@ class LinkedWorld:
         theirs, ours = self._logs(self.source, tp), self._logs(self.mirror, tp)
         number, log = max(theirs.items(), key=lambda pair: int(pair[1].high_watermark))
         if log.high_watermark < end:
-            self._broken("a mirror has what its source has", f"{tp} ends at {end}, the source at {log.high_watermark}")
+            self._broken("a mirror has its source's records", f"{tp} ends at {end}, the source at {log.high_watermark}")
         for here, mirror_log in ours.items():
             if mirror_log.high_watermark < end:
                 continue  # the cluster's own audit reports it if it lasts
@@ -454,5 +454,5 @@ class LinkedWorld:
                 is_due = self.ending is Ending.CALM and offset <= final
                 if found > offset or (is_due and found != offset):
                     self._broken(
-                        "groups' offsets come over", f"{group} has {tp} {offset} at the source and {found} here"
+                        "groups' offsets are mirrored", f"{group} has {tp} {offset} at the source and {found} here"
                     )

@@ -124,7 +124,7 @@ class LineageWatch:
         end = covered_end(view, log.epochs, start, border)
         if start < border and end < border and not (tp == TP and (self.may_lack(end) or _is_overruled(broker))):
             self._world.violate(
-                "who says what the tier has knows all of it",
+                "a replica that reports the tier's end knows all of the tier",
                 f"{process.name} says that the tier has {tp} up to {end}, and has it on disk from {border} on",
             )
         self._whole[process.id, tp] = state
@@ -183,7 +183,7 @@ class LineageWatch:
         found = [(each.base_offset, each.leader_epoch) for each in batches]
         if not any(all(epoch_at(lineage, offset) == epoch for offset, epoch in found) for lineage in allowed.values()):
             self._world.violate(
-                "what an election took back is not read again", f"{who} read {found} of {TP}, led by {allowed}"
+                "records that an election removed are not read again", f"{who} read {found} of {TP}, led by {allowed}"
             )
         ends = [fetched.position - 1, *(each.last_offset for each in batches)]
         for before, header in zip(ends, batches, strict=False):

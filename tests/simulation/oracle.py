@@ -135,7 +135,7 @@ class Oracle:
 
     def _sees(self, reader: str, tp: TopicPartition, offset: int, name: str) -> None:
         if name not in self.sent:
-            self._broken("no record comes from nowhere", f"{reader} read {name!r} at {tp} offset {offset}")
+            self._broken("a reader gets only records that were sent", f"{reader} read {name!r} at {tp} offset {offset}")
         known = self._seen.setdefault(tp, {}).setdefault(offset, name)
         if known != name and tp not in self.excused:
             self._broken(
@@ -243,7 +243,9 @@ class Oracle:
         at = {read.offset: read.name for read in everything}
         for offset, name in self._seen.get(tp, {}).items():
             if offset >= start and offset not in at and tp not in self.excused:
-                self._broken("what was read once can be read again", f"{name} was at {tp} offset {offset}, and is gone")
+                self._broken(
+                    "a record that was read can be read again", f"{name} was at {tp} offset {offset}, and is gone"
+                )
         self._audit_records(tp, start, everything)
         if not self.is_log_excused(TRANSACTION_STATE_TOPIC):
             self._audit_transactions(tp, start, everything, committed)
@@ -291,7 +293,7 @@ class Oracle:
             record = self.sent.get(read.name)
             if record is not None and record.transaction is None and read.name not in visible:
                 self._broken(
-                    "read_committed shows what is in no transaction", f"{read.name} at {tp} offset {read.offset}"
+                    "read_committed shows records without a transaction", f"{read.name} at {tp} offset {read.offset}"
                 )
         for name in visible:
             record = self.sent.get(name)
@@ -366,7 +368,10 @@ class Oracle:
                 continue
             is_here = record.name in at
             if record.topic_id != topic_id and is_here:
-                self._broken("a topic made again is empty", f"{record.name} of the former {tp} is at {at[record.name]}")
+                self._broken(
+                    "a topic that is created again is empty",
+                    f"{record.name} of the former {tp} is at {at[record.name]}",
+                )
             if record.topic_id == topic_id and record.offset >= log_start and at.get(record.name) != record.offset:
                 self._broken(
                     "acknowledged records survive",

@@ -123,7 +123,7 @@ class Reading(Answered):
         found = await committed_offsets(cluster, group, [tp])
         if tp in found and found[tp].offset < reached:
             self._broken(
-                "what a group has committed does not go back", f"{tp} of {group}: {found[tp].offset} after {reached}"
+                "a group's committed offsets do not go back", f"{tp} of {group}: {found[tp].offset} after {reached}"
             )
 
     # -- without one --------------------------------------------------------------------------------------------------------

@@ -89,7 +89,7 @@ class Successor(Ambusher):
         after = await transactions.initialise(name, timeout_ms=_TIMEOUT_MS)
         _have_ended(sums)
         if after.producer_id == producer.producer_id or not 0 <= after.epoch <= last:
-            self._broken("epochs that are used up are not used again", f"{name} was {producer}, and is {after}")
+            self._broken("used-up producer epochs are not used again", f"{name} was {producer}, and is {after}")
 
     def _has_open(self, tp: TopicPartition, producer: ProducerIdentity) -> bool:
         log = self.cluster.log_of(self._leader_of(tp), tp)
@@ -295,7 +295,7 @@ class Successor(Ambusher):
             self.note(f"comes back to {leader.name}, which led {tp}")
             outcome = await self._produce(cluster, self._sized_record(tp), identity, 1 + _COPIED, to=leader.id, acks=1)
             if isinstance(outcome, BrokerRefused) and outcome.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
-                self._broken("a leader of the past judges no sequence", f"{tp} on {leader.name}: {outcome}")
+                self._broken("a former leader refuses no sequence number", f"{tp} on {leader.name}: {outcome}")
 
     async def _find_movable(self, cluster: AsyncClient) -> Led | None:
         """Return a partition with all replicas in sync whose leader can be isolated without changing the controller."""

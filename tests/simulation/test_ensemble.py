@@ -69,7 +69,7 @@ class _Client(Process):
     def _check(self, process: Process, error: BaseException | None) -> None:
         if error is not None:
             self.world.failure = error
-            self.world.violate("a client gets what it was promised", repr(error))
+            self.world.violate("ZooKeeper keeps its promises to a client", repr(error))
 
 
 def passes(work: Callable[[], object]) -> None:

@@ -156,7 +156,7 @@ def test_log_that_was_closed_cleanly_may_hold_more_than_was_seen_last() -> None:
     watch = cluster.watch
     watch._least[INPUT] = 1
     watch.told("reader", INPUT, 2)
-    with pytest.raises(Violation, match="what is committed is on enough replicas"):
+    with pytest.raises(Violation, match="committed records are on enough replicas"):
         violated_by(cluster.world, lambda: watch.told("reader", INPUT, 3))
     cluster.world.violation = None
     partition.log = None

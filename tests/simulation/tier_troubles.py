@@ -483,7 +483,7 @@ class Stamper(Persistent):
         found = (await list_offsets(cluster, {self._tp: wanted}))[self._tp]
         if found.error is ErrorCode.NONE and found.offset > expected and self._tp not in self.oracle.excused:
             self.world.violate(
-                "a timestamp is found where it comes first",
+                "a timestamp is found at its first offset",
                 f"{self._tp}: offset {expected} has {self._stamps[expected]}; for {wanted} {self.name} got {found.offset}",
             )
 

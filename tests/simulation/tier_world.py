@@ -136,7 +136,7 @@ class Weather:
         self._gets[process.name, process.lives, key] += 1
         if self._gets[process.name, process.lives, key] > GETS_MAX:
             self._cluster.world.violate(
-                "nothing is fetched without end", f"{process.name} has asked {GETS_MAX} times for {key}"
+                "no object is fetched without end", f"{process.name} has asked {GETS_MAX} times for {key}"
             )
 
     def is_excused(self, key: str) -> bool:
@@ -211,7 +211,7 @@ class TieredCluster(SimCluster):
         while (wrong := self._wrong()) and world.now_s < deadline_s:
             world.run_until(world.now_s + 0.5)
         if wrong:
-            world.violate("the tier comes to be whole", wrong)
+            world.violate("the tier becomes complete", wrong)
         puts = self.weather.puts
         world.run_until(world.now_s + 2.0)
         if self.weather.puts > puts:

@@ -236,7 +236,7 @@ class Ambusher(Guest):
                 is_same = led.is_same_life and led.partition.log is log and led.partition.is_leader
                 if isinstance(again, int) and is_same and log.recovery_point <= again:
                     self._broken(
-                        "what is acknowledged is on the leader's disk",
+                        "acknowledged records are on the leader's disk",
                         f"{tp} on {led.process.name}: {again} was acknowledged, on disk is {log.recovery_point}",
                     )
             await waiting
@@ -267,7 +267,7 @@ class Ambusher(Guest):
             for outcome in outcomes:
                 is_storage = isinstance(outcome, BrokerRefused) and outcome.code is ErrorCode.KAFKA_STORAGE_ERROR
                 if is_storage and led.is_same_life and not led.process.storage.faults:
-                    self._broken("a disk that is well refuses nothing", f"{tp} on {led.process.name}: {outcome}")
+                    self._broken("a healthy disk refuses nothing", f"{tp} on {led.process.name}: {outcome}")
 
     # -- coordinators -----------------------------------------------------------------------------------------------------
 
@@ -355,7 +355,7 @@ class Ambusher(Guest):
                 outcomes = await asyncio.gather(*tasks)
             for outcome in outcomes:
                 if isinstance(outcome, int):
-                    self._broken("a batch that comes late is refused", f"{tp}: {identity} at {outcome}")
+                    self._broken("a late batch is refused", f"{tp}: {identity} at {outcome}")
 
     async def _misses_an_election(self, cluster: AsyncClient) -> None:
         """A coordinator misses that another broker replaced it for a moment: the controller that elected first that broker and

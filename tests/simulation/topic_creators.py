@@ -73,7 +73,7 @@ class QuotaSetter(Repeater):
         await self._alter(cluster, one, name, OpData(key="producer_byte_rate", value=1e6))
         await self._alter(cluster, other, name, OpData(key="producer_byte_rate", remove=True))
         if self.cluster.data_at(config_entity(CLIENTS, name)) is not None:
-            self.world.violate("what is said to be removed is gone", f"the quota of {name}, by broker {other}")
+            self.world.violate("a removed quota is gone", f"the quota of {name}, by broker {other}")
 
     async def _alter(self, cluster: AsyncClient, broker: int, name: str, change: OpData) -> None:
         entity = RequestEntityData(entity_type="client-id", entity_name=name)

@@ -333,7 +333,7 @@ class Pledger(Client):
             await transactions.end(self.name, kept.identity, committed=commit)
         except BrokerRefused as refused:
             if not self.oracle.is_log_excused("__transaction_state"):
-                self.world.violate("what is prepared waits for its owner", f"{sum_.name}: {refused}")
+                self.world.violate("a prepared transaction waits for its owner", f"{sum_.name}: {refused}")
             raise
         sum_.fate = Fate.DONE if commit else Fate.ABORTED
         self.note(f"has {'committed' if commit else 'aborted'} {sum_.name}")

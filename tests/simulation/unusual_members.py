@@ -138,7 +138,7 @@ class Visitor(Client):
                 is_gone = refused.code is ErrorCode.UNKNOWN_MEMBER_ID
                 if is_gone and heard_s is not None and self.world.now_s < heard_s + _SESSION_MS / 1000:
                     self.world.violate(
-                        "who gives a sign of life stays a member",
+                        "a member that gives a sign of life stays a member",
                         f"{joined.member_id} is gone {self.world.now_s - heard_s:.1f} s after its last SyncGroup",
                     )
                 return

@@ -79,7 +79,7 @@ class Stranger(Client):
                 await session.start()
                 await self._probe(session)
             except ZkError as error:
-                self.note(f"starts anew: {error}")
+                self.note(f"starts again: {error}")
                 await self.pause(*PACE_S)
             finally:
                 await session.stop()
@@ -89,7 +89,7 @@ class Stranger(Client):
         try:
             await session.create(_ROOT, b"0")
         except NodeExists:
-            self.note("goes on with what is there")
+            self.note("continues with the existing znodes")
         if self.cluster.scenario.has_locked_znodes:
             self._lock()
         while not self.ending:
@@ -117,7 +117,7 @@ class Stranger(Client):
         await self._put_right(session)
 
     async def _put_right(self, session: ZooKeeperSession) -> None:
-        """And have a controller elected that reads it, as operators do."""
+        """Restore the data, and have a controller elected that reads it, as operators do."""
         for path, (topic, spoilt, before, until_s) in list(self._spoilt.items()):
             if self.world.now_s < until_s and not self.ending:
                 continue
@@ -138,7 +138,7 @@ class Stranger(Client):
             del self._spoilt[path]
 
     async def _delete(self, session: ZooKeeperSession, path: str) -> None:
-        """With what is below it."""
+        """Delete a znode with its children."""
         self.note(f"deletes {path}")
         try:
             for name in await session.children(path):
@@ -148,11 +148,11 @@ class Stranger(Client):
             self.note(f"cannot delete {path}: {error}")
 
     def spoil(self, topic: str, path: str, make: Callable[[bytes], bytes]) -> None:
-        """Soon: write what `make` makes of the data there, for a while."""
+        """Overwrite the data of a znode with `make` of it soon, for a while."""
         self._wishes.append((topic, path, make))
 
     def spoil_now(self, topic: str, path: str, data: bytes, *, for_s: float) -> None:
-        """At once, unless somebody else changes it in this moment."""
+        """Overwrite the data of a znode at once, unless another client changes it at this moment."""
         before, version = self.cluster.data_and_version_at(path)
         if before is None or path in self._spoilt:
             return
@@ -172,7 +172,7 @@ class Stranger(Client):
         self._unwanted.append(path)
 
     async def _write_in_order(self, session: ZooKeeperSession) -> None:
-        """Several at once: what a lost connection caught is repeated in its order."""
+        """Send several writes at once: the ones that a lost connection interrupted are repeated in their order."""
         self._count += 1
         if self.chance.random() < 0.3:
             self.world.after(self.chance.uniform(0.0, 0.003), self._lose_connections)
@@ -193,10 +193,10 @@ class Stranger(Client):
             await session.set(_ROOT, b"of the past", stat.version - 1)
         except BadVersion:
             return
-        self.world.violate("a write with a version of the past is refused", f"{stat.version - 1} at {stat.version}")
+        self.world.violate("a write with an old version is refused", f"{stat.version - 1} at {stat.version}")
 
     def _lock(self) -> None:
-        """Write much at once, so that one flush of ZooKeeper's log has several records on several pages."""
+        """Create znodes that only clients with a password may change, with a different user for each."""
         for number in range(5):
             acl = make_digest_acl(f"somebody-{number}", f"password-{number}", all=True)
             self._send(requests.Create(f"{_ROOT}/locked-{number}", b"", [acl], 0))
@@ -206,7 +206,7 @@ class Stranger(Client):
         self._create(path, data, is_sequence=path.endswith("_"))
 
     def store(self, sizes_bytes: list[int]) -> None:
-        """Much at once, so that one flush of ZooKeeper's log has several records on several pages."""
+        """Write much at once, so that one flush of ZooKeeper's log has several records on several pages."""
         self.note(f"stores {sizes_bytes} bytes")
         for number, size_bytes in enumerate(sizes_bytes):
             self._create(f"{_ROOT}/{number}-", bytes([65 + number]) * size_bytes, is_sequence=True)

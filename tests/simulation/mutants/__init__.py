@@ -1,4 +1,4 @@
-"""Small wrongs, each put into what ships, one at a time: the simulation must notice every one."""
+"""Mutants: small defects that are put into shipping code one at a time. The simulation must notice every one."""
 
 from tests.simulation.mutants import (
     controller,

@@ -1,11 +1,11 @@
-"""Wrongs of the controller, and of what administrators ask it for."""
+"""Mutants of the controller, and of administrators' requests to it."""
 
 from tests.simulation.mutants.mutant import Mutant
 
 MUTANTS = [
     # -- controller
     Mutant(
-        "AlterPartition that comes late is granted",
+        "a late AlterPartition is granted",
         "broker/controller",
         "        if proposed.partition_epoch < current.partition_epoch:\n            return ErrorCode.INVALID_UPDATE_VERSION\n",
         "",
@@ -19,7 +19,7 @@ MUTANTS = [
         profile="sync",
     ),
     Mutant(
-        "anybody alive is elected, in sync or not",
+        "any live replica is elected, in sync or not",
         "broker/controller",
         "leader = next((each for each in live if each in state.isr), None)",
         "leader = next(iter(live), None)",
@@ -31,26 +31,26 @@ MUTANTS = [
         "            self.leader_epoch,\n",
     ),
     Mutant(
-        "a broker that bounced is not noticed",
+        "the controller does not notice a broker that restarted",
         "broker/controller",
         "each for each in set(found) & set(context.brokers) if found[each][1] > context.broker_epochs[each]",
         "each for each in set(found) & set(context.brokers) if found[each][1] < 0",
     ),
     Mutant(
-        "a broker that went is not noticed",
+        "the controller does not notice a broker that is gone",
         "broker/controller",
         "went = sorted(set(context.brokers) - set(found))",
         "went: list[int] = []",
         profile="power",
     ),
     Mutant(
-        "a new controller trusts who was away (Kafka's gap)",
+        "a new controller trusts replicas that were away (Kafka's gap)",
         "broker/controller",
         "younger = frozenset(each for each in state.isr if context.born(each) > written)",
         "younger: frozenset[int] = frozenset()",
     ),
     Mutant(
-        "a failed directory is not acted on",
+        "the controller ignores a failed directory",
         "broker/controller",
         "            if error is ErrorCode.KAFKA_STORAGE_ERROR:\n                now.add(partition)",
         "            if error is ErrorCode.KAFKA_STORAGE_ERROR:\n                now.discard(partition)",
@@ -73,7 +73,7 @@ MUTANTS = [
         profile="zookeeper",
     ),
     Mutant(
-        "a process that is dead is not suspected",
+        "the controller does not suspect a dead process",
         "broker/controller",
         "        if registration is None or context.broker_epochs[broker] != broker_epoch or is_self:",
         "        if True:",
@@ -87,14 +87,14 @@ MUTANTS = [
         profile="sync",
     ),
     Mutant(
-        "a suspect whose session has ended stays one",
+        "a suspected broker stays suspected after its session ended",
         "broker/controller",
         "        over = [broker for broker, epoch in suspects.items() if broker not in found or found[broker][1] != epoch]",
         "        over: list[int] = []",
         profile="elections",
     ),
     Mutant(
-        "nobody deposes a dead controller",
+        "no broker deposes a dead controller",
         "broker/controller",
         "    if registration.broker_id == controller and registration.kraft_epoch < 0:",
         "    if False:",
@@ -108,14 +108,14 @@ MUTANTS = [
         profile="sync",
     ),
     Mutant(
-        "what waits for a broker that is gone goes on waiting",
+        "a request keeps waiting for a broker that is gone",
         "broker/compose.py",
         "            self.broker_connections.brokers_changed()\n",
         "            pass\n",
         profile="power",
     ),
     Mutant(
-        "a broker that returns leads on in an epoch of its former life while the state cannot be read",
+        "a returning broker leads in an old epoch while the partition's state is unreadable",
         "broker/controller/replica_state_machine.py",
         "leadership is not None and not self._led_before(replica, leadership):",
         "leadership is not None:",
@@ -125,7 +125,7 @@ MUTANTS = [
         "::test_broker_that_returns_does_not_lead_on_in_an_epoch_of_its_former_life_while_the_state_cannot_be_read",
     ),
     Mutant(
-        "what waits for the former life of a broker goes on waiting",
+        "a request keeps waiting for a broker's former life",
         "broker/zookeeper_client/features.py",
         "if returned := {each for each in now if now[each] != before.get(each, now[each])}:",
         "if returned := set():",
@@ -134,7 +134,7 @@ MUTANTS = [
         test="unit/broker/zookeeper_client/test_features.py::test_broker_that_returns_at_once_with_other_features_is_noticed",
     ),
     Mutant(
-        "what waits for the former life of a broker that was seen to be away goes on waiting",
+        "a request keeps waiting for the former life of a broker that was known to be away",
         "broker/zookeeper_client/features.py",
         "            self._broker_epochs = {**before, **now}\n",
         "            self._broker_epochs = now\n",
@@ -143,7 +143,7 @@ MUTANTS = [
         test="unit/broker/zookeeper_client/test_features.py::test_broker_that_returns_after_it_was_missed_is_noticed",
     ),
     Mutant(
-        "a new controller keeps silent towards the replicas",
+        "a new controller sends nothing to the replicas",
         "broker/controller",
         "self._replicas.to_online(each for each in replicas if context.replica_state(each) is ReplicaState.ONLINE)",
         "self._replicas.to_online(iter(()))",
@@ -161,7 +161,7 @@ MUTANTS = [
         "::test_partition_whose_state_cannot_be_read_waits_and_the_cluster_keeps_its_controller",
     ),
     Mutant(
-        "of the members of an ISR that are gone at once one stays in it, whichever",
+        "an arbitrary member stays in the ISR when all members go down at once",
         "broker/controller/replica_state_machine.py",
         "        if not (for_good and isr) and not any(self._state.context.is_online(each, partition) for each in isr):\n",
         "        if not isr:\n",
@@ -171,7 +171,7 @@ MUTANTS = [
         "::test_members_of_an_isr_that_go_at_once_all_stay_in_it_and_who_returns_first_leads",
     ),
     Mutant(
-        "a reassignment that replaces another removes the leader, and elects nobody",
+        "a replaced reassignment removes the leader without an election",
         "broker/controller/reassignment_machine.py",
         "            if context.leadership[partition].leader in unneeded:\n",
         "            if False:\n",
@@ -181,7 +181,7 @@ MUTANTS = [
         "::test_plan_that_does_without_the_replica_that_leads_elects_another_first",
     ),
     Mutant(
-        "replicas that a reassignment removed are told after ZooKeeper has forgotten them",
+        "removed replicas are told to stop after ZooKeeper has forgotten them",
         "broker/controller/reassignment_machine.py",
         "            self._requests.flush()\n",
         "            pass\n",
@@ -190,7 +190,7 @@ MUTANTS = [
         test="scenarios/controller/test_reassignment_scenarios.py"
         "::test_controller_dies_as_a_reassignment_ends_and_nobody_leads_on",
     ),
-    # -- what strangers write into ZooKeeper
+    # -- foreign data in ZooKeeper
     Mutant(
         "a topic that another request fails to make is said to exist",
         "broker/controller/topics.py",
@@ -234,7 +234,7 @@ MUTANTS = [
         test="unit/broker/controller/test_driver.py::test_request_for_a_topic_that_is_being_made_does_not_change_its_settings",
     ),
     Mutant(
-        "settings of a topic that cannot be read take the controller from the whole cluster",
+        "unreadable settings of one topic end every controller",
         "broker/controller/partition_state_machine.py",
         '            except Malformed as error:\n                _log.error("%s", error)  # what cannot be read sets nothing\n',
         '            except ZeroDivisionError as error:\n                _log.error("%s", error)  # what cannot be read sets nothing\n',
@@ -243,9 +243,9 @@ MUTANTS = [
         test="scenarios/controller/test_leadership_scenarios.py"
         "::test_settings_of_a_topic_that_cannot_be_read_take_the_controller_from_nobody",
     ),
-    # -- topics and settings that change while nobody looks
+    # -- topics and settings that change while a broker is away
     Mutant(
-        "the end of a topic is merged with the news of its successor",
+        "metadata merges a deleted topic with its successor of the same name",
         "broker/controller/channel.py",
         "            and not _is_about_successors(request, last)\n",
         "",
@@ -253,7 +253,7 @@ MUTANTS = [
         test="unit/broker/controller/test_channel.py::test_end_of_a_topic_is_not_lost_in_the_news_of_its_successor",
     ),
     Mutant(
-        "a topic is refused to the request that has made it",
+        "the request that created a topic gets TOPIC_ALREADY_EXISTS",
         "broker/controller/topics.py",
         "            if result.ok or name in ours:\n",
         "            if result.ok:\n",

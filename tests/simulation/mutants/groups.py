@@ -1,4 +1,4 @@
-"""Wrongs of groups, and of our client in them."""
+"""Mutants of groups, and of our client as a member."""
 
 from tests.simulation.mutants.mutant import Mutant
 
@@ -14,7 +14,7 @@ MUTANTS = [
         profile="broker/groups",
     ),
     Mutant(
-        "a commit of a former generation is taken",
+        "a commit of a former generation is accepted",
         "broker/groups",
         "            if generation != self.generation:\n                raise Refused(ErrorCode.ILLEGAL_GENERATION)\n        elif not is_transactional:",
         "            pass\n        elif not is_transactional:",
@@ -28,14 +28,14 @@ MUTANTS = [
         profile="broker/transactions",
     ),
     Mutant(
-        "a commit is answered and not written",
+        "a commit is acknowledged and not written",
         "broker/groups",
         "        out.records.append(records.offset_commit(commit))\n",
         "",
         profile="broker/groups",
     ),
     Mutant(
-        "offsets that expire go in one batch, however long their names are",
+        "expired offsets are deleted in one batch, however large",
         "broker/groups/offsets.py",
         "        return self._counted < TOMBSTONES_MAX and self._size_bytes < TOMBSTONE_BYTES_MAX\n",
         "        return self._counted < TOMBSTONES_MAX\n",
@@ -43,25 +43,25 @@ MUTANTS = [
         why="groups of the simulation have short names",
     ),
     Mutant(
-        "a member that syncs while its coordinator loads hears a code that its client does not know",
+        "SyncGroup answers an error code unknown to clients while the coordinator loads",
         "broker/api/groups.py",
         "                return SyncGroupResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS)\n",
         "                return SyncGroupResponse(error_code=refusal.code)\n",
         test="unit/broker/groups/test_groups_api.py::test_member_whose_coordinator_is_loading_joins_again",
-        why="clients of the simulation take it for what it is",
+        why="clients of the simulation handle that error code",
     ),
     Mutant(
-        "a consumer whose offsets wait for slow replicas hears a code that its client does not know",
+        "OffsetCommit answers an error code unknown to clients while replicas are slow",
         "broker/api/group_offsets.py",
         "                code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS\n",
         "                code = ErrorCode.COORDINATOR_NOT_AVAILABLE\n",
         test="unit/broker/groups/test_groups_api.py"
         "::test_consumer_that_waits_for_slow_replicas_is_told_to_ask_for_its_offsets_again",
-        why="clients of the simulation take it for what it is",
+        why="clients of the simulation handle that error code",
     ),
     # -- the client
     Mutant(
-        "a batch that was taken is finished again with its transaction",
+        "an accepted batch is finished again with its transaction",
         "client/sending.py",
         "                del self.unfinished[batch]  # at once: another one of this request may end the transaction\n",
         "",
@@ -71,7 +71,7 @@ MUTANTS = [
         "::test_batch_that_was_taken_is_not_finished_again_when_another_of_its_request_ends_the_transaction",
     ),
     Mutant(
-        "a partition that is not there is looked for without a pause and without an end",
+        "our client looks for a missing partition without a pause and without an end",
         "client/sending.py",
         "            if image.leader_of(lane.partition) >= 0:\n                continue\n",
         "            found = image.topics.get(lane.partition.topic)\n"
@@ -79,7 +79,7 @@ MUTANTS = [
         "                continue\n",
         test="unit/client/test_client_producer.py"
         "::test_record_for_a_partition_that_is_not_there_fails_in_time_and_without_a_storm_of_questions",
-        why="producers of the simulation write to partitions that are there",
+        why="producers of the simulation write only to existing partitions",
     ),
     Mutant(
         "batches that wait for a connection overtake each other",
@@ -114,7 +114,7 @@ MUTANTS = [
         test="unit/broker/groups/test_groups_migration.py::test_group_that_has_just_become_classic_is_there_after_a_failover",
     ),
     Mutant(
-        "a static member whose return could not be written owns its partitions for ever",
+        "a static member whose return was not written owns its partitions for ever",
         "broker/groups/classic.py",
         "            out.if_refused = take_back\n",
         "",
@@ -142,7 +142,7 @@ MUTANTS = [
         test="unit/broker/groups/test_groups_classic.py::test_sync_of_a_stable_group_is_a_sign_of_life",
     ),
     Mutant(
-        "a new coordinator knows of members what they said first",
+        "a new coordinator has the members' first subscriptions",
         "broker/groups/classic_group.py",
         "                member.protocols = (chosen,)\n",
         "                pass\n",
@@ -152,7 +152,7 @@ MUTANTS = [
         "::test_new_coordinator_loads_a_group_whose_members_have_agreed_on_another_protocol_since",
     ),
     Mutant(
-        "an offset that is to be kept for ever cannot be committed",
+        "an offset with unlimited retention cannot be committed",
         "broker/groups/offsets.py",
         "min(now_ms + request.retention_time_ms, EXPIRY_MAX_MS)",
         "now_ms + request.retention_time_ms",
@@ -161,7 +161,7 @@ MUTANTS = [
     ),
     # -- members of our own client
     Mutant(
-        "a member that cannot learn where to begin goes on with what it had",
+        "a member without a first offset continues with its former partitions",
         "client/group.py",
         "        self.consumer.assign({})\n        self._consumed, self._committed = {}, {}\n",
         "",
@@ -170,13 +170,13 @@ MUTANTS = [
         "::test_member_that_cannot_learn_where_to_begin_keeps_nothing_of_what_it_had",
     ),
     Mutant(
-        "members that share a client cannot beat while one of them joins",
+        "members that share a client cannot send heartbeats while one of them joins",
         "client/membership.py",
         'self._purpose = f"{COORDINATION} of member {next(_NUMBERS)}"',
         "self._purpose = COORDINATION",
         test="unit/client/test_client_members_together.py"
         "::test_members_that_share_a_client_share_the_partitions_at_once",
-        why="members of the simulation have a client each",
+        why="each member of the simulation has its own client",
     ),
     Mutant(
         "records of a poll that fails are skipped",
@@ -184,10 +184,10 @@ MUTANTS = [
         "                self.consumer.give_back(fetched)\n",
         "",
         test="unit/client/test_client_group.py::test_records_of_a_poll_that_fails_are_there_at_the_next_one",
-        why="consumers of the simulation have a protocol of their own",
+        why="consumers of the simulation do not use the group consumer",
     ),
     Mutant(
-        "a topic that was out of sight for a moment is read again",
+        "a topic that metadata lacked for a moment is read again",
         "client/subscription.py",
         "        self._seen[name] = (info.topic_id, max(count, len(info.partitions)))\n",
         "        self._seen[name] = (info.topic_id, max(count, len(info.partitions)))\n"

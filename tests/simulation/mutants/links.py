@@ -1,10 +1,10 @@
-"""Wrongs of links between clusters."""
+"""Mutants of links between clusters."""
 
 from tests.simulation.mutants.mutant import Mutant
 
 MUTANTS = [
     Mutant(
-        "a topic that the controller has not heard of is promoted without a record",
+        "a topic that the controller does not know is promoted without records",
         "broker/features/link",
         "        count = await self._store.partition_count(name)\n",
         "        count = self._metadata.partition_count(name)\n",
@@ -19,7 +19,7 @@ MUTANTS = [
         world="link",
     ),
     Mutant(
-        "a cluster with a link hands out producer ids as every other does",
+        "a cluster with a link hands out producer ids as one without a link",
         "broker/features/link",
         "ProducerIdSpace((1 + zlib.crc32(cluster_id.encode()) % _RANGES) * _RANGE)",
         "ProducerIdSpace(0)",
@@ -41,7 +41,7 @@ MUTANTS = [
         world="link",
     ),
     Mutant(
-        "what a leader of a mirror noted after a cut counts for replicas that still have what was cut",
+        "the epochs that a mirror's leader noted after a truncation count for replicas that were not truncated",
         "broker/features/link/replica.py",
         "        if last is not None and last < known.noted_in:\n",
         "        if False:\n",
@@ -52,7 +52,7 @@ MUTANTS = [
         "::test_what_a_leader_noted_after_a_cut_is_not_said_of_what_others_have_not_cut",
     ),
     Mutant(
-        "a mirror that its replicas do not have keeps all others from their end",
+        "a mirror whose records are not replicated keeps all others from ending",
         "broker/features/link/replica.py",
         "            async with asyncio.timeout(_COMMIT_TIMEOUT_S):\n",
         "            async with asyncio.timeout(None):\n",
@@ -62,7 +62,7 @@ MUTANTS = [
         test="unit/broker/features/link/test_each_by_itself.py::test_mirror_that_its_replicas_do_not_have_keeps_no_other_from_its_end",
     ),
     Mutant(
-        "a broker that restarts in a promotion is waited for as long as it ran before",
+        "a promotion waits for a restarted broker as long as the broker ran before",
         "broker/features/link/steward.py",
         "            broker: min(turns, then.get(broker, 0)) for broker, turns in now.items()\n",
         "            broker: then.get(broker, 0) for broker in now\n",
@@ -73,7 +73,7 @@ MUTANTS = [
         "::test_broker_that_restarts_in_a_promotion_is_not_waited_for_as_long_as_it_ran_before",
     ),
     Mutant(
-        "an error of the source is taken for the absence of records where a mirror begins",
+        "an error of the source counts as an absence of records where a mirror begins",
         "broker/features/link/source.py",
         "        if found.error is not ErrorCode.NONE:  # not for want of a record\n",
         "        if False:\n",
@@ -83,12 +83,12 @@ MUTANTS = [
         test="unit/broker/features/link/test_each_by_itself.py::test_source_that_does_not_say_where_a_mirror_begins_is_asked_again",
     ),
     Mutant(
-        "a token whose end is not known is fetched on the loop",
+        "a token with an unknown end is fetched on the event loop",
         "client/connection.py",
         "        conversation = await asyncio.to_thread(security.exchange, connection.address)\n",
         "        await asyncio.to_thread(security.tokens.get)\n"
         "        conversation = security.exchange(connection.address)\n",
         test="unit/wire/auth/test_oauth.py::test_token_whose_end_is_not_known_is_fetched_once_a_login_and_never_on_the_loop",
-        why="the simulation has no threads, and nobody logs in",
+        why="the simulation has no threads and no logins",
     ),
 ]

@@ -1,11 +1,11 @@
-"""Wrongs of replicas: the machine of a partition, sessions of followers, requests of the controller, moves."""
+"""Mutants of replicas: partition machine, fetch sessions of followers, requests of the controller, moves."""
 
 from tests.simulation.mutants.mutant import Mutant
 
 MUTANTS = [
     # -- replication: the machine of a partition
     Mutant(
-        "a leader that missed an epoch counts with where its followers were",
+        "a leader that missed an epoch uses its followers' old log ends",
         "broker/replication/machine.py",
         "        was_led_by_another = is_new_leader or state.leader_epoch > self.leader_epoch + 1\n",
         "        was_led_by_another = is_new_leader\n",
@@ -61,7 +61,7 @@ MUTANTS = [
         "            if lagging and False:\n",
     ),
     Mutant(
-        "the end is told before the new leader knows what is committed",
+        "a new leader answers with its end offset before it knows what is committed",
         "broker/replication",
         "return self.role is Role.LEADER and self.leader_epoch_start > self.high_watermark",
         "return False",
@@ -80,34 +80,34 @@ MUTANTS = [
         "committed = leader_high_watermark",
     ),
     Mutant(
-        "a rejected ISR change is taken for accepted",
+        "a rejected ISR change counts as accepted",
         "broker/replication",
         "        if error in _NOT_APPLIED:\n            self._commit_isr(self.isr)",
         "        if error in _NOT_APPLIED:\n            self._commit_isr(frozenset(each.broker_id for each in proposal.isr))",
         profile="sync",
     ),
     Mutant(
-        "an ISR change that was lost is not repeated",
+        "a lost ISR change is not repeated",
         "broker/replication/isr_changes.py",
         "            if partition.machine.pending is proposal:",
         "            if False:",
         profile="sync",
     ),
-    # -- replication: what rests in a follower's session
+    # -- replication: partitions that a follower's fetch session leaves out
     Mutant(
-        "a log that grows wakes no session that passes it over",
+        "a growing log does not wake the fetch sessions that leave it out",
         "broker/replication/hosted.py",
         "        self.fetch_purgatory.check(partition.log_end_key)\n        if partition.resting:\n",
         "        self.fetch_purgatory.check(partition.log_end_key)\n        if False:\n",
     ),
     Mutant(
-        "a high watermark that moves wakes no session that passes it over",
+        "a new high watermark does not wake the fetch sessions that leave the partition out",
         "broker/replication/hosted.py",
         "        self.fetch_purgatory.check(partition)\n        if partition.resting:\n",
         "        self.fetch_purgatory.check(partition)\n        if False:\n",
     ),
     Mutant(
-        "a log start that moves wakes no session that passes it over",
+        "a new log start does not wake the fetch sessions that leave the partition out",
         "broker/replication/hosted.py",
         "        if partition is not None and partition.resting:\n            self.stir(partition)\n",
         "",
@@ -121,7 +121,7 @@ MUTANTS = [
         profile="administrator",
     ),
     Mutant(
-        "a session that waits does not hear of what has woken",
+        "a waiting fetch session does not notice partitions that wake up",
         "broker/replication/hosted.py",
         "        for session in partition.stir():\n            self.fetch_purgatory.check(session)\n",
         "        partition.stir()\n",
@@ -130,48 +130,48 @@ MUTANTS = [
         "::test_record_in_a_resting_partition_ends_the_wait_and_only_it_is_told",
     ),
     Mutant(
-        "a follower outside the ISR is passed over",
+        "a fetch session leaves out a follower outside the ISR",
         "broker/replication/partition.py",
         "            and replica_id in machine.isr\n",
         "",
         profile="sync",
     ),
     Mutant(
-        "a follower is passed over before it was told what is committed",
+        "a fetch session leaves out a follower that does not know the high watermark",
         "broker/replication/partition.py",
         "            and want.told_high_watermark == log.high_watermark\n",
         "",
     ),
     Mutant(
-        "a follower that left the ISR is passed over",
+        "a fetch session leaves out a follower that left the ISR",
         "broker/replication/manager.py",
         "        self.hosted.stir(partition)\n        if settled.hw_moved:",
         "        if settled.hw_moved:",
         profile="sync",
     ),
     Mutant(
-        "a new leader epoch wakes no session that passes the partition over",
+        "a new leader epoch does not wake the fetch sessions that leave the partition out",
         "broker/replication/control_requests.py",
         "            self._replicas.appends.elected(partition)\n        self._replicas.hosted.wake_all(partition)\n",
         "            self._replicas.appends.elected(partition)\n",
         profile="elections",
     ),
     Mutant(
-        "who stops leading wakes no session that passes the partition over",
+        "a former leader does not wake the fetch sessions that leave the partition out",
         "broker/replication/control_requests.py",
         "order.state.leader_epoch)\n        self._replicas.hosted.wake_all(partition)\n        leader = order.state.leader\n",
         "order.state.leader_epoch)\n        leader = order.state.leader\n",
         profile="elections",
     ),
     Mutant(
-        "what a follower asks for anew is passed over",
+        "a fetch session leaves out a partition that its follower has changed",
         "broker/replication/fetch_session_cache.py",
         "                self.wake(known)\n                known.update(partition)",
         "                known.update(partition)",
         profile="elections",
     ),
     Mutant(
-        "what rested in a session that has ended rests for ever",
+        "a partition that an ended fetch session left out is left out for ever",
         "broker/replication/fetch_session_cache.py",
         "            session.wake_all()\n",
         "            pass\n",
@@ -195,7 +195,7 @@ MUTANTS = [
         profile="power",
     ),
     Mutant(
-        "a controller of the past is obeyed, whatever epoch it names",
+        "a broker obeys a former controller, whatever its epoch",
         "broker/replication",
         "return request_epoch < known_epoch",
         "return False",
@@ -230,13 +230,13 @@ MUTANTS = [
         "        elif must_refetch and False:\n",
     ),
     Mutant(
-        "the coordinators hear nothing of a new leader",
+        "a coordinator does not hear that its broker leads a partition",
         "broker/replication",
         "                listener(led, followed)",
         "                listener([], followed)",
     ),
     Mutant(
-        "the coordinators hear nothing of a lost leadership",
+        "a coordinator does not hear that its broker no longer leads a partition",
         "broker/replication",
         "                listener(led, followed)",
         "                listener(led, [])",
@@ -244,7 +244,7 @@ MUTANTS = [
     ),
     # -- replication: partitions, fetchers, the manager
     Mutant(
-        "a consumer reads what is not committed",
+        "a consumer reads records that are not committed",
         "broker/replication",
         "return log.last_stable_offset if params.isolation_level == READ_COMMITTED else log.high_watermark",
         "return log.log_end_offset",
@@ -264,7 +264,7 @@ MUTANTS = [
         profile="elections",
     ),
     Mutant(
-        "read_committed is told of no aborted transactions",
+        "read_committed responses list no aborted transactions",
         "broker/replication",
         "        if params.isolation_level == READ_COMMITTED and not from_follower:",
         "        if False:",
@@ -305,7 +305,7 @@ MUTANTS = [
         test="unit/broker/storage/manager/test_moves.py::test_move_back_waits_until_the_log_of_the_first_move_has_gone",
     ),
     Mutant(
-        "a leader whose replica was moved away while it was away leads on",
+        "a leader whose replica was moved away during its absence still leads",
         "broker/replication/control_requests.py",
         "            if is_former or leader_epoch > partition.machine.leader_epoch:\n",
         "            if is_former:\n",
@@ -315,7 +315,7 @@ MUTANTS = [
         "::test_leader_whose_replica_has_moved_while_it_was_away_leads_no_more",
     ),
     Mutant(
-        "a copy keeps what its log was cut of",
+        "a copy keeps records that were truncated from its log",
         "broker/replication/log_dir_moves.py",
         "        cut_at = current.take_cut()\n",
         "        cut_at = None\n",
@@ -342,7 +342,7 @@ MUTANTS = [
         test="unit/broker/replication/test_coordinator_log.py::test_load_goes_on_in_the_directory_that_the_log_has_moved_to",
     ),
     Mutant(
-        "records that wait for the disk while their log moves are refused",
+        "records that wait for a flush are refused when their log moves",
         "broker/replication/appends.py",
         "            if error is not None and partition.log not in (None, flushed_log):\n",
         "            if False:\n",
@@ -352,7 +352,7 @@ MUTANTS = [
         "::test_records_that_wait_for_the_disk_while_their_log_moves_are_acknowledged",
     ),
     Mutant(
-        "a replica of a former topic of that name leads on",
+        "a replica of a former topic of the same name still leads",
         "broker/replication/control_requests.py",
         "            if is_former or leader_epoch > partition.machine.leader_epoch:\n",
         "            if leader_epoch > partition.machine.leader_epoch:\n",
@@ -361,9 +361,9 @@ MUTANTS = [
         test="unit/broker/replication/test_control_requests.py"
         "::test_leader_of_a_former_topic_of_that_name_leads_no_more_whatever_its_epoch",
     ),
-    # -- with flush.messages, what is acknowledged is on disk
+    # -- with flush.messages, acknowledged records are on disk
     Mutant(
-        "with flush.messages a follower acknowledges what is not on its disk",
+        "with flush.messages a follower acknowledges records that are not on its disk",
         "broker/replication/fetcher.py",
         "            *(replica.flush() for replica in unflushed),\n",
         "",
@@ -383,7 +383,7 @@ MUTANTS = [
         "::test_record_that_was_cut_while_the_disk_was_slow_is_not_acknowledged",
     ),
     Mutant(
-        "a leader of the past says that a sequence is out of order",
+        "a former leader answers OUT_OF_ORDER_SEQUENCE_NUMBER",
         "broker/replication/partition.py",
         "            raise self._judged(refused, now_ms) from refused\n",
         "            raise\n",
@@ -393,7 +393,7 @@ MUTANTS = [
         "::test_leader_whose_followers_are_gone_does_not_say_that_a_sequence_is_out_of_order",
     ),
     Mutant(
-        "a log moves without the leader epoch in which nothing was written yet",
+        "a moved log loses a leader epoch without records",
         "broker/replication/log_dir_moves.py",
         "                    future.assign_epoch_start(latest.epoch, latest.start_offset)\n",
         "                    pass\n",

@@ -1,10 +1,10 @@
-"""Wrongs of how requests are served."""
+"""Mutants of the handling of requests."""
 
 from tests.simulation.mutants.mutant import Mutant
 
 MUTANTS = [
     Mutant(
-        "the audit log hears of no change whose answer comes later",
+        "the audit log misses changes whose answers come later",
         "broker/server/pipeline.py",
         "        if result is None:\n            return\n",
         "        if result is None:\n            call.on_answer = None\n            return\n",

@@ -1,10 +1,10 @@
-"""Wrongs of logs: segments, indexes, checkpoints, recovery, compaction, snapshots of producers."""
+"""Mutants of logs: segments, indexes, checkpoints, recovery, compaction, producer snapshots."""
 
 from tests.simulation.mutants.mutant import Mutant
 
 MUTANTS = [
     Mutant(
-        "a compaction goes on before the names of what it has replaced are durable",
+        "a compaction continues before its renames are durable",
         "broker/storage/log_segments.py",
         "            sync_then(lambda: then(None))\n",
         "            then(None)\n",
@@ -12,7 +12,7 @@ MUTANTS = [
         world="storage",
     ),
     Mutant(
-        "indexes that are built again get their names before they are on disk",
+        "rebuilt indexes get their names before they are on disk",
         "broker/storage/index_build.py",
         "        disk.fsync_path(index.path)\n",
         "        pass\n",
@@ -43,28 +43,28 @@ MUTANTS = [
         world="storage",
     ),
     Mutant(
-        "a leader does not note the epoch that it writes in",
+        "a leader does not record the epoch in which it writes",
         "broker/storage/appender.py",
         "        self._start_epoch(leader_epoch, first)\n",
         "",
         world="storage",
     ),
     Mutant(
-        "recovery leaves the indexes as they were",
+        "recovery does not rebuild the indexes",
         "broker/storage/segment_recovery.py",
         "    segment.take_indexes(builder)\n",
         "",
         world="storage",
     ),
     Mutant(
-        "recovery keeps the bytes that are no batch",
+        "recovery keeps bytes that are not a batch",
         "broker/storage/segment_recovery.py",
         "        disk.truncate(segment.file.fd, valid)\n",
         "",
         world="storage",
     ),
     Mutant(
-        "a producer that is not known has to begin with its first sequence",
+        "an unknown producer must begin with sequence 0",
         "broker/storage",
         "            if first_sequence != 0 and entry.producer_epoch != NO_PRODUCER_EPOCH:",
         "            if first_sequence != 0:",
@@ -93,21 +93,21 @@ MUTANTS = [
         world="storage",
     ),
     Mutant(
-        "recovery forgets who aborted",
+        "recovery forgets aborted transactions",
         "broker/storage/segment_recovery.py",
         "        if completed.is_aborted:\n            stable",
         "        if False:\n            stable",
         world="storage",
     ),
     Mutant(
-        "a truncation keeps the producers of what it cuts",
+        "a truncation keeps the state of producers whose records it cuts",
         "broker/storage/truncation.py",
         "            state.producers.become(truncation.producers)\n",
         "",
         world="storage",
     ),
     Mutant(
-        "recovery trusts snapshots of what may not have survived",
+        "recovery trusts producer snapshots of records that may be lost",
         "broker/storage/recovery.py",
         "        self._snapshots.remove_outside(self._log_start, first)\n",
         "",
@@ -122,14 +122,14 @@ MUTANTS = [
         world="storage",
     ),
     Mutant(
-        "a crash in the middle of a compaction is not settled",
+        "recovery does not complete a compaction that crashed",
         "broker/storage/recovery.py",
         "            replaced = settle_leftovers(self._directory, self._disk)\n",
         "            replaced = set()\n",
         world="storage",
     ),
     Mutant(
-        "segments are replaced before that is durable",
+        "segments are replaced before the replacement is durable",
         "broker/storage",
         "            state.env.threads.run(lambda: state.env.disk.fsync_dir(directory), synced)\n",
         "            synced(None)\n",
@@ -137,7 +137,7 @@ MUTANTS = [
         world="storage",
     ),
     Mutant(
-        "what says that indexes are in doubt goes before the new ones are durable",
+        "the mark of doubtful indexes is removed before the new indexes are durable",
         "broker/storage",
         "    return replaced\n\n\ndef _came_back",
         "    forget_leftovers(directory, disk)\n    return replaced\n\n\ndef _came_back",
@@ -149,7 +149,7 @@ MUTANTS = [
         world="storage",
     ),
     Mutant(
-        "recovery finishes a replacement before that is durable",
+        "recovery completes a replacement before it is durable",
         "broker/storage",
         "    disk.fsync_dir(directory)\n    logs = ",
         "    logs = ",
@@ -157,7 +157,7 @@ MUTANTS = [
         world="storage",
     ),
     Mutant(
-        "a search for aborted transactions stops before the last of them",
+        "a search for aborted transactions misses the last one",
         "broker/storage",
         "                return Offset(min(first_offset, completed.last_offset + 1))",
         "                return Offset(first_offset)",
@@ -172,7 +172,7 @@ MUTANTS = [
         profile="broker/transactions",
     ),
     Mutant(
-        "compaction does not know who aborted",
+        "compaction does not know aborted transactions",
         "broker/storage/cleaner/compaction.py",
         "            found.extend(txn for txn in index.entries() if txn.first_offset < job.end_offset)\n",
         "            found.extend(())\n",
@@ -206,7 +206,7 @@ MUTANTS = [
         profile="broker/transactions",
     ),
     Mutant(
-        "the clean shutdown marker comes back with the power",
+        "the clean shutdown marker comes back after a power cut",
         "broker/storage",
         "            self._disk.unlink(path)\n"
         "            # A power cut must not bring it back: logs would count as complete that were written to since.\n"
@@ -216,7 +216,7 @@ MUTANTS = [
         world="storage",
     ),
     Mutant(
-        "leader epochs come from a file that knows of a lost truncation",
+        "leader epochs come from a file that has a truncation that was lost",
         "broker/storage",
         "        self._epochs.truncate_from_end(first)\n        # Those above",
         "        # Those above",
@@ -246,7 +246,7 @@ MUTANTS = [
         world="storage",
     ),
     Mutant(
-        "what was read back counts as durable",
+        "records that recovery has read count as durable",
         "broker/storage",
         "        recovery_point = min(self._recovered_from, end_offset)\n",
         "        recovery_point = end_offset\n",
@@ -262,7 +262,7 @@ MUTANTS = [
         world="storage",
     ),
     Mutant(
-        "a flush that was overtaken by a cut counts",
+        "a flush counts although a truncation overtook it",
         "broker/storage",
         "            job.up_to = min(job.up_to, Offset(offset))",
         "            job.up_to = job.up_to",
@@ -314,7 +314,7 @@ MUTANTS = [
         "        return completed",
     ),
     Mutant(
-        "the last stable offset passes what is not replicated",
+        "the last stable offset passes records that are not replicated",
         "broker/storage",
         "        if not self._unreplicated:\n            return None if ongoing",
         "        if True:\n            return None if ongoing",
@@ -334,14 +334,14 @@ MUTANTS = [
         world="storage",
     ),
     Mutant(
-        "recovery trusts what was not synced",
+        "recovery trusts records that were not synced",
         "broker/storage",
         "                self._recover(self._recovery_point, progress)",
         "                pass",
         world="storage",
     ),
     Mutant(
-        "a batch's CRC is not looked at when the log is recovered",
+        "recovery does not check the CRC of batches",
         "broker/storage",
         "                if crc32c(view[at + ATTRIBUTES_AT : after]) != raw[4]:",
         "                if False:",
@@ -354,7 +354,7 @@ MUTANTS = [
         "        _patch_epoch(data, LEADER_EPOCH_AT, leader_epoch - 1)\n",
     ),
     Mutant(
-        "who appends again when a flush ends is forgotten where others came meanwhile",
+        "a client that appends again when a flush ends gets no answer if others came meanwhile",
         "broker/storage/log_flush.py",
         "            try:\n"
         "                # Who is told may append again at once, and waits with those who came late.\n"
@@ -372,7 +372,7 @@ MUTANTS = [
         test="unit/broker/storage/log/test_upkeep.py::test_those_who_append_again_when_a_flush_ends_are_told_of_the_next",
     ),
     Mutant(
-        "a sync that fails after the log was closed is told as a success",
+        "a sync that fails after the log was closed counts as a success",
         "broker/storage/log_flush.py",
         "                if error is not None:\n                    fault = self._log.storage_error()",
         "                if False:\n                    fault = self._log.storage_error()",
@@ -392,7 +392,7 @@ MUTANTS = [
         "::test_segment_that_was_cut_off_does_not_come_back_among_later_records",
     ),
     Mutant(
-        "what follows a damaged segment goes after that was cut",
+        "segments behind a damaged one are deleted after the damaged one was cut",
         "broker/storage/segment_recovery.py",
         "        before_cut()\n        disk.truncate(segment.file.fd, valid)\n",
         "        disk.truncate(segment.file.fd, valid)\n        before_cut()\n",
@@ -423,7 +423,7 @@ MUTANTS = [
         test="unit/broker/storage/log/test_truncation.py::test_cut_reads_more_segments_than_may_be_open",
     ),
     Mutant(
-        "what was cut is sent with what came in its place",
+        "a response mixes truncated records with their replacements",
         "broker/storage/segment.py",
         "                opened.cut_at = found.position\n",
         "",
@@ -443,7 +443,7 @@ MUTANTS = [
         "::test_marker_of_an_aborted_transaction_is_written_or_not_and_never_the_fault_of_the_directory",
     ),
     Mutant(
-        "a follower's log begins with a batch that nobody has looked at",
+        "a follower's log begins with an unchecked batch",
         "broker/storage/appender.py",
         "        end = self._begins_at(records)\n",
         "        end = self._begins_at(records)\n"
@@ -455,7 +455,7 @@ MUTANTS = [
         "::test_follower_that_gets_a_damaged_batch_with_its_log_start_inside_stays_where_it_is",
     ),
     Mutant(
-        "a start believes checkpoints that name a log which is gone",
+        "a start believes checkpoints of a deleted log",
         "broker/storage/manager_load.py",
         "            is_wanted = not known.keys() <= here\n",
         "            is_wanted = False\n",

@@ -1,11 +1,11 @@
-"""Wrongs of logs under trouble: damaged small files, no free descriptor, settings that change, flushes, moves."""
+"""Mutants of logs with faults: damaged small files, no free descriptor, changed settings, flushes, moves."""
 
 from tests.simulation.mutants.mutant import Mutant
 
 MUTANTS = [
     # -- moves between log directories, and the session of a broker
     Mutant(
-        "of two logs of one partition the one that goes less far is used",
+        "of two logs of one partition the shorter one is used",
         "broker/storage/manager_moves.py",
         "    leaving = min(one, other, key=_reach)\n",
         "    leaving = max(one, other, key=_reach)\n",
@@ -35,7 +35,7 @@ MUTANTS = [
         test="unit/broker/storage/log/test_truncation.py::test_event_loop_reads_no_segment_for_a_cut",
     ),
     Mutant(
-        "a segment whose records are all deleted is read whole for a timestamp",
+        "a look-up by timestamp reads all of a segment whose records are deleted",
         "broker/storage/log_read.py",
         "    if start is None:\n        return None  # the log starts after all of it: DeleteRecords\n",
         "",
@@ -68,7 +68,7 @@ MUTANTS = [
         test="unit/broker/storage/log/test_recovery.py::test_producers_of_a_log_that_was_closed_cleanly_survive_a_repair",
     ),
     Mutant(
-        "an index of aborted transactions that is built again gets its name before it is on disk",
+        "a rebuilt index of aborted transactions gets its name before it is on disk",
         "broker/storage/segment_recovery.py",
         "        disk.fsync_path(aside.path)\n",
         "",
@@ -78,7 +78,7 @@ MUTANTS = [
         "::test_index_of_aborted_transactions_that_is_built_again_is_on_disk_before_it_gets_its_name",
     ),
     Mutant(
-        "a damaged tail keeps a damaged index of aborted transactions from being built again",
+        "a damaged tail prevents the rebuild of a damaged index of aborted transactions",
         "broker/storage/segment_recovery.py",
         "    except (CorruptSegment, _Damage) as error:\n",
         "    except ZeroDivisionError as error:\n",
@@ -88,7 +88,7 @@ MUTANTS = [
         "::test_damaged_tail_keeps_no_damaged_index_of_aborted_transactions_from_being_built_again",
     ),
     Mutant(
-        "a deleted segment whose log alone comes back has aborted nothing",
+        "a deleted segment comes back without its aborted transactions",
         "broker/storage/leftovers.py",
         "    came_back = _came_back([parsed for _, parsed in files if parsed is not None])\n",
         "    came_back: set[int] = set()\n",
@@ -98,7 +98,7 @@ MUTANTS = [
         "::test_deleted_segment_whose_log_alone_comes_back_gets_its_indexes_again",
     ),
     Mutant(
-        "what was aborted in a deleted segment is gone before it is sure that its log is",
+        "an index of aborted transactions is deleted before the deletion of its log file is durable",
         "broker/storage/log_segments.py",
         "            if any(names.TXN_INDEX_SUFFIX in path and env.disk.exists(path) for path in here):\n",
         "            if False:\n",
@@ -107,7 +107,7 @@ MUTANTS = [
         test="unit/broker/storage/log/test_recovery.py::test_deleted_segment_never_comes_back_without_what_was_aborted_in_it",
     ),
     Mutant(
-        "a start unlinks what was aborted in a deleted segment before it is sure that its log is gone",
+        "a start deletes an index of aborted transactions before the deletion of its log file is durable",
         "broker/storage/leftovers.py",
         "    if any(name.endswith(names.TXN_INDEX_SUFFIX + names.DELETED_SUFFIX) for name, _ in files):\n",
         "    if False:\n",
@@ -127,7 +127,7 @@ MUTANTS = [
     ),
     # -- settings that change, and a process without a free descriptor
     Mutant(
-        "a disk that fails as settings change keeps them from all other logs",
+        "a disk that fails during a change of settings keeps it from all other logs",
         "broker/storage/manager.py",
         "            except LogDirFault as fault:\n                # The log has reported it. The others need",
         "            except ZeroDivisionError as fault:\n                # The log has reported it. The others need",
@@ -147,7 +147,7 @@ MUTANTS = [
         "::test_segment_that_cannot_be_begun_keeps_no_descriptor_and_hides_no_record_from_the_next_start",
     ),
     Mutant(
-        "a segment that could not be ended is taken for one with room",
+        "a segment that could not be rolled counts as one with room",
         "broker/storage/segment.py",
         "        last = self.time_index.last_entry  # opens both indexes, which then have room\n"
         "        self._index_full = True  # if this fails",
@@ -158,7 +158,7 @@ MUTANTS = [
         "::test_segment_that_could_not_be_ended_takes_records_though_its_indexes_were_not_open_before",
     ),
     Mutant(
-        "an index entry gets its blocks after its batch was written",
+        "the blocks of an index entry are allocated after its batch was written",
         "broker/storage/segment.py",
         "            self.offset_index.reserve_entry()\n            self.time_index.reserve_entry()\n",
         "            pass\n",
@@ -168,7 +168,7 @@ MUTANTS = [
         "::test_change_without_a_free_descriptor_is_done_or_left_undone_or_the_fault_of_the_directory",
     ),
     Mutant(
-        "a log that was cut in part goes on",
+        "a log continues after a partial truncation",
         "broker/storage/log_state.py",
         '        self.fault(descriptors.half_way(error, f"the log of {self.partition}"))\n',
         "        self.fault(error)\n",
@@ -178,7 +178,7 @@ MUTANTS = [
         "::test_change_without_a_free_descriptor_is_done_or_left_undone_or_the_fault_of_the_directory",
     ),
     Mutant(
-        "a follower knows the leader epochs of what it could not append",
+        "a follower has the leader epochs of records that it could not append",
         "broker/storage/appender.py",
         "        self._write(data, plan, first, last, max_timestamp, offset_of_max, now_ms)\n"
         "        # Not before: what is refused for want of a descriptor comes again, and would begin its epochs where it begins itself.\n"
@@ -193,7 +193,7 @@ MUTANTS = [
         "::test_leader_epochs_of_what_could_not_be_appended_are_not_known_before_it_comes_again",
     ),
     Mutant(
-        "a cut counts on a snapshot of producers from below the log start",
+        "a truncation uses a producer snapshot from below the log start",
         "broker/storage/producer_replay.py",
         "        snapshot = None\n    start = log_start_offset if snapshot is None else snapshot.offset\n",
         "        pass\n    start = log_start_offset if snapshot is None else max(snapshot.offset, log_start_offset)\n",
@@ -203,7 +203,7 @@ MUTANTS = [
         "::test_transaction_whose_marker_is_below_the_log_start_is_not_open_after_a_truncation",
     ),
     Mutant(
-        "a follower begins a segment behind what compaction has left out",
+        "a follower begins a segment after offsets that compaction removed",
         "broker/storage/appender.py",
         "self._segments.roll(end if last - end <= RELATIVE_OFFSET_MAX else first, now_ms)\n",
         "self._segments.roll(first, now_ms)\n",
@@ -223,7 +223,7 @@ MUTANTS = [
         "::test_smaller_segment_index_bytes_cost_no_entry_of_the_segment_that_is_active",
     ),
     Mutant(
-        "retention deletes the segments that a worker of the cleaner reads",
+        "retention deletes segments that a worker of the cleaner reads",
         "broker/storage/manager.py",
         "            if not log.config.is_compacted and not self.is_being_cleaned(log.partition):\n",
         "            if not log.config.is_compacted:\n",
@@ -251,7 +251,7 @@ MUTANTS = [
         test="unit/broker/storage/manager/test_moves.py::test_kill_in_a_move_and_a_power_cut_after_that_take_nothing_that_was_flushed",
     ),
     Mutant(
-        "a copy takes the name of a log of which a checkpoint still tells",
+        "a copy takes the directory of a log that a checkpoint still lists",
         "broker/storage/manager.py",
         "                self._save_bounds(future.log_dir, then)\n\n        directory, disk",
         "                then(None)\n\n        directory, disk",
@@ -260,7 +260,7 @@ MUTANTS = [
         test="unit/broker/storage/manager/test_moves.py::test_power_cut_in_a_move_back_takes_nothing_that_was_flushed",
     ),
     Mutant(
-        "what recovery or a killed process has deleted comes back with the next power cut",
+        "segments that recovery or a killed process deleted come back after the next power cut",
         "broker/storage/recovery.py",
         "        self._epoch_file.unsynced.add(doubtful[0].log_path)\n",
         "",
@@ -278,7 +278,7 @@ MUTANTS = [
         test="unit/broker/storage/log/test_recovery.py::test_indexes_of_a_segment_that_was_being_replaced_are_built_again",
     ),
     Mutant(
-        "what is below a log start that was not saved counts as durable",
+        "records below an unsaved log start count as durable",
         "broker/storage/log.py",
         "        return self._retention.maybe_increment_log_start_offset(offset, reason)\n",
         "        moved = self._retention.maybe_increment_log_start_offset(offset, reason)\n"
@@ -289,7 +289,7 @@ MUTANTS = [
         test="simulation/test_storage_power.py::test_what_was_deleted_is_whole_where_a_power_cut_brings_it_back",
     ),
     Mutant(
-        "a log that starts anew without a descriptor takes its directory with it",
+        "a log that begins again without a descriptor takes its directory offline",
         "broker/storage/truncation.py",
         '        state.check_descriptors()\n        logger.info("dropping all of',
         '        logger.info("dropping all of',
@@ -298,7 +298,7 @@ MUTANTS = [
         test="unit/broker/storage/log/test_descriptors.py::test_cut_for_which_there_are_too_few_descriptors_is_left_undone",
     ),
     Mutant(
-        "a log that has begun anew is said not to have, for want of a descriptor for its bounds",
+        "a log that has begun again is reported as failed, because there was no descriptor for its bounds",
         "broker/storage/truncation.py",
         "            if isinstance(error, OSError) and descriptors.are_exhausted(error) and not state.is_closed:\n",
         "            if False:\n",
@@ -325,9 +325,9 @@ MUTANTS = [
         test="unit/broker/storage/log/test_descriptors.py"
         "::test_cleaned_segments_take_their_places_when_a_descriptor_is_free_again",
     ),
-    # -- with flush.messages, what is acknowledged is on disk
+    # -- with flush.messages, acknowledged records are on disk
     Mutant(
-        "with flush.messages a leader commits what is not on its own disk",
+        "with flush.messages a leader commits records that are not on its own disk",
         "broker/storage/log.py",
         "        if flusher.recovery_point < flusher.due_up_to and offset > flusher.recovery_point:\n",
         "        if False:\n",
@@ -336,7 +336,7 @@ MUTANTS = [
         test="unit/broker/replication/test_replica_manager.py::test_leader_commits_what_is_on_its_own_disk_too",
     ),
     Mutant(
-        "with flush.messages what a killed process wrote counts before it is on disk",
+        "with flush.messages records of a killed process count before they are on disk",
         "broker/storage/recovery.py",
         "        if end_offset - recovery_point >= self._config.flush_messages:\n",
         "        if False:\n",
@@ -378,7 +378,7 @@ MUTANTS = [
         "::test_a_deleted_log_is_forgotten_when_a_descriptor_is_free_for_the_checkpoints",
     ),
     Mutant(
-        "what a coordinator wrote counts as lost if no descriptor is free to flush it",
+        "a coordinator's record counts as lost if no descriptor is free to flush it",
         "broker/replication/appends.py",
         "            elif isinstance(error, LogDirFault) and descriptors.are_exhausted(error.cause):\n",
         "            elif False:\n",
@@ -388,7 +388,7 @@ MUTANTS = [
         "::test_own_record_for_which_no_descriptor_is_free_to_flush_is_committed_later",
     ),
     Mutant(
-        "a move that cannot read what its log knows of producers ends the broker",
+        "a move that cannot read its log's producer state ends the broker",
         "broker/replication/log_dir_moves.py",
         "await self._read(current, lambda: snapshot.disk.read_file(snapshot.path))\n",
         "await self._on_thread(lambda: snapshot.disk.read_file(snapshot.path))\n",
@@ -407,7 +407,7 @@ MUTANTS = [
         "::test_deleted_segment_leaves_the_disk_when_a_descriptor_is_free_to_sync_its_directory",
     ),
     Mutant(
-        "a deleted topic that no descriptor was free to remove takes its room until the next start",
+        "a deleted topic keeps its disk space until the next start if no descriptor was free",
         "broker/storage/manager.py",
         "                self._env.timers.call_later(descriptors.WAIT_S, work)\n",
         "                return\n",
@@ -482,10 +482,10 @@ MUTANTS = [
         finding="tier reading 9",
         world="storage",
         test="unit/broker/storage/cleaner/test_cleaner.py::test_a_log_whose_worker_cannot_be_started_is_cleaned_when_it_can",
-        why="workers of the simulation are no processes, and can always be started",
+        why="the simulation's compaction workers are not processes, and always start",
     ),
     Mutant(
-        "a segment begins without what is known of producers if no descriptor is free for that",
+        "a segment begins without a producer snapshot if no descriptor is free",
         "broker/storage/log_segments.py",
         "        state.producers.update_map_end_offset(new_base)\n"
         "        if (snapshot := state.snapshots.take(state.producers, sync=False)) is not None:\n"

@@ -1,4 +1,4 @@
-"""Wrongs of tiered storage."""
+"""Mutants of tiered storage."""
 
 from tests.simulation.mutants.mutant import Mutant
 
@@ -15,7 +15,7 @@ MUTANTS = [
         "::test_a_finished_copy_stays_although_the_metadata_is_read_again_just_then",
     ),
     Mutant(
-        "an abort whose marker leaves the disk while the store is asked is not told",
+        "an aborted transaction is missing if its marker leaves the disk during a read from the store",
         "broker/features/tiered/reader.py",
         "        while border != log.local_log_start_offset:\n",
         "        while border < 0:\n",
@@ -25,7 +25,7 @@ MUTANTS = [
         test="unit/broker/features/tiered/test_tier_reader.py::test_an_abort_that_leaves_the_disk_while_the_store_is_asked_is_found",
     ),
     Mutant(
-        "a timestamp in what leaves the disk while the store is asked is not found",
+        "a timestamp is not found if its record leaves the disk during a look-up in the store",
         "broker/features/tiered/reader.py",
         "        at = int(log.log_start_offset)\n",
         "        at, border = int(log.log_start_offset), log.local_log_start_offset\n",
@@ -42,7 +42,7 @@ MUTANTS = [
         test="unit/broker/features/tiered/test_tier_reader.py::test_a_timestamp_is_found_in_what_leaves_the_disk_while_the_store_is_asked",
     ),
     Mutant(
-        "what an overruled leader aborted hides what the log aborted",
+        "transactions that an overruled leader aborted hide those that the log aborted",
         "broker/features/tiered/reader.py",
         "collect = partial(index.collect, from_offset, upper_offset, end_offset=piece.end)",
         "collect = partial(index.collect, from_offset, upper_offset)",
@@ -59,7 +59,7 @@ MUTANTS = [
         test="unit/broker/features/tiered/test_tier_reader.py::test_what_an_overruled_leader_aborted_does_not_hide_what_the_log_aborted",
     ),
     Mutant(
-        "a new leader's high watermark is taken for the end of the metadata topic",
+        "a new leader's high watermark counts as the end of the metadata topic",
         "broker/features/tiered/metadata_reader.py",
         "self._owner.fetched(number, fetch_offsets[number], found, self._ends.get(number))",
         "self._owner.fetched(number, fetch_offsets[number], found, answer.high_watermark)",
@@ -69,7 +69,7 @@ MUTANTS = [
         test="unit/broker/features/tiered/test_metadata_topic.py::test_a_new_leader_that_does_not_know_the_end_yet_has_not_told_all",
     ),
     Mutant(
-        "nobody reads on behind a batch of nonsense in the metadata topic",
+        "a batch of nonsense in the metadata topic stops its reader",
         "broker/features/tiered/metadata_records.py",
         "        except Malformed as error:\n            events.append((header.last_offset, error))\n",
         "        except ZeroDivisionError:\n            pass\n",
@@ -117,14 +117,14 @@ MUTANTS = [
         test="unit/broker/features/tiered/test_tier_reader.py::test_readers_get_everything_even_if_one_index_is_more_than_may_be_kept",
     ),
     Mutant(
-        "local retention takes what the tier has not",
+        "local retention deletes segments that the tier does not have",
         "broker/storage/retention.py",
         "copied_end=state.highest_copied_offset + 1 if is_copied else None,",
         "copied_end=state.high_watermark if is_copied else None,",
         world="tier",
     ),
     Mutant(
-        "local retention takes the active segment, too",
+        "local retention deletes the active segment, too",
         "broker/storage/retention.py",
         "            is_kept = next_base is None and (is_local or segment.size_bytes == 0)\n",
         "            is_kept = next_base is None and segment.size_bytes == 0\n",
@@ -133,7 +133,7 @@ MUTANTS = [
         test="unit/broker/storage/log/test_tiered_log.py::test_the_active_segment_stays_also_where_the_tier_has_all_of_it",
     ),
     Mutant(
-        "the leader epochs of what is in the tier only are lost with the power",
+        "a power cut loses the leader epochs of records that only the tier has",
         "broker/storage/log_tier.py",
         "    lower = [entry for entry in kept if entry.start_offset < first_local]\n",
         "    lower: list[EpochEntry] = []\n",
@@ -143,7 +143,7 @@ MUTANTS = [
         test="unit/broker/storage/log/test_tiered_log.py::test_the_epochs_of_what_is_in_the_tier_only_survive_a_power_cut",
     ),
     Mutant(
-        "the leader epochs of records here are lost with the power where the tier has those before them",
+        "a power cut loses the leader epochs of local records if the tier has earlier ones",
         "broker/storage/recovery.py",
         "        if known and self._log_start < first and (not on_file or on_file[0].start_offset > first):\n",
         "        if False:\n",
@@ -154,7 +154,7 @@ MUTANTS = [
         "::test_the_epochs_of_records_that_are_here_survive_a_power_cut_beside_those_in_the_tier",
     ),
     Mutant(
-        "a copied segment that comes back without the next one hides what the tier has between them",
+        "a copied segment that comes back without the next one hides the tier's records in between",
         "broker/storage/recovery.py",
         "            self._drop_copied()\n",
         "",
@@ -165,7 +165,7 @@ MUTANTS = [
         "::test_copied_segments_that_come_back_without_the_next_one_do_not_hide_it",
     ),
     Mutant(
-        "what an unclean election took back is read from the tier",
+        "records that an unclean election removed are read from the tier",
         "broker/features/tiered/lineage.py",
         "    return Piece(segment, offset, _agreed_end(segment, epochs.entries, offset))\n",
         "    return Piece(segment, offset, end)\n",
@@ -179,7 +179,7 @@ MUTANTS = [
         ),
     ),
     Mutant(
-        "a deposed leader leaves what it put too late",
+        "a deposed leader leaves an object that it put too late",
         "broker/features/tiered/copier.py",
         '                self._spawn(self._tidy_up(segment, may_be_finished), f"tier leavings of {lead.of.tp}")\n',
         "                pass\n",
@@ -190,7 +190,7 @@ MUTANTS = [
     ),
     # -- settings that change, and a process without a free descriptor
     Mutant(
-        "a client that goes while the tier is asked leaves files open",
+        "a client that disconnects during a read from the tier leaves files open",
         "broker/replication/fetches.py",
         "            for read in self.reads:\n                read.release()\n",
         "",
@@ -201,7 +201,7 @@ MUTANTS = [
         "::test_client_that_goes_away_leaves_nothing_pinned_of_what_was_read_for_it_meanwhile",
     ),
     Mutant(
-        "the leader epochs that a log keeps of the tier begin above where it starts",
+        "the leader epochs that a log keeps of the tier begin above its log start",
         "broker/storage/retention.py",
         "        if state.log_start_offset != start:\n",
         "        if False:\n",
@@ -212,7 +212,7 @@ MUTANTS = [
         "::test_what_was_deleted_while_the_log_start_was_saved_does_not_hide_the_first_record",
     ),
     Mutant(
-        "a follower that is cut within the tier forgets what was open there",
+        "a follower that is truncated within the tier forgets transactions that were open there",
         "broker/replication/fetcher.py",
         "        may_begin_in_tier = self._tier() is not None and not state.began_in_tier\n",
         "        may_begin_in_tier = False\n",
@@ -223,7 +223,7 @@ MUTANTS = [
         "::test_follower_that_is_to_be_cut_within_the_tier_begins_where_the_tier_ends",
     ),
     Mutant(
-        "a follower begins after a segment of an overruled leader, without end",
+        "a follower begins again and again after a segment of an overruled leader",
         "broker/replication/fetcher.py",
         "        may_begin_in_tier = self._tier() is not None and not state.began_in_tier\n",
         "        may_begin_in_tier = self._tier() is not None\n",
@@ -234,7 +234,7 @@ MUTANTS = [
         "::test_follower_that_began_after_a_segment_of_an_overruled_leader_is_cut_where_its_own_leader_says",
     ),
     Mutant(
-        "a timestamp behind one that was deleted in its batch is not found in the tier",
+        "a timestamp after a deleted record of its batch is not found in the tier",
         "broker/features/tiered/reader.py",
         "            await self._copies.ensure(copy, start, copy.source.size_bytes)\n",
         "            raise\n",
@@ -242,7 +242,7 @@ MUTANTS = [
         world="tier",
         test="unit/broker/features/tiered/test_tier_reader.py"
         "::test_a_timestamp_is_found_behind_one_that_was_deleted_in_the_middle_of_its_batch",
-        why="timestamps of a batch ascend in every world",
+        why="timestamps of a batch ascend in every simulated world",
     ),
     Mutant(
         "two threads write the leader epochs of the tier at once",
@@ -256,7 +256,7 @@ MUTANTS = [
         why="a thread of the simulation does all of its work at once",
     ),
     Mutant(
-        "a look at the segments of the tier searches all of them for each",
+        "listing the tier's segments searches all of them for each",
         "broker/features/tiered/metadata_cache.py",
         "        at = bisect_left(self.starts, start)\n        return at < len(self.ids) and self.ids[at] == segment_id\n",
         "        return segment_id in self.ids\n",
@@ -264,10 +264,10 @@ MUTANTS = [
         world="tier",
         test="unit/broker/features/tiered/test_tier_expiry.py"
         "::test_a_look_at_thousands_of_segments_does_not_search_all_of_them_for_each",
-        why="no partition of the worlds has thousands of segments",
+        why="no simulated partition has thousands of segments",
     ),
     Mutant(
-        "each partition that comes to the tier looks at all that are there",
+        "each new partition of the tier searches all partitions",
         "broker/features/tiered/metadata_topic.py",
         "            if self._of(of) is None:\n                self._reconcile()\n",
         "            self._reconcile()\n",
@@ -275,6 +275,6 @@ MUTANTS = [
         world="tier",
         test="unit/broker/features/tiered/test_metadata_topic.py"
         "::test_thousands_of_partitions_come_and_go_without_a_look_at_all_of_them_for_each",
-        why="no broker of the worlds has thousands of partitions",
+        why="no simulated broker has thousands of partitions",
     ),
 ]

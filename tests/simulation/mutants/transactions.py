@@ -1,11 +1,11 @@
-"""Wrongs of transactions, and of the coordinators of both kinds."""
+"""Mutants of transactions, and of both kinds of coordinators."""
 
 from tests.simulation.mutants.mutant import Mutant
 
 MUTANTS = [
     # -- replication: the machine of a partition
     Mutant(
-        "a coordinator that missed an epoch goes on as it was",
+        "a coordinator that missed an epoch continues unchanged",
         "broker/runtime/coordinator.py",
         "            if current.state is ShardState.ACTIVE and epoch == current.epoch + 1:\n",
         "            if current.state is ShardState.ACTIVE:\n",
@@ -14,7 +14,7 @@ MUTANTS = [
         test="unit/broker/runtime/test_coordinator.py::test_coordinator_that_missed_an_epoch_loads_again",
     ),
     Mutant(
-        "a coordinator that missed its successor delivers markers of what that one has ended",
+        "a coordinator that missed its successor sends markers of transactions that the successor has ended",
         "broker/transactions/coordinator.py",
         "        if self._runtime.elected(partition, epoch):\n",
         "        if self._runtime.elected(partition, epoch) and False:\n",
@@ -25,7 +25,7 @@ MUTANTS = [
     ),
     # -- transactions
     Mutant(
-        "a cluster that steps back does not raise the epoch that was asked for",
+        "a downgraded cluster does not raise the epoch that a client asked for",
         "broker/transactions/machine.py",
         "            decided = end(txn, identity, commit=commit, client_version",
         "            client_version = min(client_version, self._transaction_version())\n"
@@ -66,7 +66,7 @@ MUTANTS = [
         test="unit/broker/transactions/test_transaction_rules.py::test_a_transaction_with_the_last_epoch_is_fenced",
     ),
     Mutant(
-        "an answer from before a marker confirms a batch that comes after it",
+        "a verification from before a marker confirms a batch after it",
         "broker/transactions/verification.py",
         "        key = (question, tuple(guards.items()))\n",
         "        key = (question, tuple(guards))\n",
@@ -123,7 +123,7 @@ MUTANTS = [
         profile="broker/transactions",
     ),
     Mutant(
-        "a partition that the coordinator has not heard of is gone",
+        "a partition that the coordinator does not know counts as deleted",
         "broker/transactions",
         "                if not await self._exists(partition):",
         "                if True:",
@@ -133,7 +133,7 @@ MUTANTS = [
         "::test_a_partition_that_this_broker_has_not_heard_of_yet_gets_its_marker",
     ),
     Mutant(
-        "markers that were refused are not sent again",
+        "refused markers are not sent again",
         "broker/transactions",
         "        if again:\n            self._park(_Marker(decided, tuple(again)))",
         "        if again:\n            decided.left.difference_update(again)",
@@ -147,7 +147,7 @@ MUTANTS = [
         profile="broker/transactions",
     ),
     Mutant(
-        "EndTxn of a stranger is obeyed",
+        "EndTxn of another producer is obeyed",
         "broker/transactions",
         "    if identity != txn.client:\n        raise refuse_stranger(txn, identity)\n    if txn.state is not TransactionState.ONGOING and commit:",
         "    if txn.state is not TransactionState.ONGOING and commit:",
@@ -168,7 +168,7 @@ MUTANTS = [
     ),
     # -- coordinators
     Mutant(
-        "a coordinator serves what it has loaded before it is committed",
+        "a coordinator serves loaded records before they are committed",
         "broker/server",
         "        error = await replicated\n",
         "        error = ErrorCode.NONE\n",
@@ -176,7 +176,7 @@ MUTANTS = [
         profile="broker/groups",
     ),
     Mutant(
-        "who looks at what waits is disturbed by a failing disk",
+        "a failing disk disturbs the check of waiting requests",
         "broker/runtime",
         "        completed = 0\n"
         "        # Of a copy: a look at the log may find that its disk has failed, and then everybody who waits for it is woken.\n"
@@ -218,14 +218,14 @@ MUTANTS = [
         profile="broker/groups",
     ),
     Mutant(
-        "the timers of a coordinator that has moved go on",
+        "the timers of a former coordinator continue",
         "broker/runtime",
         "        self.state = ShardState.CLOSED\n        self._alarms.clear()",
         "        self.state = ShardState.CLOSED",
         profile="broker/groups",
     ),
     Mutant(
-        "reads of a coordinator do not wait for what they saw",
+        "reads of a coordinator do not wait until the records they used are committed",
         "broker/runtime",
         "        if self._uncommitted:\n            future: asyncio.Future[None]",
         "        if False:\n            future: asyncio.Future[None]",
@@ -238,10 +238,10 @@ MUTANTS = [
         "",
         test="unit/broker/transactions/test_transaction_coordinator.py"
         "::test_a_transaction_whose_markers_cannot_be_written_holds_up_no_other_producer",
-        why="it is slow, and nothing is wrong",
+        why="it is slow, but breaks no promise",
     ),
     Mutant(
-        "a coordinator that has not heard of one partition yet makes producers abort because of the others",
+        "a coordinator that does not know one partition yet makes producers abort",
         "broker/transactions/verification.py",
         "        ErrorCode.OPERATION_NOT_ATTEMPTED,\n",
         "",

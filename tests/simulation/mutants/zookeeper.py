@@ -1,4 +1,4 @@
-"""Wrongs of the embedded ZooKeeper, and of the session of a broker."""
+"""Mutants of the embedded ZooKeeper, and of a broker's session."""
 
 from tests.simulation.mutants.mutant import Mutant
 
@@ -34,7 +34,7 @@ MUTANTS = [
         "::test_broker_that_was_killed_as_it_registered_closes_that_session_too",
     ),
     Mutant(
-        "ZooKeeper takes a torn flush for damage",
+        "ZooKeeper treats a torn flush as damage",
         "zookeeper",
         "        if not mark and len(head) == RECORD_HEADER.size:",
         "        if len(head) == RECORD_HEADER.size:",
@@ -55,7 +55,7 @@ MUTANTS = [
         test="unit/zookeeper/test_store.py::test_snapshot_damaged_anywhere_is_passed_over_for_an_older_one",
     ),
     Mutant(
-        "ZooKeeper takes a page of zeros among acknowledged writes for the end",
+        "ZooKeeper treats a page of zeros among acknowledged writes as the end",
         "zookeeper",
         "        if mark > at:\n",
         "        if False:\n",
@@ -91,7 +91,7 @@ MUTANTS = [
         profile="zookeeper",
     ),
     Mutant(
-        "a watch is not told",
+        "a watch does not fire",
         "zookeeper",
         "        clients = table.trigger(path, event)\n",
         "        clients = table.trigger(path, event)[1:]\n",
@@ -113,7 +113,7 @@ MUTANTS = [
     ),
     # -- moves between log directories, and the session of a broker
     Mutant(
-        "a server of ZooKeeper that is behind says that a topic is gone",
+        "a lagging ZooKeeper server makes a topic look deleted",
         "broker/zookeeper_client/topic_lookup.py",
         "        await session.catch_up(paths.BROKER_TOPICS)\n",
         "",
@@ -123,7 +123,7 @@ MUTANTS = [
         profile="ensemble",
     ),
     Mutant(
-        "a broker that hosts a new topic has the settings that its server of ZooKeeper knows so far",
+        "a broker takes a new topic's settings from a lagging ZooKeeper server",
         "broker/zookeeper_client/config_store.py",
         "            await self._session.catch_up(paths.config_type(entity_type))\n",
         "            pass\n",
@@ -133,7 +133,7 @@ MUTANTS = [
         profile="ensemble",
     ),
     Mutant(
-        "a quota that the server of ZooKeeper has not heard of yet is said to be removed, and stays",
+        "the removal of a quota succeeds without effect at a lagging ZooKeeper server",
         "broker/zookeeper_client/config_store.py",
         '            await self._session.catch_up("/")\n',
         "            pass\n",
@@ -142,7 +142,7 @@ MUTANTS = [
         "::test_quota_that_a_server_of_zookeeper_has_not_heard_of_yet_is_removed",
     ),
     Mutant(
-        "a broker that is back forgets the settings of a topic that it hears of while it reads all of them again",
+        "a returning broker forgets settings that change while it reads all of them again",
         "broker/zookeeper_client/config_store.py",
         "for entity in known if entity not in found}",
         "for entity in self._known() if entity not in found}",
@@ -150,16 +150,16 @@ MUTANTS = [
         profile="ensemble",
         test="unit/broker/zookeeper_client/test_config_store.py"
         "::test_settings_of_a_topic_that_is_heard_of_while_all_are_read_again_stay",
-        why="of the seeds of its profile, the first that notices it is 1055",
+        why="the first seed of its profile that notices it is 1055",
     ),
     Mutant(
-        "entries of ACLs are left as the server of ZooKeeper knows them so far",
+        "a change of ACLs uses the entries of a lagging ZooKeeper server",
         "broker/security/acl_store.py",
         '        await self._session.catch_up("/")\n',
         "",
         profile="ensemble",
         test="unit/broker/security/test_acl_store.py::test_entry_that_a_server_of_zookeeper_has_not_heard_of_yet_is_removed",
-        why="no cluster of the worlds has ACLs",
+        why="no simulated cluster has ACLs",
     ),
     Mutant(
         "a broker whose session expires as it registers ends",
@@ -181,7 +181,7 @@ MUTANTS = [
         "::test_broker_registers_when_the_connection_is_back_that_was_lost_just_before",
     ),
     Mutant(
-        "a broker that returns without a restart knows topics for ever that were deleted meanwhile",
+        "a broker that returns without a restart keeps topics that were deleted meanwhile",
         "broker/zookeeper_client/deleted_topics.py",
         "        if epochs != self._told_in:\n",
         "        if False:\n",
@@ -201,7 +201,7 @@ MUTANTS = [
         "::test_broker_that_was_away_for_so_long_that_notifications_are_gone_reads_all_settings_again",
     ),
     Mutant(
-        "where a group lives is counted by what the controller has told so far",
+        "a group's partition is computed from a partial count of partitions",
         "broker/zookeeper_client/internal_topic.py",
         "        if self.partitions:\n            return partition_of(key, self.partitions)\n",
         "        if counted := self._metadata.partition_count(self.name):\n            return partition_of(key, counted)\n",
@@ -210,9 +210,9 @@ MUTANTS = [
         test="unit/broker/zookeeper_client/test_internal_topic.py"
         "::test_group_lives_in_one_partition_whatever_the_controller_has_told_so_far",
     ),
-    # -- what strangers write into ZooKeeper
+    # -- foreign data in ZooKeeper
     Mutant(
-        "somebody who deletes the place of notifications ends every broker",
+        "deleting the parent znode of notifications ends every broker",
         "broker/zookeeper_client/notifications.py",
         "                except ZkError as error:\n                    # Somebody has deleted it",
         "                except ZeroDivisionError as error:\n                    # Somebody has deleted it",
@@ -222,7 +222,7 @@ MUTANTS = [
         "::test_broker_goes_on_when_somebody_has_deleted_the_place_of_notifications",
     ),
     Mutant(
-        "an assignment in ZooKeeper that makes no sense takes the controller from the cluster, or deletes all replicas",
+        "a nonsense assignment in ZooKeeper ends every controller, or deletes all replicas",
         "broker/zookeeper_client/znodes.py",
         "        everyone = tuple(dict.fromkeys(replicas))\n        coming, going = set(adding), set(removing)\n",
         "        return ReplicaAssignment(tuple(replicas), adding=tuple(adding), removing=tuple(removing))\n"
@@ -232,9 +232,9 @@ MUTANTS = [
         test="scenarios/controller/test_reassignment_scenarios.py"
         "::test_assignment_that_makes_no_sense_takes_the_controller_from_nobody_and_deletes_nothing",
     ),
-    # -- topics and settings that change while nobody looks
+    # -- topics and settings that change while a broker is away
     Mutant(
-        "a topic that was made again has the partitions of the former one as well",
+        "a topic that was created again also has the former one's partitions",
         "broker/zookeeper_client/metadata_cache.py",
         "            topic.partitions.clear()\n        for state in states:",
         "        for state in states:",
@@ -243,7 +243,7 @@ MUTANTS = [
         "::test_nothing_of_a_topic_is_left_when_its_successor_is_heard_of_first",
     ),
     Mutant(
-        "of two changes of an entity's settings at once one is lost",
+        "one of two concurrent changes of an entity's settings is lost",
         "broker/zookeeper_client/config_store.py",
         "            await self._session.set(path, data, version)\n",
         "            await self._session.set(path, data)\n",
@@ -251,7 +251,7 @@ MUTANTS = [
         test="unit/broker/compose/test_broker_settings.py::test_changes_of_several_settings_at_once_lose_none",
     ),
     Mutant(
-        "an expired token that somebody has locked ends one controller after the other",
+        "an expired token in a znode that the broker cannot change ends every controller",
         "broker/security/token_store.py",
         "                except ZkError as error:\n",
         "                except NodeExists as error:\n",
