@@ -1,4 +1,4 @@
-"""How long a process has computed: a measure that a busy machine does not change, where a clock on the wall would."""
+"""The CPU time that a process has used: unlike wall-clock time it does not depend on how busy the machine is."""
 
 import os
 from pathlib import Path
@@ -7,6 +7,6 @@ _TICKS_A_SECOND = os.sysconf("SC_CLK_TCK")
 
 
 def computed_s(pid: int) -> float:
-    """CPU time of the main thread, which runs the event loop, in steps of some milliseconds."""
+    """Return the CPU time of the main thread, which runs the event loop, in steps of some milliseconds."""
     fields = Path(f"/proc/{pid}/task/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / _TICKS_A_SECOND

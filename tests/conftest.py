@@ -1,4 +1,4 @@
-"""Fixtures and options of all tests here. The root `conftest.py` has what concerns the run."""
+"""Fixtures and options of all tests in this folder. The root `conftest.py` has the settings of the run."""
 
 from collections.abc import Iterator
 
@@ -13,7 +13,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture
 def story(request: pytest.FixtureRequest) -> Iterator[Story]:
-    """The story of a test: the name of its file is the test's, after `test_`."""
+    """Return the story of a test: its file has the test's name without `test_`."""
     scenes = Story(request.node.name.removeprefix("test_"))
     yield scenes
     scenes.compare(update=request.config.getoption("--update-stories"))

@@ -1,4 +1,4 @@
-"""Time and threads that move only when a test says so."""
+"""Time and threads that advance only when a test says so."""
 
 import heapq
 from collections import deque
@@ -71,7 +71,7 @@ class _ManualTimer:
 
 
 class ManualThreads:
-    """Keeps the work until `run_pending`: for tests that look at what is between."""
+    """Keeps the work until `run_pending`, for tests that look at the state in between."""
 
     def __init__(self) -> None:
         self._pending: deque[tuple[Work, Done]] = deque()
@@ -87,6 +87,6 @@ class ManualThreads:
             InlineThreads().run(*self._pending.popleft())
 
     def run_pending(self) -> None:
-        """Also what the work itself asks for."""
+        """Run all pending work, including the work that it adds."""
         while self._pending:
             self.run_one()

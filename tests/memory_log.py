@@ -9,26 +9,26 @@ from barnabas.broker.runtime.machine import KeyValue, Marker, Producer, Replayed
 
 
 class MemoryLog:
-    """A `CoordinatorLog` that commits within the append, as one of a single replica does, or when it is told to."""
+    """A `CoordinatorLog` that commits within the append, as one with a single replica does, or when a test calls `settle`."""
 
     def __init__(self, *, commits_at_once: bool = True) -> None:
         self.entries: dict[int, list[ReplayedRecord | Marker]] = {}
         self.commits_at_once = commits_at_once
         self.pending: list[Callable[[ErrorCode], None]] = []
         self.refuses_with: ErrorCode | None = None
-        #: How many appends met with it.
+        #: Number of appends that were refused with `error`.
         self.refused = 0
-        #: How many records each append had.
+        #: Number of records in each append.
         self.appends: list[int] = []
-        #: Of the last append.
+        #: The guard of the last append.
         self.guard: object | None = None
-        #: Cleared: the log takes its time to load.
+        #: Cleared by a test to keep the log loading.
         self.may_load = asyncio.Event()
         self.may_load.set()
 
     @property
     def records(self) -> list[KeyValue]:
-        """Of all partitions."""
+        """The records of all partitions."""
         return [entry.record for log in self.entries.values() for entry in log if isinstance(entry, ReplayedRecord)]
 
     def append(
@@ -56,7 +56,7 @@ class MemoryLog:
         return first
 
     def settle(self, error: ErrorCode = ErrorCode.NONE) -> None:
-        """End all appends that wait."""
+        """Complete all waiting appends."""
         pending, self.pending = self.pending, []
         for on_committed in pending:
             on_committed(error)

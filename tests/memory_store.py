@@ -1,4 +1,4 @@
-"""An object store in memory whose failures a test chooses: slow, away, forgetful, lying about lengths."""
+"""An object store in memory with failures that a test chooses: slow, unreachable, losing answers, wrong lengths."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
@@ -19,20 +19,20 @@ async def _at_once() -> None:
 
 @dataclass
 class MemoryStore:
-    """A `Store`. Fields may be changed at any time."""
+    """A `Store`. Its fields may be changed at any time."""
 
     objects: dict[str, bytes] = field(default_factory=dict)
-    #: What each request waits for before anything else: an event, a time.
+    #: Awaited at the beginning of each request: an event or a time.
     delay: Callable[[], Awaitable[None]] = _at_once
-    #: Every request fails.
+    #: Whether every request fails.
     is_away: bool = False
-    #: Asked before each request with its kind ("put", "get", "delete", "list") and key: an error to raise.
+    #: Called before each request with its kind ("put", "get", "delete", "list") and key. Returns an error to raise.
     fails: Callable[[str, str], Exception | None] = lambda kind, key: None
-    #: As `fails`, after the request was carried out: the answer is lost.
+    #: The same after the request was carried out, as if its answer were lost.
     loses: Callable[[str, str], Exception | None] = lambda kind, key: None
-    #: Answers to `get_range` are this much shorter than they say.
+    #: Number of bytes by which answers to `get_range` are too short.
     short_by: int = 0
-    #: How a file is read; a simulation has its own disk.
+    #: Reads a file; a simulation has its own disk.
     read: Callable[[str, int], bytes] = _read
     #: Kind and key of every request.
     requests: list[tuple[str, str]] = field(default_factory=list)

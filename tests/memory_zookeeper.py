@@ -1,6 +1,6 @@
-"""ZooKeeper's tree in memory, for simulations and tests of pure machines: the semantics of `operations`, nothing else.
+"""ZooKeeper's tree in memory, for simulations and tests of pure machines: the semantics of `operations` only.
 
-No sockets, no clock, no threads, one caller. Watches that fire are handed back, in order, for the caller to deliver.
+No sockets, no clock, no threads, one caller. Fired watches are returned in order for the caller to deliver.
 """
 
 from collections.abc import Hashable, Iterable
@@ -67,7 +67,7 @@ class MemoryZooKeeper:
         self._zxid = 0
         self._sessions = 0
         self._live: set[int] = set()
-        #: (kind, path) -> who watches, in order.
+        #: (kind, path) -> watchers, in order.
         self._watches: dict[tuple[str, str], dict[tuple[int, Hashable], None]] = {}
         self._fired: list[Fired] = []
         for path in persistent:
@@ -84,7 +84,7 @@ class MemoryZooKeeper:
         return self._sessions
 
     def expire(self, session: int) -> tuple[Fired, ...]:
-        """Ends a session: its ephemerals and its watches go. Returns the events for other sessions."""
+        """End a session: delete its ephemeral znodes and watches. Return the events for other sessions."""
         self._live.discard(session)
         for watchers in self._watches.values():
             for key in [key for key in watchers if key[0] == session]:
@@ -97,7 +97,7 @@ class MemoryZooKeeper:
     # --- operations ---------------------------------------------------------------------------------------------------
 
     def execute(self, session: int, operations: Iterable[Operation], guard: Guard | None = None) -> Executed:
-        """As a session's `batch` does: every operation has its answer, and a guard that fails ends it."""
+        """Execute operations as a session's `batch` does: each gets an answer, and a guard that fails ends the batch."""
         assert session in self._live, f"session {session} is over"
         results = []
         for operation in operations:
@@ -108,7 +108,7 @@ class MemoryZooKeeper:
         return Executed(tuple(results), False, self._take_fired())
 
     def get(self, path: str) -> bytes | None:
-        """For tests: the data, or KeyError."""
+        """Return the data, for tests; raise KeyError if the znode does not exist."""
         return self._nodes[path].data
 
     def exists(self, path: str) -> bool:
@@ -118,7 +118,7 @@ class MemoryZooKeeper:
         return tuple(sorted(self._nodes[path].children))
 
     def dump(self) -> dict[str, tuple[bytes | None, int, bool]]:
-        """For tests: path -> (data, version, ephemeral)."""
+        """Return path -> (data, version, ephemeral), for tests."""
         return {path: (node.data, node.version, bool(node.owner)) for path, node in sorted(self._nodes.items())}
 
     def _take_fired(self) -> tuple[Fired, ...]:
@@ -174,7 +174,7 @@ class MemoryZooKeeper:
         for index, operation in enumerate(operations):
             code = self._check(operation)
             if code is not ZkCode.OK:
-                # All is as it was; the others only say that they were rolled back.
+                # Undo everything; the other operations report that they were rolled back.
                 self._nodes, self._watches, self._fired = nodes, watches, fired
                 for path, (data, version, sequence, mzxid, pzxid, children) in saved.items():
                     node = self._nodes[path]

@@ -1,4 +1,4 @@
-"""moto's S3 in a process of its own: some clients hold Python's lock while they wait for an answer."""
+"""moto's S3 server in a process of its own, because some clients hold Python's lock while they wait for an answer."""
 
 import subprocess
 import sys
@@ -24,7 +24,7 @@ server.stop()
 
 @contextmanager
 def s3_server(bucket: str) -> Iterator[dict[str, str]]:
-    """The environment by which clients find it; it has this bucket."""
+    """Run the server with this bucket, and return the environment variables by which clients find it."""
     process = subprocess.Popen([sys.executable, "-c", _SERVE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     try:

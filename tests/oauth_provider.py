@@ -1,4 +1,4 @@
-"""An OAuth provider for tests: keys, tokens, and an endpoint that gives them out."""
+"""An OAuth provider for tests: keys, tokens, and an endpoint that issues them."""
 
 import base64
 import json
@@ -25,7 +25,7 @@ def _number(value: int, size: int | None = None) -> str:
 
 
 class SigningKey:
-    """One private key, its public half as a JWK, and how it signs."""
+    """A private key that signs, and its public half as a JWK."""
 
     def __init__(self, key_id: str, algorithm: str = "RS256") -> None:
         self.id, self.algorithm = key_id, algorithm
@@ -63,7 +63,7 @@ class SigningKey:
         return lambda data: prime.sign(data, scheme, digest)
 
     def token(self, *, header: dict[str, Any] | None = None, **claims: Any) -> str:
-        """Good for a minute unless the claims say otherwise; None leaves a claim, or a part of the header, out."""
+        """Return a token that is valid for a minute unless the claims say otherwise; None omits a claim or a header field."""
         now = int(time.time())
         said = {"iss": ISSUER, "aud": AUDIENCE, "iat": now, "exp": now + 60, "sub": "alice", **claims}
         parts = [
@@ -82,7 +82,7 @@ def key_set(*keys: SigningKey) -> str:
 
 
 class Provider:
-    """`/jwks` gives the key set, `/token` a token to whoever knows the secret; `/broken` fails."""
+    """An HTTP server: `/jwks` has the key set, `/token` issues a token to clients with the secret, `/broken` fails."""
 
     def __init__(self, *keys: SigningKey) -> None:
         self.keys = list(keys)

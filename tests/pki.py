@@ -7,7 +7,7 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Authority:
-    """A certificate authority of the test's own."""
+    """A certificate authority for a test."""
 
     folder: Path
 
@@ -26,7 +26,7 @@ class Authority:
         return made
 
     def issue(self, name: str, *, subject: str, hosts: str = "DNS:localhost,IP:127.0.0.1", days: int = 2) -> Path:
-        """A file with key and certificate. `days` may be negative: it has expired then."""
+        """Issue a certificate; return a file with key and certificate. Negative `days` make an expired one."""
         key, request, certificate = (self.folder / f"{name}.{kind}" for kind in ("key", "csr", "crt"))
         _openssl(
             "req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-subj", subject,
@@ -43,7 +43,7 @@ class Authority:
         return both
 
     def pkcs12(self, name: str, password: str, *, with_authority: bool = False) -> Path:
-        """What `issue` made, as a PKCS12 store."""
+        """Convert the result of `issue` to a PKCS12 store."""
         path = self.folder / f"{name}.p12"
         more = ["-certfile", str(self.certificate)] if with_authority else []
         _openssl(

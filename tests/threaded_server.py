@@ -1,4 +1,4 @@
-"""A server of ours in a thread of its own, for tests that are its clients."""
+"""A barnabas server in a thread of its own, for tests that are its clients."""
 
 import asyncio
 import threading
@@ -14,7 +14,7 @@ S = TypeVar("S", bound=Service)
 
 class ThreadedServer(Generic[S]):
     def __init__(self, name: str, make: Callable[[], S]) -> None:
-        """`make` is called in the thread. Waits until the server is ready; what fails there is raised here."""
+        """`make` runs in the thread. Wait until the server is ready; its start-up errors are raised here."""
         self._name = name
         self._make = make
         self._ready = threading.Event()

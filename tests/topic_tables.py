@@ -1,4 +1,4 @@
-"""Tables of topics in tests: defined and filled as `barnabas tables` does it, and read by what is not ours."""
+"""Tables of topics for tests: defined and filled as `barnabas tables` does it, and read by other libraries."""
 
 import json
 import os
@@ -20,12 +20,12 @@ from barnabas.spark.tables.filling import Cluster, Filled
 from barnabas.spark.tables.storing import catalog_settings
 from barnabas.testing import Kafka
 
-#: Key, value, partition.
+#: (key, value, partition)
 Record = tuple[str | None, object, int]
 
 
 class Tables:
-    """Tables of one test, filled as `barnabas tables run` does it, but for the loop."""
+    """The tables of one test, filled as `barnabas tables run` does it, but without its loop."""
 
     def __init__(self, spark: SparkSession, kafka: Kafka, folder: Path) -> None:
         self.spark, self.kafka, self.folder = spark, kafka, folder
@@ -49,10 +49,10 @@ class Tables:
 
 
 def polars_rows(table: Definition) -> list[dict[str, Any]]:
-    """By Polars' own readers of both formats."""
+    """Read the rows with Polars' readers of both formats."""
     if table.format == "delta":
         return polars.read_delta(table.url).to_dicts()
-    os.environ["POLARS_ICEBERG_PLANNER"] = "pyiceberg"  # which is there
+    os.environ["POLARS_ICEBERG_PLANNER"] = "pyiceberg"  # this planner is installed
     known = load_catalog("barnabas", **catalog_settings(table))
     try:
         return polars.scan_iceberg(known.load_table(table.table)).collect().to_dicts()
@@ -61,7 +61,7 @@ def polars_rows(table: Definition) -> list[dict[str, Any]]:
 
 
 def duckdb_rows(table: Definition, query: str) -> list[tuple[Any, ...]]:
-    """By DuckDB, which takes a dataset of Arrow (its own extensions for both formats come over the network)."""
+    """Query the rows with DuckDB over an Arrow dataset (its own extensions for both formats need the network)."""
     if table.format == "delta":
         lake = DeltaTable(table.url.removeprefix("file://")).to_pyarrow_dataset()
     else:

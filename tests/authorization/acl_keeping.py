@@ -1,4 +1,4 @@
-"""How ACLs are kept and found: znodes, notifications, filters. The same of Apache Kafka and of our broker.
+"""How ACLs are stored and found: znodes, notifications, filters. The same for Apache Kafka and for our broker.
 
 Recorded as `tests/golden/kafka-3.9.1/acls.json`.
 """
@@ -45,7 +45,7 @@ ACLS: Final = (
     Acl(AclResourceType.USER, "User:bob", AclOperation.CREATE_TOKENS),
 )
 
-#: Resource type, name, pattern type, principal, host, operation, permission.
+#: Title -> resource type, name, pattern type, principal, host, operation, permission.
 FILTERS: Final[dict[str, tuple[int, str | None, int, str | None, str | None, int, int]]] = {
     "anything": (ANY, None, ANY, None, None, ANY, ANY),
     "topics": (_TOPIC, None, ANY, None, None, ANY, ANY),
@@ -73,7 +73,7 @@ FILTERS: Final[dict[str, tuple[int, str | None, int, str | None, str | None, int
     "allowed to alice on orders": (_TOPIC, "orders", MATCH, "User:alice", "*", ANY, Permission.ALLOW),
     "nothing": (_TOPIC, "nothing", PatternType.LITERAL, None, None, ANY, ANY),
 }
-#: One after the other: what the first takes the next does not find.
+#: One after the other: a later deletion does not find the entries that an earlier one deleted.
 DELETIONS: Final = ("orders, what matches", "any type called orders", "denied", "prefixed", "anything")
 
 
@@ -82,7 +82,7 @@ def _fields(title: str) -> dict[str, Any]:
     return dict(zip((*names, "operation", "permission_type"), FILTERS[title], strict=True))
 
 
-#: Under which ACLs alice asks for the deletion of a topic by its id.
+#: The ACLs under which alice requests the deletion of a topic by its id.
 DOOMED: Final = {
     "nothing": (),
     "seeing it": (Acl(_TOPIC, "doomed", AclOperation.DESCRIBE, pattern=_PREFIXED),),
@@ -112,7 +112,7 @@ async def deletions_by_id(bootstrap: str) -> dict[str, list[str]]:
 
 
 async def kept(bootstrap: str, zookeeper: str) -> dict[str, Any]:
-    """All that there is to know."""
+    """Return everything that is recorded."""
     async with AsyncClient(client_of(bootstrap, "admin")) as admin:
         asker = Asker(admin, admin)
         for acl in ACLS:
@@ -146,7 +146,7 @@ async def _deleted(admin: AsyncClient, title: str) -> list[str]:
 
 
 def _znodes(zookeeper: str) -> dict[str, Any]:
-    """What is below /kafka-acl and its like. Entries of a list in a stable order."""
+    """Return the znodes below /kafka-acl and the like, with lists in a stable order."""
     client = KazooClient(zookeeper)
     client.start()
     found: dict[str, Any] = {}
@@ -165,7 +165,7 @@ def _znodes(zookeeper: str) -> dict[str, Any]:
 
 
 def _without_order(znodes: dict[str, Any]) -> dict[str, list[str]]:
-    """Resources that are left, and what was told of those that one request changed, in whatever order."""
+    """Return the remaining resources, and the notifications of one request, which come in any order."""
     told = sorted(json.dumps(data) for path, data in znodes.items() if "_changes_" in path)
     return {"left": [path for path in znodes if "_changes_" not in path], "told": told}
 

@@ -1,8 +1,8 @@
-"""The ACLs under which every API is asked.
+"""The ACLs under which every API is requested.
 
-Two tables. `allow`: nothing but one entry. `deny`: everything is allowed, but for one entry. Each for every operation of every
-type of resource, as a literal name, as a prefix and as `*`. A third, `mixed`, has what needs more than one entry: hosts,
-principals, patterns against each other, operations that imply others.
+There are two tables. `allow` has nothing but one entry; `deny` allows everything except for one entry. Each has every operation
+of every type of resource, as a literal name, as a prefix and as `*`. A third table, `mixed`, has cases with more than one
+entry: hosts, principals, patterns against each other, operations that imply others.
 """
 
 from collections.abc import Iterator
@@ -27,7 +27,7 @@ class Acl:
     host: str = "*"
 
 
-#: Names of each type that stand in requests, and a prefix that they have.
+#: Names of each type in the requests, and a prefix that they have.
 LITERAL: Final = {
     AclResourceType.TOPIC: (TOPIC, NEW_TOPIC, BAD_TOPIC),
     AclResourceType.GROUP: (GROUP, NO_GROUP),
@@ -38,7 +38,7 @@ LITERAL: Final = {
 PREFIX: Final = {
     AclResourceType.TOPIC: "ord",
     AclResourceType.GROUP: "pay",
-    # Nothing else may stand on a cluster.
+    # A cluster has only this name.
     AclResourceType.CLUSTER: "kafka-cluster",
     AclResourceType.TRANSACTIONAL_ID: "led",
     AclResourceType.USER: "User:b",
@@ -53,7 +53,7 @@ OPERATIONS: Final[dict[AclResourceType, tuple[int, ...]]] = {
 }
 PATTERNS: Final = ("literal", "prefixed", "wildcard")
 
-#: Everything for alice: what the `deny` table stands on.
+#: Entries that allow alice everything: the base of the `deny` table.
 EVERYTHING: Final = tuple(
     Acl(resource, "kafka-cluster" if resource is AclResourceType.CLUSTER else "*", ALL) for resource in ACL_RESOURCES
 )
@@ -64,7 +64,7 @@ def operation_name(operation: int) -> str:
 
 
 def single(permission: Permission) -> Iterator[tuple[str, tuple[Acl, ...]]]:
-    """`TOPIC.READ literal` and its entries, for every type, operation and pattern."""
+    """Yield a title such as `TOPIC.READ literal` and its entries, for every type, operation and pattern."""
     for resource, operations in OPERATIONS.items():
         for operation in operations:
             for pattern in PATTERNS:
@@ -75,10 +75,10 @@ def single(permission: Permission) -> Iterator[tuple[str, tuple[Acl, ...]]]:
 
 def _standing_on(resource: AclResourceType, operation: int, permission: Permission, pattern: str) -> tuple[Acl, ...]:
     if pattern == "wildcard":
-        # A cluster has but one name.
+        # A cluster has only one name.
         return () if resource is AclResourceType.CLUSTER else (Acl(resource, "*", operation, permission),)
     if resource not in LITERAL:
-        return ()  # tokens have names that nobody knows before
+        return ()  # the names of tokens are random
     if pattern == "prefixed":
         return (Acl(resource, PREFIX[resource], operation, permission, PatternType.PREFIXED),)
     return tuple(Acl(resource, name, operation, permission) for name in LITERAL[resource])
@@ -124,7 +124,7 @@ def _patterns() -> Iterator[tuple[str, tuple[Acl, ...]]]:
 
 
 def _implications() -> Iterator[tuple[str, tuple[Acl, ...]]]:
-    """READ, WRITE, DELETE and ALTER allow DESCRIBE, ALTER_CONFIGS allows DESCRIBE_CONFIGS; none of them denies it."""
+    """READ, WRITE, DELETE and ALTER imply DESCRIBE, and ALTER_CONFIGS implies DESCRIBE_CONFIGS; none of them denies it."""
     pairs = (
         (AclOperation.READ, AclOperation.DESCRIBE),
         (AclOperation.WRITE, AclOperation.DESCRIBE),
@@ -144,7 +144,7 @@ def _implications() -> Iterator[tuple[str, tuple[Acl, ...]]]:
 
 
 def _on_any_topic() -> Iterator[tuple[str, tuple[Acl, ...]]]:
-    """KIP-679: whether there is any topic to write to."""
+    """KIP-679: whether there is any topic that may be written."""
     write, deny, prefixed = AclOperation.WRITE, Permission.DENY, PatternType.PREFIXED
 
     def topic(name: str, permission: Permission, pattern: PatternType = PatternType.LITERAL) -> Acl:

@@ -1,6 +1,6 @@
-"""One request of every API, of both kinds where an API has two, and what an answer says about permission.
+"""One request of every API, two for APIs with two kinds, and the part of an answer that shows permissions.
 
-A probe changes nothing that another one sees: it validates only, names what is not there, or has stale epochs.
+A probe changes nothing that another one sees: it only validates, names missing things, or has stale epochs.
 """
 
 import time
@@ -13,12 +13,12 @@ from barnabas.wire.messages.base import ApiMessage, Message
 from barnabas.wire.record_build import BatchBuilder
 from barnabas.wire.versions import api_named
 
-#: What there is, and what there is not but falls under the same ACLs.
+#: Names of existing resources, and names of missing ones to which the same ACLs apply.
 TOPIC, NEW_TOPIC, BAD_TOPIC, HIDDEN_TOPIC = "orders", "orders-new", "orders new", "secret"
 GROUP, NO_GROUP, HIDDEN_GROUP = "payments", "payments-none", "secret-group"
-#: The second is under way, with partitions of both topics.
+#: Transactional ids. The second one has an open transaction with partitions of both topics.
 TXN, OPEN_TXN, HIDDEN_TXN = "ledger", "ledger-open", "secret-ledger"
-#: Whose token there is, and for whom alice makes tokens, which she may then see.
+#: The owner of the existing token, and the owner of tokens that alice creates and may then see.
 OWNER, OTHER_OWNER = "bob", "bobby"
 
 _MANY_MS: Final = 5_000
@@ -26,7 +26,7 @@ _MANY_MS: Final = 5_000
 
 @dataclass(frozen=True)
 class Stage:
-    """What requests need to know of the cluster."""
+    """The properties of the cluster that requests need."""
 
     topic_id: bytes
     hidden_id: bytes
@@ -47,7 +47,7 @@ class Probe:
 
 
 def _made(kind: type[Message], fields: dict[str, Any]) -> Message:
-    """A message of plain dicts and lists."""
+    """Return a message from plain dicts and lists."""
     values: dict[str, Any] = {}
     for name, value in fields.items():
         struct = kind.__wire__[name].type
@@ -362,11 +362,11 @@ PROBES: Final = (
     *_brokers(),
 )
 
-#: What a part of an answer is about, the first that it has.
+#: Fields that identify the subject of a part of an answer; the first one that the part has counts.
 _IDENTITY: Final = (
     "name", "topic", "topic_name", "group_id", "transactional_id", "key", "resource_name", "user", "feature"
 )  # fmt: skip
-#: What says nothing about permission, or is another broker's business.
+#: Fields that do not depend on permissions, or that concern another broker.
 _LEFT_OUT: Final = frozenset(
     {"brokers", "configs", "node_endpoints", "api_keys", "records", "supported_features", "finalized_features"}
 )
@@ -375,7 +375,7 @@ _OPERATIONS: Final = ("topic_authorized_operations", "cluster_authorized_operati
 
 
 def decisions(response: Message, path: str = "") -> list[str]:
-    """What an answer shows and refuses, a line for each kind, in a stable order."""
+    """Return the authorization results in an answer, a line for each kind, in a stable order."""
     lines: list[str] = []
     for field in response.__wire__:
         value = getattr(response, field)

@@ -1,4 +1,4 @@
-"""How quotas are set, kept and found: answers of AlterClientQuotas and DescribeClientQuotas, znodes, notifications.
+"""How quotas are set, stored and found: answers of AlterClientQuotas and DescribeClientQuotas, znodes, notifications.
 
 Recorded of Apache Kafka as `tests/golden/kafka-3.9.1/quotas.json`.
 """
@@ -29,7 +29,7 @@ GOLDEN: Final = Path(__file__).parents[1] / "golden/kafka-3.9.1/quotas.json"
 Named = tuple[tuple[str, str | None], ...]
 EXACT, DEFAULT, ANY = 0, 1, 2
 
-#: Whose quota, and what it becomes; None takes it away. In this order.
+#: (entity, its new quota), in this order; None removes the quota.
 CHANGES: Final[tuple[tuple[Named, tuple[tuple[str, float | None], ...]], ...]] = (
     ((("user", "alice"),), (("producer_byte_rate", 1000.0), ("request_percentage", 12.5))),
     ((("user", "al ice/*"),), (("consumer_byte_rate", 2000.0),)),
@@ -46,7 +46,7 @@ CHANGES: Final[tuple[tuple[Named, tuple[tuple[str, float | None], ...]], ...]] =
     ((("user", "alice"),), (("request_percentage", None), ("consumer_byte_rate", 10.0))),
     ((("client-id", "app"),), (("producer_byte_rate", None),)),
     ((("user", "nobody"),), (("producer_byte_rate", None),)),
-    # Refused, each for its own reason.
+    # Invalid changes, each for another reason.
     ((), (("producer_byte_rate", 1.0),)),
     ((("user", "a"),), (("producer_byte_rate", 1.5),)),
     ((("user", "a"),), (("nonsense", 1.0),)),
@@ -59,7 +59,7 @@ CHANGES: Final[tuple[tuple[Named, tuple[tuple[str, float | None], ...]], ...]] =
     ((("planet", "x"),), (("producer_byte_rate", 1.0),)),
 )
 
-#: Type, how it matches, name; and whether nothing else may be in the entity.
+#: (type, match kind, name) for each component; and whether the entity must have no other components.
 QUESTIONS: Final[tuple[tuple[tuple[tuple[str, int, str | None], ...], bool], ...]] = tuple(
     (components, strict)
     for strict in (False, True)

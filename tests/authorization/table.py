@@ -1,9 +1,9 @@
-"""Asks every probe under every ACL, and writes down what came: the same way of Apache Kafka and of our broker.
+"""Sends every probe under every ACL, and records the answers: in the same way for Apache Kafka and for our broker.
 
-A world is what one broker answers:
+A world is the record of one broker's answers:
     {"outcomes": [[line, …], …],                     each different answer once
      "probes": {probe: {"none": 3, "all": 0, "allow": {"TOPIC.READ literal": 1, …}, "deny": {…}, "mixed": {…}}}}
-`allow` and `deny` name only what differs from `none` and from `all`.
+`allow` and `deny` have only entries that differ from `none` and from `all`.
 """
 
 import asyncio
@@ -60,7 +60,7 @@ GOLDEN: Final = Path(__file__).parents[1] / "golden/kafka-3.9.1/authorization.js
 PLAIN: Final = "org.apache.kafka.common.security.plain.PlainLoginModule"
 Attempt = Callable[[], Awaitable[ErrorCode]]
 
-#: Settings of a broker that is asked. The listener's name is that of its protocol, so that one client setting fits all.
+#: Settings of a recorded broker. The listener has the name of its protocol, so that one client setting fits all.
 BROKER_CONFIG: Final = {
     "security.inter.broker.protocol": "SASL_PLAINTEXT",
     "sasl.mechanism.inter.broker.protocol": "PLAIN",
@@ -94,7 +94,7 @@ def client_of(bootstrap: str, user: str) -> ClientConfig:
 
 
 class Asker:
-    """Sets ACLs as admin, asks as alice."""
+    """Sets ACLs as admin, and sends requests as alice."""
 
     def __init__(self, admin: AsyncClient, alice: AsyncClient) -> None:
         self._admin = admin
@@ -125,7 +125,7 @@ class Asker:
 
     @staticmethod
     async def _until_served(attempt: Attempt) -> None:
-        """A coordinator may have to make its topic first."""
+        """Repeat the attempt until it succeeds: a coordinator may have to create its topic first."""
         async with asyncio.timeout(60):
             while await attempt() is not ErrorCode.NONE:
                 await asyncio.sleep(0.1)
@@ -220,7 +220,7 @@ class Asker:
 
 
 async def fill_in(asker: Asker, probes: Iterable[Probe], *, with_singles: bool = True) -> dict[str, Any]:
-    """The whole table of one broker."""
+    """Return the whole table of one broker."""
     probes = list(probes)
     outcomes: dict[tuple[str, ...], int] = {}
     table: dict[str, dict[str, Any]] = {probe.name: {} for probe in probes}
@@ -228,7 +228,7 @@ async def fill_in(asker: Asker, probes: Iterable[Probe], *, with_singles: bool =
     async def ask_all(acls: tuple[Acl, ...]) -> dict[str, int]:
         if acls:
             await asker.add(acls)
-        # A few at a time on one connection, which keeps their order: the broker carries them out one by one.
+        # Send a few at a time on one connection, which keeps their order: the broker executes them one by one.
         connection = await asker.connection()
         found = await asyncio.gather(*(asker.ask(connection, probe) for probe in probes))
         answers = {
@@ -271,7 +271,7 @@ async def ask_broker(bootstrap: str, *, probes: Iterable[Probe] = PROBES, with_s
 
 
 def spelled_out(world: Mapping[str, Any]) -> dict[str, dict[str, list[str]]]:
-    """By probe, and by what it was asked under: the lines themselves."""
+    """Return, by probe and ACL title, the lines themselves."""
     outcomes = world["outcomes"]
     return {
         name: {
@@ -301,7 +301,7 @@ def load() -> dict[str, Any]:
 
 
 def save(worlds: Mapping[str, Any]) -> None:
-    """A line for each probe: what changes is seen in a diff."""
+    """Write a line for each probe, so that a diff shows what changed."""
     lines = []
     for world, content in worlds.items():
         outcomes = ",\n".join(f"    {json.dumps(each)}" for each in content["outcomes"])

@@ -1,4 +1,4 @@
-"""The brokers that are asked: the same questions, other settings."""
+"""The brokers that are recorded: the same requests, other settings."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,11 +12,11 @@ from tests.authorization.table import BROKER_CONFIG
 class World:
     config: Mapping[str, str]
     probes: tuple[Probe, ...] = PROBES
-    #: Whether the tables of single entries are asked, or only what is mixed.
+    #: Whether the tables of single entries are recorded too, or only the mixed ones.
     with_singles: bool = True
 
 
-#: One probe for each type of resource, and for the question about any topic.
+#: One probe for each type of resource, and one for the permission on any topic.
 _SOME: Final = frozenset(
     {
         "Produce v11",

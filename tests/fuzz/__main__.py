@@ -1,4 +1,4 @@
-"""`python -m tests.fuzz --seconds 3600 --seed 7`: exits with 1 and what was found."""
+"""`python -m tests.fuzz --seconds 3600 --seed 7`: prints its findings and then exits with 1."""
 
 import argparse
 import contextlib
@@ -15,7 +15,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--apache", action="store_true", help="Attack Apache Kafka 3.9.1 instead of our own broker.")
     parser.add_argument("--bootstrap", help="Attack a broker that runs on this machine, at its SASL listener.")
-    parser.add_argument("--pid", type=int, help="Of that broker: its memory is watched.")
+    parser.add_argument("--pid", type=int, help="Process id of that broker, whose memory is watched.")
     parser.add_argument("--tls", help="The address of its listener with TLS.")
     parser.add_argument("--zookeeper", help="The address of its ZooKeeper.")
     options = parser.parse_args()

@@ -1,7 +1,7 @@
-"""`python -m tests.fuzz.answers [COUNT] [API…]`: how long a small request that has a large answer holds the loop of a broker.
+"""`python -m tests.fuzz.answers [COUNT] [API…]`: how long a small request with a large answer occupies a broker's loop.
 
-The broker knows of as many topics, groups, offsets and ACL entries as asked for, and has a topic of a tenth as many partitions.
-Beside that, the largest requests that have an effect. Measured as in `turns`.
+The broker has COUNT topics, groups, offsets and ACL entries, and a topic with a tenth as many partitions. The largest requests
+that change something are measured too. `turns` explains the measure.
 """
 
 import asyncio
@@ -54,7 +54,7 @@ def names(count: int) -> list[str]:
 
 
 def known_topics(broker: Broker, count: int) -> ApiMessage:
-    """What a controller says of that many topics."""
+    """Return the controller's metadata update for that many topics."""
     topics = [
         update_metadata.UpdateMetadataTopicState(
             topic_name=name,
@@ -172,7 +172,7 @@ def asked(partitions: int) -> ApiMessage:
 
 
 def requests(broker: Broker, count: int) -> Iterator[tuple[str, ApiMessage, int]]:
-    """What, the request, its version. In this order: the first ones fill the broker."""
+    """Yield (title, request, version). In this order: the first requests fill the broker."""
     part = count // 10
     yield f"CreateTopics of one topic with {part} partitions", topics_to_create(1, part, validate_only=False), 7
     yield "CreateTopics of 3,300 topics, to be validated", topics_to_create(3_300, 1, validate_only=True), 7

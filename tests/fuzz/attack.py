@@ -1,4 +1,4 @@
-"""The attack itself: a real broker and a real embedded ZooKeeper, strangers, a user with few rights, and a bystander."""
+"""The attack: a real broker and a real embedded ZooKeeper, strangers, a user with few rights, and a bystander."""
 
 import contextlib
 import multiprocessing
@@ -17,12 +17,12 @@ from barnabas.zookeeper import wire as zk
 from tests.fuzz.inputs import Inputs
 from tests.fuzz.target import Target, ask, connect, ours
 
-#: What a bystander's requests may take, and what the broker and ZooKeeper may grow by.
+#: Limits of the bystander's latency and of the memory growth of broker and ZooKeeper.
 P99_S_MAX = 0.25
 GROWTH_BYTES_MAX = 200_000_000
 #: Frames on one connection before the next one is opened.
 FRAMES_MAX = 20
-#: How long the bystander is alone before the attack: how late answers are on this machine by its load alone.
+#: How long the bystander is alone before the attack, to measure the latency on this machine without it.
 ALONE_S = 2.0
 
 
@@ -45,15 +45,17 @@ class Report:
 
 
 class Bystander:
-    """Alice: connected before, and asking all the time. She has a process of her own, for the attacker's is busy."""
+    """Alice: she connects before the attack and sends requests all the time, from a process of her own because the attacker's
+    is busy.
+    """
 
     def __init__(self, target: Target) -> None:
         own = multiprocessing.get_context("spawn")
         self._here, there = own.Pipe()
         self._process = own.Process(target=_stand_by, args=(target.client, there), daemon=True)
-        #: When each answer came, and how long it took; complete when she has left.
+        #: (when, latency) of each answer; complete when she has stopped.
         self.answers: list[tuple[float, float]] = []
-        #: Why she could not go on.
+        #: Why she had to stop; empty if she did not.
         self.failure = ""
 
     def __enter__(self) -> "Bystander":
@@ -89,7 +91,7 @@ def _stand_by(port: int, there: Connection) -> None:
 
 
 class Memory:
-    """What each process has grown by at most, as often as it is looked at."""
+    """The largest growth of each process, measured at each `look`."""
 
     def __init__(self, target: Target) -> None:
         self._before = {name: (each, each.memory_info().rss) for name, each in target.processes.items()}
@@ -108,7 +110,7 @@ def percentile(took_s: list[float], share: float) -> float:
 def attack(
     *, seed: int, count: int | None = None, seconds: float | None = None, p99_s_max: float = P99_S_MAX
 ) -> Report:
-    """Our own broker, until the count is reached, or the time is up. What was found is in the report."""
+    """Attack our own broker until the count is reached or the time is up, and return a report with the findings."""
     with ours() as target:
         return attack_target(target, seed=seed, count=count, seconds=seconds, p99_s_max=p99_s_max)
 
@@ -144,7 +146,7 @@ def _one_connection(target: Target, inputs: Inputs, report: Report) -> None:
     chance = inputs.chance
     who = chance.choice(("stranger", "eve", "eve", "eve", "zookeeper", "tls"))
     if getattr(target, who, True) is None:
-        return  # there is none to be attacked
+        return  # the target has no such listener
     frames = chance.randrange(1, FRAMES_MAX)
     with contextlib.suppress(ConnectionResetError, BrokenPipeError, TimeoutError):
         if who == "zookeeper":
@@ -164,7 +166,7 @@ def _one_connection(target: Target, inputs: Inputs, report: Report) -> None:
             for _ in range(frames):
                 kind = chance.choice(list(kinds))
                 if kind == "noise" and chance.random() < 0.9:
-                    continue  # it ends the connection, and what comes behind it
+                    continue  # the frame ends the connection
                 data = kinds[kind]()
                 report.inputs[f"{who}: {kind}" if who in ("eve", "stranger") else who] += 1
                 peer.sendall(data)
@@ -184,13 +186,13 @@ def _judge(target: Target, bystander: Bystander, report: Report) -> None:
             report.findings.append(f"{name} has ended")
     report.findings += bugs(target.logs())
     if not report.findings:
-        # Whoever comes now is served as ever.
+        # A client that connects now must be served as before.
         with target.login("alice") as alice:
             wait_until(lambda: isinstance(ask(alice, MetadataRequest(topics=None), 9), MetadataResponse), 10)
 
 
 def bugs(logs: str) -> list[str]:
-    """Each traceback, with the line before it."""
+    """Return each traceback, with the line before it."""
     lines = logs.splitlines()
     found = []
     for at, line in enumerate(lines):

@@ -1,8 +1,8 @@
 """`python -m tests.fuzz.heads [--seconds 300] [--seed 7]`: hostile heads and bodies at the HTTP layer of registry and console.
 
-The shipped protocol and applications, with a transport in memory. After each connection: nothing was raised or logged as an
-error, a request that a page of another site could send reached no handler, a well-formed one got its answer, and a
-connection that waits for its client has a time limit. Exits with 1 and what was found.
+It runs the shipped protocol and applications with a transport in memory. After each connection: no exception and no logged
+error, no handler was reached by a request that a page of another site could send, a well-formed request got its answer, and a
+connection that waits for its client has a time limit. It prints its findings and then exits with 1.
 """
 
 import argparse
@@ -85,7 +85,7 @@ _RESPONSE: Final = re.compile(rb"HTTP/1\.1 (\d{3}) ")
 
 
 class Transport(asyncio.Transport):
-    """Stands for a socket. It takes everything."""
+    """Stands for a socket, and accepts all data."""
 
     def __init__(self) -> None:
         super().__init__({"peername": ("127.0.0.1", 4711), "sockname": ("127.0.0.1", 8081)})
@@ -113,9 +113,9 @@ class Transport(asyncio.Transport):
 @dataclass
 class Sent:
     data: bytes
-    #: Nothing in it is malformed, and no page of another site can send it.
+    #: Whether the request is well-formed and no page of another site can send it.
     is_good: bool
-    #: As well-formed, but a page of another site can send it, or it names another host.
+    #: Whether the request is well-formed, but a page of another site can send it, or it names another host.
     is_foreign: bool = False
     closes: bool = False
 
@@ -123,7 +123,7 @@ class Sent:
 @dataclass
 class Harness:
     chance: random.Random
-    #: Requests that reached a handler, by the mark in their query.
+    #: Marks in the queries of the requests that reached a handler.
     reached: set[str] = field(default_factory=set)
     problems: list[str] = field(default_factory=list)
     inputs: Counter[str] = field(default_factory=Counter)
@@ -192,7 +192,7 @@ class Harness:
         return Sent("\r\n".join(lines).encode() + b"\r\n\r\n" + body, not is_foreign, is_foreign, closes)
 
     def parts(self, data: bytes) -> list[bytes]:
-        """The data in pieces of random sizes."""
+        """Split the data into pieces of random sizes."""
         found, at = [], 0
         while at < len(data):
             size = self.chance.choice((1, 7, 100, 5_000))
@@ -265,7 +265,7 @@ class Harness:
             self.problems.append(f"{number}: the connection is over, and its place or its timer is still there")
 
     async def settle(self, state: ServerState) -> None:
-        """Until every request is answered, or waits for more of its body."""
+        """Wait until every request is answered, or waits for more of its body."""
         while state.tasks:
             done, _ = await asyncio.wait(list(state.tasks), timeout=0.05)
             if not done:

@@ -1,6 +1,6 @@
-"""What is sent: messages of every API and version, batches, sequences, frames of ZooKeeper, beginnings of TLS.
+"""The inputs: messages of every API and version, batches, sequences, ZooKeeper frames, beginnings of TLS handshakes.
 
-Everything comes from one seeded generator, so that a finding can be had again.
+Everything comes from one seeded generator, so that a finding can be reproduced.
 """
 
 import random
@@ -130,7 +130,9 @@ class Inputs:
         return self.batch()  # records
 
     def mutated(self, data: bytes) -> bytes:
-        """Bytes flipped, cut, added; lengths that lie. The frame's own size stays right, mostly: else nothing is looked at."""
+        """Flip, cut or insert bytes, or change lengths. The frame's own size mostly stays right: otherwise nothing is
+        parsed.
+        """
         chance, body = self.chance, bytearray(data[4:])
         for _ in range(chance.randrange(1, 6)):
             if not body:
@@ -162,7 +164,7 @@ class Inputs:
         return frame.encode_request(ProduceRequest(acks=acks, timeout_ms=100, topic_data=[topic]), 9, 1, "fuzz")
 
     def batch(self) -> bytes:
-        """From honest to absurd, nearly always with a right checksum: without one nothing else is looked at."""
+        """Return a batch, from valid to absurd, nearly always with a right checksum: otherwise nothing else is checked."""
         chance = self.chance
         codec = chance.choice(list(Codec))
         honest = BatchBuilder(
@@ -232,7 +234,7 @@ class Inputs:
         return struct.pack(">i", len(body)) + bytes(body)
 
     def tls(self) -> bytes:
-        """What looks like the beginning of a handshake, and is none."""
+        """Return bytes that look like the beginning of a handshake."""
         chance = self.chance
         hello = b"\x01\x00\x00\x40\x03\x03" + chance.randbytes(chance.randrange(70))
         record = (

@@ -1,9 +1,10 @@
 """`python -m tests.fuzz.link [--seconds 300] [--seed 7]`: a link whose source lies.
 
-Two clusters of one broker each, and a proxy in front of the source that changes what it answers to the link: fields, bytes,
-lengths, error codes, records; it also breaks off, waits, and asks for what cannot be. A bystander writes to a topic of the
-target's own. Exits with 1 and what was found: a broker that ended or grew, a traceback, a bystander who was not served, a
-topic or an ACL beyond what is mirrored, our own records or ACLs gone, or a link that does not go on when the source is honest.
+Two clusters of one broker each, and a proxy before the source that changes its answers to the link: fields, bytes, lengths,
+error codes, records; it also closes connections, waits, and announces impossible sizes. A bystander writes to a topic of the
+target. It prints its findings and then exits with 1: a broker that ended or grew, a traceback, a bystander without an answer, a
+topic or an ACL beyond the mirrored ones, lost records or ACLs of the target, or a link that does not continue when the source
+is honest.
 """
 
 import argparse
@@ -35,7 +36,7 @@ from barnabas.wire.versions import API, API_VERSIONS
 from tests.fuzz.attack import bugs, percentile
 from tests.fuzz.inputs import NUMBERS, SIZES, Inputs
 
-#: Several at once: after a lie a link waits a moment. The topics of number 3 are called m3-….
+#: Several links at once, since a link pauses after an error. The topics of link number 3 are called m3-….
 LINKS: Final = [f"hostile-{number}" for number in range(6)]
 CLIENT_ID: Final = "barnabas-link-"
 OWN: Final = "own"
@@ -72,7 +73,7 @@ class Liar:
         self.share = 0.0
 
     def answer(self, api_key: int, version: int, body: bytes) -> bytes | None:
-        """The frame without its size; None: the connection breaks."""
+        """Return the changed frame without its size; None: close the connection."""
         if self.chance.random() >= self.share or (api_key == API_VERSIONS and self.chance.random() < 0.9):
             return body
         kind = self.chance.choice(("fields",) * 12 + ("bytes", "cut", "break", "correlation"))
@@ -99,7 +100,7 @@ class Liar:
             return body
 
     def _change(self, message: Message, version: int) -> None:
-        """One field of the message, or of one below it."""
+        """Change one field of the message, or of a nested one."""
         chance = self.chance
         fields = [(n, spec) for n, spec in type(message).__wire__.items() if in_range(spec.versions, version)]
         name, spec = chance.choice(fields)
@@ -148,7 +149,7 @@ class Liar:
         chance, data = self.chance, bytes(held or b"")
         made = self.inputs.batch()
         if data and chance.random() < 0.5:
-            # Ours with the offsets, epoch and checksum in place, or not.
+            # A batch of ours, with valid offsets, epoch and checksum, or with changed ones.
             changed = bytearray(data)
             for _ in range(chance.choice((1, 2, 5))):
                 at = chance.choice((chance.randrange(len(changed)), chance.randrange(min(61, len(changed)))))
@@ -158,7 +159,7 @@ class Liar:
 
 
 class Proxy:
-    """In front of the source's broker. To others than the link it is honest."""
+    """A proxy before the source's broker. It is honest to all clients except the link."""
 
     def __init__(self, seed: int) -> None:
         self.liar = Liar(seed)
@@ -220,7 +221,7 @@ class Proxy:
 
 
 class Bystander:
-    """Writes to the target's own topic, and measures."""
+    """Writes to the target's own topic, and measures the latency."""
 
     def __init__(self, target: Cluster) -> None:
         self._target = target
@@ -259,7 +260,7 @@ def attack(seconds: float, seed: int) -> tuple[Counter[str], list[str]]:
     found: list[str] = []
     proxy = Proxy(seed)
     advertised = {**OPEN, "advertised.listeners": f"PLAINTEXT://127.0.0.1:{proxy.port}"}
-    # The source calls itself by the proxy's address: others, and itself, reach it through the proxy as well.
+    # The source advertises the proxy's address: all clients, and itself, reach it through the proxy.
     with socket.create_server(("127.0.0.1", 0)) as free:
         proxy.target = free.getsockname()[1]
     with Cluster(brokers=1, config=OPEN) as here, Cluster(brokers=1, port=proxy.target, config=advertised) as there:
@@ -310,7 +311,7 @@ def attack(seconds: float, seed: int) -> tuple[Counter[str], list[str]]:
 
 
 def _judge(here: Cluster, there: Cluster) -> list[str]:
-    """With an honest source from now on."""
+    """Check the target, with an honest source from now on."""
     found = []
     topics = [name for name in here.topics() if name != OWN]
     if beyond := [name for name in topics if _MIRRORED.match(name) is None]:

@@ -1,9 +1,9 @@
 """`python -m tests.fuzz.registry [--seconds 300] [--seed 7]`: hostile bodies and histories at the registry's own code.
 
-A history is a random sequence of requests, beside records that another program writes into `_schemas`. After each
-step every acknowledged schema is there, ids are in range and given once, every record that was written can be read, and a
-registry that reads the log from its beginning comes to the same state. Nothing but a refusal may be raised.
-Exits with 1 and what was found.
+A history is a random sequence of requests, with records between them that another program writes into `_schemas`. After each
+step every acknowledged schema exists, ids are in range and unique, every written record can be read, and a registry that reads
+the log from its beginning gets the same state. No exception except a refusal may be raised. It prints its findings and then
+exits with 1.
 """
 
 import argparse
@@ -29,7 +29,7 @@ from barnabas.services.registry.store import IMPORTED_ID_MAX, Applied, Store
 from barnabas.services.registry.writes import Decision, Registration
 
 REFUSALS: Final = (Refusal, http_errors.Refusal, BadContent)
-#: A single input may not take longer: it is read on a thread, and others wait for it.
+#: The longest time for a single input: a thread reads it while others wait.
 INPUT_S_MAX: Final = 10.0
 SUBJECTS: Final = ("s", "t", "u-value", ":.c:s", ":.c:t", ":.d:s")
 IDS: Final = (0, 1, 2, 7, 100_001, IMPORTED_ID_MAX - 1, IMPORTED_ID_MAX, IMPORTED_ID_MAX + 1, 2**31 - 2, 2**31 - 1)
@@ -69,15 +69,15 @@ class Found(Exception):
 
 @dataclass
 class History:
-    """A registry without its log: the state, the records that made it, and what it acknowledged."""
+    """A registry without its log: the state, the records that made it, and the acknowledged schemas."""
 
     chance: random.Random
     store: Store = field(default_factory=Store)
     log: list[Record] = field(default_factory=list)
     parser: Parser = field(default_factory=Parser)
-    #: By context and id: the text that was acknowledged. The registry never gives an id to another one.
+    #: (context, id) -> the acknowledged text. The registry never gives the id to another schema.
     given: dict[tuple[str, int], str] = field(default_factory=dict)
-    #: The last request left its id to the registry.
+    #: Whether the last request left the choice of the id to the registry.
     chosen: bool = False
 
     def step(self) -> str:
@@ -161,7 +161,7 @@ class History:
                 return writes.set_mode(self.store, subject, chance.choice(MODES), force=chance.random() < 0.5)
 
     def stranger(self) -> None:
-        """A record that another program writes, also one that is damaged."""
+        """Add a record that another program writes, sometimes a damaged one."""
         chance = self.chance
         text = chance.choice(('"long"', '"double"', SEEDS[0], "{", ""))
         version = SchemaVersion(
@@ -180,7 +180,7 @@ class History:
         self.log.append(Record(key, value))
 
     def forget_given(self) -> None:
-        """A stranger's record may take an id that was given, where its schema is gone: that is not the registry's doing."""
+        """Forget ids that a stranger's record may take because their schema is gone: the registry cannot prevent that."""
         for context, known in self.store.contexts.items():
             for schema_id, content in known.contents.items():
                 self.given[context, schema_id] = content.text
@@ -226,7 +226,7 @@ def schema(chance: random.Random) -> str:
 
 
 def body(chance: random.Random, subjects: list[str]) -> dict[str, Any]:
-    """A body of a registration, by way of its bytes: what cannot be read is refused here as in the server."""
+    """Return the body of a registration after encoding and decoding, so that invalid JSON is refused as in the server."""
     document: dict[str, Any] = {"schema": schema(chance)}
     document["schemaType"] = (
         "PROTOBUF" if "syntax" in document["schema"] else chance.choice(("AVRO", "AVRO", "JSON", None))

@@ -1,8 +1,8 @@
-"""`python -m tests.fuzz.servers [--seconds 300] [--seed 7] [scram oauth]`: servers that misbehave, at clients of ours.
+"""`python -m tests.fuzz.servers [--seconds 300] [--seed 7] [scram oauth]`: misbehaving servers, against our clients.
 
-A SASL server over TCP asks for too much, breaks off, lies about sizes and drips; so does an OAuth provider over HTTP. Exits
-with 1 and what was found: an error that is not one of a client's, an attempt that takes longer than its time, a turn of the
-loop that is too long, or memory that grows.
+A SASL server over TCP asks for too much, closes connections, sends wrong sizes, and sends single bytes; so does an OAuth
+provider over HTTP. It prints its findings and then exits with 1: an error that is not one of the client's, an attempt beyond
+its time limit, a turn of the loop that is too long, or memory that grows.
 """
 
 import argparse
@@ -41,9 +41,9 @@ from barnabas.wire.messages.sasl_authenticate import SaslAuthenticateRequest, Sa
 from barnabas.wire.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
 from barnabas.wire.versions import API
 
-#: The longest turn of the client's loop. The proof of a password takes 0.2 s, on a thread.
+#: The longest turn of the client's loop. The password proof takes 0.2 s, on a thread.
 TURN_S_MAX: Final = 0.25
-#: An attempt takes its time-outs, the proof, and longer on a busy machine.
+#: The longest attempt: its timeouts, the proof, and an allowance for a busy machine.
 ATTEMPT_S_MAX: Final = 8.0
 TIMEOUT_MS: Final = 300
 GROWTH_BYTES_MAX: Final = 200_000_000
@@ -79,7 +79,7 @@ class Findings:
 
 
 class ScramLies:
-    """Messages of a SCRAM server: right ones with something wrong in them."""
+    """Messages of a SCRAM server: valid ones with an error in them."""
 
     def __init__(self, chance: random.Random) -> None:
         self._chance = chance
@@ -135,7 +135,7 @@ class ScramLies:
 
 
 def fuzz_scram_client(findings: Findings, count: int) -> None:
-    """The client's exchange alone, without a network: a refusal is the only failure."""
+    """Run the client's exchange alone, without a network: only a refusal is allowed as an error."""
     lies = ScramLies(findings.chance)
     for _ in range(count):
         mechanism = findings.chance.choice(tuple(ScramMechanism))
@@ -152,7 +152,7 @@ def fuzz_scram_client(findings: Findings, count: int) -> None:
 
 
 class SaslServer:
-    """Speaks Kafka's protocol up to the login, mostly."""
+    """Speaks Kafka's protocol up to the login, mostly correctly."""
 
     def __init__(self, chance: random.Random) -> None:
         self._chance = chance
@@ -252,7 +252,7 @@ async def attempt(findings: Findings, what: str, work: Callable[[], Awaitable[No
 
 
 def measure_turns(findings: Findings) -> None:
-    """Each callback of the loop in this thread, in CPU time of the thread."""
+    """Measure each callback of the loop in this thread, in CPU time of the thread."""
     thread, run = threading.get_ident(), asyncio.events.Handle._run
 
     def measured(handle: asyncio.Handle) -> None:
@@ -285,7 +285,7 @@ async def scram(findings: Findings, seconds: float) -> None:
 
 
 class OAuthServer:
-    """A provider of tokens and of key sets. Owner: its thread."""
+    """A provider of tokens and key sets. Owner: its thread."""
 
     def __init__(self, chance: random.Random) -> None:
         self._chance = chance

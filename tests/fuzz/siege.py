@@ -1,7 +1,8 @@
-"""`python -m tests.fuzz.siege [--apache] [ATTACK…]`: attacks that once hurt, one after the other, at our broker or at Apache's.
+"""`python -m tests.fuzz.siege [--apache] [ATTACK…]`: attacks that once succeeded, one after the other, at our broker or
+Apache's.
 
-Prints a row of the table in docs/security.md for each: what the broker grew by at most, and how late the bystander was served.
-Each attack has a broker of its own. Nothing is judged here: `tests/scenarios/faults/test_hostile_*.py` do that.
+It prints a row of the table in docs/security.md for each attack: the largest growth of the broker, and the bystander's latency.
+Each attack has a broker of its own. It does not judge the results: `tests/scenarios/faults/test_hostile_*.py` do that.
 """
 
 import argparse
@@ -36,15 +37,15 @@ from tests.fuzz.attack import ALONE_S, Bystander, Memory, attack_target, percent
 from tests.fuzz.inputs import TOPIC
 from tests.fuzz.target import Target, apache, ask, connect, ours, receive
 
-#: For an answer to a request that is large; Apache's takes its time for some.
+#: Seconds to wait for the answer to a large request; Apache Kafka is slow for some.
 PATIENCE_S = 120.0
 CONNECTIONS = 1_500
-#: Answers may be late after the attack, too: what it left behind is worked off.
+#: Seconds to watch the bystander after the attack, while the broker still works on its requests.
 AFTER_S = 3.0
 
 
 def claims(target: Target) -> int:
-    """A batch of 108 bytes that claims 2^31-1 records, each to be named in the answer."""
+    """Send a batch of 108 bytes that claims 2^31-1 records, each of which the answer would name."""
     count = 2**31 - 1
     header = (0, 49 + 47, 0, 2, 0, TIMESTAMP_TYPE_FLAG, count - 1, 0, 0, -1, -1, -1, count)
     lie = bytearray(HEADER.pack(*header) + b"x" * 47)
@@ -53,7 +54,7 @@ def claims(target: Target) -> int:
 
 
 def bomb(target: Target) -> int:
-    """A batch of 200 MB of zeros in some kilobytes, and searches for a timestamp in it."""
+    """Send a batch of 200 MB of zeros in some kilobytes, and look up timestamps in it."""
     value = bytes(200_000_000)
     record = b"\0\0\0\1" + encode_varint(len(value)) + value + b"\0"
     body = compress(Codec.ZSTD, encode_varint(len(record)) + record)
@@ -66,19 +67,19 @@ def bomb(target: Target) -> int:
 
 
 def many_names(target: Target) -> int:
-    """Metadata of 90,000 topics that nobody has."""
+    """Ask for Metadata of 90,000 topics that do not exist."""
     names = [MetadataRequestTopic(name=f"{number:x}") for number in range(90_000)]
     return _each(target, [MetadataRequest(topics=names, allow_auto_topic_creation=False)] * 3, 9)
 
 
 def many_resources(target: Target) -> int:
-    """Settings of 9,900 topics changed by somebody who may not."""
+    """Change the settings of 9,900 topics without permission."""
     resources = [AlterConfigsResource(resource_type=2, resource_name=f"{n:x}", configs=[]) for n in range(9_900)]
     return _each(target, [IncrementalAlterConfigsRequest(resources=resources)] * 3, 1)
 
 
 def nothing_to_add(target: Target) -> int:
-    """A transaction to which no partitions are added."""
+    """Begin a transaction to which no partitions are added."""
     with target.login("eve") as peer:
         peer.settimeout(PATIENCE_S)
         made: Any = None
@@ -98,7 +99,7 @@ def nothing_to_add(target: Target) -> int:
 
 
 def versions_flood(target: Target) -> int:
-    """200 strangers who ask for ApiVersions as fast as they can, and never log in."""
+    """Send ApiVersions from 200 strangers as fast as possible, without a login."""
     request = frame.encode_request(ApiVersionsRequest(), 0, 1, "flood")
     sent = 0
     ends_s = time.monotonic() + 10
@@ -116,17 +117,17 @@ def versions_flood(target: Target) -> int:
 
 
 def lying_lengths(target: Target) -> int:
-    """Connections that announce a large frame, send eight bytes of it, and stay."""
+    """Open connections that announce a large frame, send eight bytes of it, and stay."""
     return _connections(target.client, struct.pack(">i", 512 * 1024) + bytes(8))
 
 
 def half_hellos(target: Target) -> int:
-    """Connections that begin a TLS handshake, and stay."""
+    """Open connections that begin a TLS handshake, and stay."""
     return _connections(target.tls or 0, b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03")
 
 
 def wrong_passwords(target: Target) -> int:
-    """Logins that fail, from one address."""
+    """Log in with a wrong password, from one address."""
     sent = 0
     ends_s = time.monotonic() + 10
     while time.monotonic() < ends_s:
@@ -138,7 +139,7 @@ def wrong_passwords(target: Target) -> int:
 
 
 def fuzz(target: Target) -> int:
-    """`make fuzz`, seed 7, for a minute."""
+    """Run `make fuzz`, seed 7, for a minute."""
     return sum(attack_target(target, seed=7, count=None, seconds=60, p99_s_max=60).inputs.values())
 
 
@@ -148,7 +149,7 @@ ATTACKS: tuple[Callable[[Target], int], ...] = (
 
 
 def _each(target: Target, requests: list[Any], version: int) -> int:
-    """On one connection of eve's, which is opened anew when the broker closes it."""
+    """Send the requests on one connection of eve's, which is opened again when the broker closes it."""
     sent = 0
     queue = iter(requests)
     for request in queue:

@@ -1,6 +1,6 @@
-"""Whom the attacks are aimed at: a broker with a listener for users (SASL) and one with TLS, and its ZooKeeper.
+"""The target of the attacks: a broker with a listener for users (SASL) and one with TLS, and its ZooKeeper.
 
-One of ours, one of Apache's with the same settings, or one that runs already. Always on this machine.
+It is one of ours, one of Apache's with the same settings, or one that is already running. Always on this machine.
 """
 
 import contextlib
@@ -33,12 +33,12 @@ TOPICS = (TOPIC, "fuzzed-too")
 
 @dataclass
 class Target:
-    """Users are alice, who may do everything, and eve, who may use topics `fuzzed…`. Their passwords are their names."""
+    """The users are alice, who may do everything, and eve, who may use topics `fuzzed…`. Their passwords are their names."""
 
     client: int
     tls: int | None = None
     zookeeper: int | None = None
-    #: Whose memory is watched, by name.
+    #: Name -> a process whose memory is watched.
     processes: Mapping[str, psutil.Process] = field(default_factory=dict)
     logs: Callable[[], str] = str
 
@@ -50,7 +50,7 @@ class Target:
 
 
 def settings(folder: Path, ports: Mapping[str, int]) -> dict[str, str]:
-    """Of the broker, ours or Apache's. `ports` of its three listeners; 0 is whatever is free."""
+    """Return the settings of the broker, ours or Apache's. `ports` of its three listeners; 0 is any free port."""
     (folder / "broker.pem").write_text(LocalAuthority.create("fuzz").issue("broker", ["127.0.0.1"]))
     return {
         "listeners": ",".join(f"{name}://127.0.0.1:{ports[name]}" for name in ("INTERNAL", "CLIENT", "TLS")),
@@ -89,7 +89,7 @@ def ours() -> Iterator[Target]:
 
 @contextlib.contextmanager
 def apache() -> Iterator[Target]:
-    """Apache Kafka 3.9.1 and its ZooKeeper, fetched by name as `make interop` does. A heap of 1 GB is Kafka's default."""
+    """Run Apache Kafka 3.9.1 and its ZooKeeper, fetched by name as `make interop` does, with Kafka's default heap of 1 GB."""
     from barnabas.testing import wait_until
     from tests.interop.kinds import APACHE, MixedCluster, free_port
 
@@ -105,7 +105,9 @@ def apache() -> Iterator[Target]:
 
 
 def given(bootstrap: str, pid: int | None, *, tls: str | None = None, zookeeper: str | None = None) -> Target:
-    """One that runs already, with the settings above, its topics and ACLs. :raises ValueError: if it is not on this machine."""
+    """Prepare a running broker with the settings above, its topics and ACLs. :raises ValueError: if it is not on this
+    machine.
+    """
     processes = {} if pid is None else {"broker": psutil.Process(pid)}
     ports = [None if each is None else local_port(each) for each in (bootstrap, tls, zookeeper)]
     assert ports[0] is not None
@@ -120,17 +122,17 @@ def local_port(address: str) -> int:
 
 
 def _listener(port: int, among: psutil.Process | None = None) -> psutil.Process:
-    """The process that listens at a port of this machine."""
+    """Return the process that listens at a port of this machine."""
     candidates = psutil.process_iter() if among is None else among.children()
     for process in candidates:
         with contextlib.suppress(psutil.Error):
             if any(c.status == psutil.CONN_LISTEN and c.laddr.port == port for c in process.net_connections()):
                 return process
-    raise LookupError(f"nobody listens at {port}")
+    raise LookupError(f"no process listens at port {port}")
 
 
 def _let_eve_in(internal: int) -> bool:
-    """False where the broker is not ready for it."""
+    """Create eve's ACLs; return False if the broker is not ready for it."""
     acls = [
         AclCreation(
             resource_type=kind, resource_name=name, resource_pattern_type=pattern, principal="User:eve", host="*",

@@ -1,8 +1,8 @@
-"""`python -m tests.fuzz.tier [--seconds 300] [--seed 7]`: objects of the tier that are wrong, under the reader of a broker.
+"""`python -m tests.fuzz.tier [--seconds 300] [--seed 7]`: wrong objects in the tier, under the reader of a broker.
 
-Objects are cut, longer, missing, damaged, those of another segment, or junk. Exits with 1 and what was found: a failure other
-than `StoreFault`, a gap, or another record than was written. Damage that no checksum covers is left out: a base offset that
-stays within its segment, whole batches in another order, and records of which a part is another segment's.
+Objects are cut, longer, missing, damaged, another segment's, or junk. It prints its findings and then exits with 1: an error
+other than `StoreFault`, a gap, or a wrong record. It omits damage that no checksum covers: a base offset that stays within its
+segment, whole batches in another order, and objects of which a part is another segment's.
 """
 
 import argparse
@@ -29,14 +29,14 @@ from barnabas.wire.records import Record, iter_records
 from tests.unit.broker.features.tiered.tier_support import Tier
 from tests.unit.broker.storage.log.log_support import NOW_MS, batch, contents
 
-#: Wrong objects under one log, before the next log is made.
+#: Number of wrong objects under one log.
 _ROUNDS: Final = 300
 _GROWTH_BYTES_MAX: Final = 200_000_000
 _BASE_OFFSET_BYTES: Final = 8
 
 
 class Wrongs:
-    """Ways in which an object is not what was put."""
+    """Ways in which an object differs from the one that was put."""
 
     def __init__(self, chance: random.Random, tier: Tier, segments: list[RemoteSegment]) -> None:
         self._chance = chance
@@ -56,7 +56,7 @@ class Wrongs:
         }
 
     def wrong(self, objects: dict[str, bytes]) -> str:
-        """Make one object wrong, and name the change."""
+        """Make one object wrong, and return the name of the change."""
         suffix = self._chance.choice((layout.LOG, layout.LOG, layout.INDEXES))
         key, kind = self._chance.choice(self._keys[suffix]), self._chance.choice(list(self.kinds))
         data = self.kinds[kind](key, suffix)
@@ -96,7 +96,7 @@ class Wrongs:
 
 
 class Damaged(Exception):
-    """A checksum of the records does not fit: the consumer sees that."""
+    """A checksum of the records is wrong, which consumers notice."""
 
 
 class Attack:
@@ -155,7 +155,7 @@ class Attack:
             self.found.append(f"{what}: {error!r}")
 
     async def _read(self, tier: Tier, offset: int, end: int, wanted: dict[int, bytes | None]) -> None:
-        """From `offset` on, as a consumer does, which checks checksums."""
+        """Read from `offset` on as a consumer does, which checks checksums."""
         while offset < end:
             result = await tier.reader.read(
                 tier.view, offset, max_bytes=self.chance.choice((1, 300, 2_000)), max_offset=end

@@ -1,8 +1,8 @@
-"""`python -m tests.fuzz.turns [ELEMENTS] [API…]`: how long one large request holds the loop of a broker.
+"""`python -m tests.fuzz.turns [ELEMENTS] [API…]`: how long one large request occupies the loop of a broker.
 
-For each array of each API that a client may ask for, one request that is full of it. The broker runs in this process; the
-client is a thread with a socket. A turn is one callback of the loop, measured in CPU time of its thread, so that other programs
-on the machine do not count.
+For each array of each API that a client may use, it sends one request in which this array is full. The broker runs in this
+process; the client is a thread with a socket. A turn is one callback of the loop, measured in CPU time of its thread, so that
+other programs on the machine do not count.
 """
 
 import asyncio
@@ -63,24 +63,24 @@ class Turns:
         self.longest_s = self.all_s = 0.0
 
     def of(self, loop: asyncio.AbstractEventLoop, port: int, frame: bytes) -> str:
-        """One line about what a request took."""
+        """Send a request; return one line with its times."""
         self.forget()
         answered = answer_bytes(port, frame)
-        # An answer goes out before the turn that made it is over.
+        # The answer is sent before the turn that made it is over.
         asyncio.run_coroutine_threadsafe(asyncio.sleep(0), loop).result()
         took = f"{self.longest_s * 1000:9.1f} ms {self.all_s * 1000:8.1f} ms"
         return f"{took} {len(frame):9} {'closed' if answered is None else answered:>9}"
 
 
 class Filling:
-    """Requests with as many elements as asked for, no two the same."""
+    """Requests with as many elements as wanted, all of them different."""
 
     def __init__(self, elements: int) -> None:
         self._elements = elements
         self._number = itertools.count()
 
     def requests(self, api: Api) -> Iterator[tuple[str, Message]]:
-        """One for each array of the request, and for each array in the first element of one."""
+        """Yield a request for each array of the API, and for each array in the first element of another array."""
         request_class = api.request_class
         for name, spec in _arrays(request_class):
             yield name, request_class(**{name: self._many(spec)}, **self._names(request_class))
@@ -101,7 +101,7 @@ class Filling:
         return kind(**lists, **self._names(kind))
 
     def _names(self, kind: type[Message]) -> dict[str, Any]:
-        """What tells an element from others: its names and its number."""
+        """Return the fields by which elements differ: names and numbers."""
         plain = {name: spec.type for name, spec in kind.__wire__.items() if not spec.is_array and spec.tag is None}
         names = {name: self._element(type_) for name, type_ in plain.items() if type_ in ("string", "uuid")}
         return names | {name: next(self._number) for name in plain if name.startswith("partition")}
@@ -112,12 +112,12 @@ def _arrays(kind: type[Message]) -> list[tuple[str, Wire]]:
 
 
 def _weight(kind: "str | type[Message]") -> int:
-    """How many elements one of them counts for."""
+    """Return how many elements one of this kind counts for."""
     return 1 if isinstance(kind, str) else 1 + sum(_weight(spec.type) for _, spec in _arrays(kind))
 
 
 def answer_bytes(port: int, frame: bytes) -> int | None:
-    """None: the broker closed the connection."""
+    """Return the size of the answer; None if the broker closed the connection."""
     with socket.create_connection(("127.0.0.1", port), timeout=600) as peer:
         peer.sendall(frame)
         with peer.makefile("rb") as answer:
@@ -138,7 +138,7 @@ def attack(loop: asyncio.AbstractEventLoop, broker: Broker, turns: Turns, elemen
 
 
 async def main(elements: int, names: set[str]) -> None:
-    gc.disable()  # A broker's process freezes what it has loaded; this one has a test's modules besides.
+    gc.disable()  # A broker's process freezes its loaded objects; this process also has the modules of a test.
     turns = Turns()
     with tempfile.TemporaryDirectory() as folder:
         async with zookeeper() as ensemble, live_broker(ensemble, Path(folder), SETTINGS) as broker:

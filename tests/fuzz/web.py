@@ -1,7 +1,7 @@
 """`python -m tests.fuzz.web [--seconds 120] [--seed 7]`: hostile requests at registry, console, `/inside` and metrics.
 
-Each has a process of its own, on a cluster of one broker. Exits with 1 and what was found: an answer of 500, a traceback in a
-log, a process that ended or grew, or one that answers nobody any more.
+Each has a process of its own, on a cluster of one broker. It prints its findings and then exits with 1: an answer of 500, a
+traceback in a log, a process that ended or grew, or one that does not answer any more.
 """
 
 import argparse
@@ -67,7 +67,7 @@ INSIDE = ["", "/partition", "/producers", "/waiting", "/requests", "/controller"
 
 
 class Web:
-    """Requests by chance: mostly well-formed, to be read and refused in the depth."""
+    """Random requests: mostly well-formed, so that the application parses them before it refuses them."""
 
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)
@@ -156,7 +156,7 @@ class Web:
 
 
 def send(port: int, data: bytes, patience_s: float = 0.3) -> int | None:
-    """The status; None where there was no answer."""
+    """Send a request; return the status, or None without an answer."""
     with contextlib.suppress(ConnectionError, TimeoutError), socket.create_connection(("127.0.0.1", port), 20) as peer:
         peer.settimeout(patience_s)
         peer.sendall(data)

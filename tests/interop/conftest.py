@@ -1,4 +1,4 @@
-"""Tests against Apache Kafka, its clients and kcat. Everything is fetched by name: from Maven, or from Debian."""
+"""Tests against Apache Kafka, its clients and kcat. All programs come from Maven or Debian by name."""
 
 import uuid
 from collections.abc import Iterator
@@ -22,14 +22,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def java() -> None:
-    """Skips where there is no Java."""
+    """Skip the test where there is no Java."""
     if not maven.is_available():
         pytest.skip("needs mvn and java")
 
 
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[LocalCluster]:
-    """Three brokers of ours that tests must leave as they found them, but for topics."""
+    """Three brokers of ours. Tests may leave topics behind, and must undo all other changes."""
     with LocalCluster(brokers=3) as cluster:
         yield cluster
 

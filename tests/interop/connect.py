@@ -1,4 +1,4 @@
-"""Kafka Connect of Maven, as processes: distributed workers with their REST interface, and MirrorMaker 2."""
+"""Kafka Connect from Maven, as processes: distributed workers with their REST interface, and MirrorMaker 2."""
 
 import contextlib
 import json
@@ -18,7 +18,7 @@ from tests.interop import maven
 VERSION = "4.3.1"
 _RUNTIME = (
     *(f"org.apache.kafka:{artifact}:{VERSION}" for artifact in ("connect-runtime", "connect-file", "connect-mirror")),
-    # Connect serves the levels of its loggers over REST, and so needs the ones that Kafka ships. They log errors alone.
+    # Connect serves the levels of its loggers over REST, so it needs the logging libraries of Kafka. They log only errors.
     *(f"org.apache.logging.log4j:{artifact}:2.25.4" for artifact in ("log4j-core", "log4j-slf4j-impl")),
 )
 _OPTIONS = ("-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
@@ -27,7 +27,7 @@ TIMEOUT_S = 120.0
 
 
 class JavaProcess:
-    """A main class of Connect's in a process of its own, with a log."""
+    """A main class of Connect in a process of its own, with a log."""
 
     def __init__(self, main: str, settings: Mapping[str, str], folder: Path, *arguments: str) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -39,7 +39,7 @@ class JavaProcess:
             self._process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
 
     def alive(self) -> bool:
-        """True, or an error that says why it ended."""
+        """Return True, or raise an error with the end of the log if the process has ended."""
         if self._process.poll() is not None:
             raise RuntimeError(f"ended with {self._process.returncode}:\n{self.log.read_text()[-4000:]}")
         return True
@@ -102,7 +102,7 @@ class Worker(JavaProcess):
         return False
 
     def states(self, connector: str) -> list[str]:
-        """Of the connector and its tasks; none while a rebalance goes on."""
+        """Return the states of the connector and its tasks; empty during a rebalance."""
         self.alive()
         try:
             status = self.ask("GET", f"/connectors/{connector}/status")

@@ -1,4 +1,4 @@
-"""Images and containers for tests, without a registry: bases are made of Debian's packages."""
+"""Images and containers for tests, without a registry: base images are built from Debian's packages."""
 
 import os
 import subprocess
@@ -9,12 +9,12 @@ from pathlib import Path
 from tests.interop.debian import program
 
 ROOT = Path(__file__).parents[2]
-#: vfs and chroot: they also work inside of another container, where overlays and namespaces may not.
+#: vfs and chroot also work inside another container, where overlays and namespaces may not.
 ENVIRONMENT = os.environ | {"STORAGE_DRIVER": "vfs"}
 ENGINE = ("--runtime", "runc", "--cgroup-manager", "cgroupfs")
-#: No more than this process may have: a container cannot be given more.
+#: A container cannot get higher limits than this process may have.
 LIMITS = ("--ulimit=nofile=4096:4096", "--ulimit=nproc=4096:4096")
-#: The build's pip asks the index that this machine's pip asks.
+#: The build's pip uses the package index of this machine's pip.
 BUILD_OPTIONS = (
     "--isolation=chroot",
     "--network=host",
@@ -23,7 +23,7 @@ BUILD_OPTIONS = (
 
 
 def need_programs() -> None:
-    """Skips where one cannot be had."""
+    """Skip the test if a program cannot be installed."""
     for name in ("podman", "buildah", "mmdebstrap", "runc"):
         program(name)
 
@@ -43,11 +43,11 @@ def podman(*arguments: str, check: bool = True, stdin: str | None = None) -> str
 
 
 def base(name: str, folder: Path, *, suite: str, packages: Sequence[str]) -> None:
-    """A base image of Debian's packages; made once and kept."""
+    """Build a base image of Debian's packages once, and keep it."""
     if podman("image", "ls", "--quiet", name):
         return
     made = folder / "base.tar"
-    # A mirror that has not been renewed for a week is as good as another, for a test.
+    # For a test, a mirror whose release file has expired is good enough.
     options = ("--quiet", "--variant=minbase", '--aptopt=Acquire::Check-Valid-Until "false"')
     run("mmdebstrap", *options, f"--include={','.join(packages)}", suite, made, timeout_s=900)
     podman("import", "--quiet", str(made), name)
@@ -55,7 +55,7 @@ def base(name: str, folder: Path, *, suite: str, packages: Sequence[str]) -> Non
 
 
 def build(name: str, context: Path, containerfile: str) -> None:
-    """An image of a folder that also gets our wheel."""
+    """Build an image of a folder, to which our wheel is added."""
     run(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", context, ROOT)
     (context / "Containerfile").write_text(containerfile)
     run("buildah", "build", *BUILD_OPTIONS, "--quiet", "--format", "docker", "-t", name, context, timeout_s=900)

@@ -1,4 +1,4 @@
-"""Programs from Debian's packages, by name: installed where they are missing and this machine lets us."""
+"""Programs from Debian's packages, by name: they are installed if they are missing and this machine permits it."""
 
 import os
 import shutil
@@ -8,7 +8,9 @@ import pytest
 
 
 def program(name: str, *packages: str) -> str:
-    """The path of a program; from these packages (by default of its name) where it is missing. Skips where it cannot be had."""
+    """Return the path of a program. Install these packages (by default the one of its name) if it is missing; skip if that
+    fails.
+    """
     if shutil.which(name) is None and shutil.which("apt-get") is not None and os.geteuid() == 0:
         options = ["-y", "-qq", "--no-install-recommends", "-o", "DPkg::Lock::Timeout=300"]
         quiet = {"capture_output": True, "timeout": 600, "check": False}

@@ -8,7 +8,7 @@ from tests.interop import maven
 
 SOURCES = Path(__file__).parent / "java"
 _OPTIONS = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
-#: Names that Kafka 4 gave to what 3.9 has under another.
+#: Names in Kafka 4 -> names in 3.9.
 OLD_NAMES = {"inGroupStates": "inStates", "GroupState.EMPTY": "ConsumerGroupState.EMPTY"}
 SCENARIOS = (
     "produce", "transactions", "classic", "consumer", "static", "cooperative",
@@ -17,7 +17,7 @@ SCENARIOS = (
 
 
 def compiled(version: str, program: str = "Client", artifact: str = "kafka-clients") -> list[str]:
-    """Compiled once, into `.interop/`."""
+    """Compile the program once, into `.interop/`, and return its command."""
     jars = maven.classpath(f"org.apache.kafka:{artifact}:{version}", "org.slf4j:slf4j-nop:1.7.36")
     text = (SOURCES / f"{program}.java").read_text()
     if version.startswith("3."):

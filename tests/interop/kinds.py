@@ -1,6 +1,6 @@
-"""A cluster whose brokers are of several kinds: Apache Kafka 3.9.1, ours, and ours of the last release, on one ZooKeeper.
+"""A cluster with several kinds of brokers: Apache Kafka 3.9.1, ours, and our last release, on one ZooKeeper.
 
-A broker that was stopped may come back as the other kind: same id, port, properties file and data directory.
+A broker that was stopped may start again as the other kind: same id, port, properties file and data directory.
 """
 
 import contextlib
@@ -49,12 +49,12 @@ class MixedCluster:
     """`with MixedCluster(kinds={1: APACHE, 2: OURS}) as cluster: cluster.bootstrap`"""
 
     kinds: dict[int, str]
-    #: Whose ZooKeeper.
+    #: The kind of ZooKeeper.
     zookeeper_kind: str = OURS
     config: Mapping[str, str] = field(default_factory=dict)
     broker_config: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
     heap: str = "384m"
-    #: The Python that has our last release, for brokers of that kind.
+    #: The Python with our last release, for brokers of that kind.
     last_python: str = ""
 
     def __post_init__(self) -> None:
@@ -112,14 +112,14 @@ class MixedCluster:
     # -- life of brokers ----------------------------------------------------------------------------------------------
 
     def start(self, broker_id: int, kind: str) -> None:
-        """A broker that was stopped, again, as `kind`. Kafka refuses to start while its former session lives."""
+        """Start a stopped broker again as `kind`. Kafka refuses to start while its former session lives."""
         self.kinds[broker_id] = kind
         self._wait_unregistered(broker_id)
         self._launch(broker_id)
         self.wait_ready(broker_id)
 
     def stop(self, broker_id: int) -> None:
-        """SIGTERM: a controlled shutdown, which must end well."""
+        """Send SIGTERM and wait for the controlled shutdown, which must succeed."""
         process = self._processes[broker_id]
         process.terminate()
         try:

@@ -1,6 +1,6 @@
-"""Apache Kafka 4.3.0 in KRaft mode, from Maven: what a console, and a link, meet elsewhere.
+"""Apache Kafka 4.3.0 in KRaft mode, from Maven, for the console and for links.
 
-Every node is broker and controller at once, so a majority of them must be alive.
+Every node is broker and controller at once, so a majority of the nodes must be alive.
 """
 
 import base64
@@ -24,7 +24,7 @@ from confluent_kafka.admin import AdminClient
 
 from tests.interop.maven import classpath
 
-#: The broker, the tools that Kafka 4 keeps in a jar of their own, and what writes its log.
+#: The broker, the tools that Kafka 4 has in a separate jar, and a logging library.
 KAFKA = (
     "org.apache.kafka:kafka_2.13:4.3.0",
     "org.apache.kafka:kafka-tools:4.3.0",
@@ -53,10 +53,10 @@ class KraftCluster:
 
     nodes: int = 1
     config: Mapping[str, str] = field(default_factory=dict)
-    #: Passwords by user: with any, there is a second listener where they log in with SASL/PLAIN.
+    #: User -> password: with any user, there is a second listener with SASL/PLAIN.
     users: Mapping[str, str] = field(default_factory=dict)
     heap: str = "384m"
-    #: Fast to start; a benchmark wants the compiler that makes it fast later.
+    #: Whether to start quickly; a benchmark wants the compiler that makes it fast later.
     is_short_lived: bool = True
 
     def __post_init__(self) -> None:
@@ -100,7 +100,7 @@ class KraftCluster:
         return ",".join(self.address(node) for node in self.ids)
 
     def login(self, user: str) -> dict[str, str]:
-        """A client's properties, by Kafka's names."""
+        """Return a client's properties, by Kafka's names."""
         login = f'username="{user}" password="{self.users[user]}"'
         return {
             "bootstrap.servers": ",".join(f"127.0.0.1:{port}" for port in self._login_ports.values()),
@@ -125,19 +125,19 @@ class KraftCluster:
     # -- life of nodes ------------------------------------------------------------------------------------------------
 
     def start(self, node: int) -> None:
-        """A node that was stopped, again."""
+        """Start a stopped node again."""
         self._launch(node)
         self.wait_ready()
 
     def start_all(self) -> None:
-        """Those that a test has left behind."""
+        """Start the nodes that a test has stopped."""
         for node in self.ids:
             if node not in self._processes:
                 self._launch(node)
         self.wait_ready()
 
     def stop(self, node: int) -> None:
-        """SIGTERM: a controlled shutdown."""
+        """Send SIGTERM and wait for the controlled shutdown."""
         self._processes[node].terminate()
         self._processes.pop(node).wait(STOP_TIMEOUT_S)
 
@@ -147,7 +147,7 @@ class KraftCluster:
         process.wait()
 
     def wait_ready(self, timeout_s: float = 90.0) -> None:
-        """Until every node that runs serves, and knows of the others: an open port is less than that."""
+        """Wait until every running node serves and knows the others: an open port is not enough."""
         for node, process in self._processes.items():
             wait_for_port(self.ports[node], process, self._log_file(node), timeout_s)
         deadline_s = time.monotonic() + timeout_s
@@ -213,20 +213,20 @@ class KraftCluster:
             "listeners": f"{plain},SASL_PLAINTEXT://127.0.0.1:{self._login_ports[node]},{controller}",
             "sasl.enabled.mechanisms": "PLAIN",
             "listener.name.sasl_plaintext.plain.sasl.jaas.config": f"{module} required {users};",
-            # Nodes speak with each other, and tests with nodes, without a name: that name may do everything.
+            # Nodes and tests connect anonymously, and ANONYMOUS may do everything.
             "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
             "super.users": "User:ANONYMOUS",
         }
 
 
 def java(heap: str, main: str, *arguments: str, options: list[str] | None = None, short: bool = True) -> list[str]:
-    """A class of Kafka 4.3.0 as a process."""
+    """Return the command that runs a class of Kafka 4.3.0."""
     tuned = ["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"] if short else ["-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20"]
     return ["java", f"-Xmx{heap}", *tuned, *(options or ()), "-cp", classpath(*KAFKA), main, *arguments]
 
 
 @contextmanager
 def kraft() -> Iterator[str]:
-    """The address of a cluster of one node."""
+    """Yield the address of a cluster with one node."""
     with KraftCluster(nodes=1, heap="512m") as cluster:
         yield cluster.bootstrap

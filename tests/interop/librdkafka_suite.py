@@ -1,6 +1,6 @@
 """librdkafka's own integration tests, as its authors run them against Apache Kafka.
 
-The source comes by name: the npm package node-rdkafka carries librdkafka whole, with its tests. It is built once into
+The npm package node-rdkafka contains all of librdkafka's source, with its tests. It is built once into
 `.interop/` (which git ignores). Needs npm, make and a C and C++ compiler.
 """
 
@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2] / ".interop"
-#: Carries librdkafka 2.12.0.
+#: Contains librdkafka 2.12.0.
 PACKAGE = "node-rdkafka@3.6.1"
 _INSIDE = "package/deps/librdkafka/"
 _BUILD_TIMEOUT_S = 1200
-#: What the suite's tests call of Kafka's distribution, and our tools that take the same flags.
+#: Tools of Kafka's distribution that the suite calls, and that ours replace with the same flags.
 _TOOLS = ("acls", "topics")
 
 
@@ -33,10 +33,10 @@ def is_available() -> bool:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What the suite says of one of its tests."""
+    """The result of one of the suite's tests."""
 
     name: str
-    #: PASSED, FAILED, SKIPPED, RUNNING (when the whole was stopped).
+    #: PASSED, FAILED, SKIPPED, or RUNNING if the whole suite was stopped.
     state: str
     duration_s: float
 
@@ -49,13 +49,13 @@ class Suite:
 
     @classmethod
     def built(cls) -> "Suite":
-        """From `.interop/`, or fetched and built there."""
+        """Return the suite in `.interop/`; fetch and build it first if it is missing."""
         folder = ROOT / PACKAGE.replace("@", "-") / "librdkafka"
         if not (folder / "complete").exists():
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir(parents=True)
             _fetch(folder)
-            # Unoptimized: the tests wait for the broker, not for the library, and building takes half the time.
+            # Without optimization: the tests wait for the broker, not for the library, and the build takes half the time.
             _step(folder, "bash", "configure", "--disable-optimization")
             _step(folder, "make", "-j2", "libs")
             _step(folder / "tests", "make", "-j2", "test-runner")
@@ -76,7 +76,7 @@ class Suite:
         timeout_s: float = 600,
         environment: Mapping[str, str] | None = None,
     ) -> list[Outcome]:
-        """Runs tests by their numbers, those that need a broker only. What they printed is in `work`/suite.log."""
+        """Run tests by their numbers, only those that need a broker. Their output is in `work`/suite.log."""
         (work / "test.conf").write_text(
             f"bootstrap.servers={bootstrap}\ntest.topic.random=true\ntest.timeout.multiplier=3\n"
         )
@@ -100,7 +100,7 @@ class Suite:
                 stdout=log,
                 stderr=log,
                 timeout=timeout_s,
-                check=False,  # the report says which failed; without a report all have
+                check=False,  # the report lists the failed tests; without a report all have failed
             )
         if not report.exists():
             return [Outcome(number, "CRASHED", 0) for number in tests]
@@ -113,7 +113,7 @@ class Suite:
 
 
 def failures(work: Path) -> str:
-    """The suite's words on what failed, for the message of an assertion."""
+    """Return the suite's output about failed tests, for the message of an assertion."""
     lines = (work / "suite.log").read_text(errors="replace").splitlines()
     found = [number for number, line in enumerate(lines) if line.lstrip("\x1b[0123456789m").startswith("###")]
     return "\n".join("\n".join(lines[number : number + 2]) for number in found)
@@ -136,7 +136,7 @@ def _step(folder: Path, *command: str) -> None:
 
 
 def _tools(folder: Path) -> Path:
-    """A Kafka distribution as far as the tests look: `bin/kafka-topics.sh` is `barnabas topics`."""
+    """Make a Kafka distribution with what the tests need: `bin/kafka-topics.sh` is `barnabas topics`."""
     (folder / "bin").mkdir(parents=True, exist_ok=True)
     for tool in _TOOLS:
         script = folder / "bin" / f"kafka-{tool}.sh"

@@ -1,4 +1,4 @@
-"""Load with a ledger: who writes keeps what was acknowledged, and in the end everything is counted."""
+"""Load with a ledger: writers keep the acknowledged records, and in the end all are counted."""
 
 import threading
 import time
@@ -18,7 +18,7 @@ from confluent_kafka import (
 
 
 class _Thread:
-    """A loop in a thread; what it raises is raised again by `stop`."""
+    """A loop in a thread; `stop` raises its exception again."""
 
     def __init__(self) -> None:
         self._stopping = threading.Event()
@@ -47,12 +47,12 @@ class _Thread:
 
 
 class Writer(_Thread):
-    """An idempotent producer, acks=all, numbered values; `acked` maps (partition, offset) to the value."""
+    """An idempotent producer with acks=all and numbered values; `acked` maps (partition, offset) to the value."""
 
     def __init__(self, bootstrap: str, topic: str, *, pause_s: float = 0.002, first: int = 0, **config: Any) -> None:
         super().__init__()
         self.topic = topic
-        #: The number of the next value; of a writer that goes on where another ended, the first.
+        #: Number of the next value. A writer that continues after another begins with that one's.
         self.number = first
         self._pause_s = pause_s
         settings = {
@@ -106,13 +106,15 @@ class GroupReader(_Thread):
     def _commit(self) -> None:
         try:
             self._consumer.commit(asynchronous=False)
-        except KafkaException as refused:  # coordinator moving, or a rebalance: the next commit covers this one
+        except (
+            KafkaException
+        ) as refused:  # the coordinator moves, or the group rebalances: the next commit includes this one
             error = refused.args[0]
             assert not error.fatal(), error
 
 
 class Transactor(_Thread):
-    """Writes each number to two partitions in one transaction, and gives up every fifth."""
+    """Writes each number to two partitions in one transaction, and aborts every fifth transaction."""
 
     def __init__(self, bootstrap: str, topic: str, transactional_id: str, *, pause_s: float = 0.02) -> None:
         super().__init__()
@@ -174,14 +176,14 @@ class Transactor(_Thread):
 def read_all(
     bootstrap: str, topic: str, *, isolation: str = "read_uncommitted", timeout_s: float = 60.0
 ) -> list[Message]:
-    """Every record of a topic that nobody writes to."""
+    """Return every record of a topic without writers."""
     settings = {"bootstrap.servers": bootstrap, "group.id": f"read-all-{time.monotonic_ns()}"}
     reader = Consumer(
         {**settings, "isolation.level": isolation, "enable.partition.eof": True, "enable.auto.commit": False}
     )
     try:
         deadline_s = time.monotonic() + timeout_s
-        # A broker that has just started knows of no topic until the controller tells it.
+        # A broker that has just started knows no topic until the controller sends its metadata.
         while not (partitions := reader.list_topics(topic, timeout=30).topics[topic].partitions):
             assert time.monotonic() < deadline_s, f"{topic} is not there"
             time.sleep(0.05)

@@ -1,7 +1,7 @@
 """Java class paths by Maven coordinates, fetched once into `.interop/` (which git ignores).
 
-`classpath("org.apache.zookeeper:zookeeper:3.8.4", …)` resolves the artifacts with their dependencies and returns what
-`java -cp` takes. Needs `mvn` and `java`; tests that use it are marked `interop`.
+`classpath("org.apache.zookeeper:zookeeper:3.8.4", …)` resolves the artifacts with their dependencies. Its result is for
+`java -cp`. Needs `mvn` and `java`; tests that use it are marked `interop`.
 """
 
 import hashlib
@@ -34,7 +34,7 @@ SPARK_KAFKA = (
     "org.apache.kafka:kafka-clients:3.9.1",
     "org.apache.commons:commons-pool2:2.13.1",
 )
-#: What `from_avro` needs.
+#: The library for `from_avro`.
 SPARK_AVRO = ("org.apache.spark:spark-avro_2.13:4.1.1",)
 
 
@@ -43,7 +43,7 @@ def is_available() -> bool:
 
 
 def classpath(*coordinates: str) -> str:
-    """The class path of `group:artifact:version` coordinates and all that they need at run time."""
+    """Return the class path of `group:artifact:version` coordinates and all their run-time dependencies."""
     key = hashlib.sha256("\n".join(sorted(coordinates)).encode()).hexdigest()[:16]
     folder = ROOT / f"classpath-{key}"
     jars = folder / "jars"
@@ -53,7 +53,7 @@ def classpath(*coordinates: str) -> str:
 
 
 def jars(*coordinates: str) -> list[Path]:
-    """Just these artifacts, without what they depend on: for a program that brings the rest, as Spark does."""
+    """Return only these artifacts, without dependencies: for a program that has the rest, such as Spark."""
     key = hashlib.sha256("\n".join(sorted(coordinates)).encode()).hexdigest()[:16]
     folder = ROOT / f"jars-{key}"
     if not (folder / "complete").exists():
@@ -62,7 +62,7 @@ def jars(*coordinates: str) -> list[Path]:
 
 
 def unpacked(coordinate: str, prepare: Callable[[Path], None]) -> Path:
-    """The folder of a distribution, `group:artifact:version:tar.gz`, as `prepare` has left it."""
+    """Return the folder of a distribution, `group:artifact:version:tar.gz`, after `prepare` has changed it."""
     folder = ROOT / "-".join(coordinate.split(":")[1:3])
     if not (folder / "complete").exists():
         shutil.rmtree(folder, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""A PostgreSQL server of our own: Debian's programs, a folder that goes with it, the loopback address."""
+"""A PostgreSQL server for tests: Debian's programs, a temporary folder, the loopback address."""
 
 import os
 import pwd
@@ -18,7 +18,7 @@ _PROGRAMS = Path("/usr/lib/postgresql")
 
 
 def programs() -> Path:
-    """Where initdb and postgres are; installs the package `postgresql` if they are missing, and skips if that fails."""
+    """Return the folder of initdb and postgres; install the package `postgresql` if it is missing, and skip if that fails."""
     if not list(_PROGRAMS.glob("*/bin/initdb")) and shutil.which("apt-get") is not None:
         subprocess.run(["apt-get", "install", "-y", "-qq", "postgresql"], capture_output=True, timeout=280, check=False)
     found = sorted(_PROGRAMS.glob("*/bin/initdb"))
@@ -29,7 +29,7 @@ def programs() -> Path:
 
 @contextmanager
 def server() -> Iterator[str]:
-    """The URI of a running server. PostgreSQL refuses to run as root."""
+    """Yield the URI of a running server. PostgreSQL refuses to run as root."""
     place = programs()
     folder = Path(tempfile.mkdtemp(prefix="pg"))
     as_user: list[str] = []
@@ -57,7 +57,7 @@ def server() -> Iterator[str]:
 
 
 def ask(uri: str, *statements: str) -> list[tuple[Any, ...]]:
-    """The rows of the last of them."""
+    """Run the statements and return the rows of the last one."""
     with dbapi.connect(uri) as connection, connection.cursor() as cursor:
         for statement in statements:
             cursor.execute(statement)

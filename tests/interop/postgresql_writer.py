@@ -1,4 +1,4 @@
-"""One batch of the SQL sink in a process of its own, as a driver and its tasks write it; it may die at a step."""
+"""Write one batch of the SQL sink in a process of its own, as a driver and its tasks do; the process may die at a step."""
 
 import os
 import signal
@@ -18,7 +18,7 @@ ROWS_PER_TASK = 5
 
 
 def plan(checkpoint: Path, query_id: str, batch: int, planned: str = "") -> None:
-    """What Spark writes before it runs a batch."""
+    """Write what Spark writes before it runs a batch."""
     (checkpoint / "offsets").mkdir(parents=True, exist_ok=True)
     (checkpoint / "metadata").write_text(f'{{"id":"{query_id}"}}')
     (checkpoint / "offsets" / str(batch)).write_text(planned or f"batch {batch}")
@@ -31,7 +31,7 @@ def target_of(options: dict[str, str]) -> SqlTarget:
 
 
 def write(options: dict[str, str], query_id: str, batch: int, dies_at: str = "") -> list[str]:
-    """Returns the steps that it came through."""
+    """Write the batch; return the steps that it passed."""
     reached: list[str] = []
 
     def note(step: str) -> None:
@@ -46,7 +46,7 @@ def write(options: dict[str, str], query_id: str, batch: int, dies_at: str = "")
         first = (batch * TASKS + task) * ROWS_PER_TASK
         rows = [{"id": number, "said": f"row {number}"} for number in range(first, first + ROWS_PER_TASK)]
         data = pa.RecordBatch.from_pylist(rows, schema=pa.schema([("id", pa.int64()), ("said", pa.string())]))
-        # Spark counts the attempts of each run from 0.
+        # Spark counts attempts from 0 in each run.
         items += target.stage(iter([data]), Task(query_id, batch, task, task))
     target.publish(items, Batch(query_id, batch, StreamOptions.parse(options).plan()))
     return reached

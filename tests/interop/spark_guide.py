@@ -1,4 +1,4 @@
-"""What Spark's own guide to Kafka shows, with the format's name changed and nothing else: no import of ours, no `register`.
+"""The examples of Spark's own guide to Kafka, with only the format's name changed: no import of ours, no `register`.
 
 `python spark_guide.py BOOTSTRAP FOLDER`. The topics topic1 and topic2 have two partitions with fifty records each.
 """
@@ -78,7 +78,7 @@ named = df.selectExpr("'out1' AS topic", "CAST(key AS STRING)", "CAST(value AS S
 named.write.format("barnabas").option("kafka.bootstrap.servers", bootstrap).mode("append").save()
 assert count("out1") == 200
 
-# Streams: with headers, through a window, in output mode complete, in foreachBatch.
+# Streams: with headers, with a window, in output mode complete, in foreachBatch.
 rows = stream(subscribe="topic1", startingOffsets="earliest", includeHeaders=True)
 write_stream(rows.selectExpr("CAST(key AS STRING)", "CAST(value AS STRING)", "headers"), "copy", topic="out2")
 assert count("out2") == 100
@@ -106,11 +106,11 @@ spark.sql(
 )
 assert spark.sql("SELECT count(*) FROM topic1").first()[0] == 100
 
-# Settings of consumers that mean nothing here are taken.
+# Consumer settings that have no effect here are accepted.
 tuned = {"kafka.session.timeout.ms": "10000", "kafka.max.poll.records": 10, "kafka.group.id": "g"}
 assert batch(subscribe="topic1", minPartitions=4, failOnDataLoss=False, **tuned).rdd.getNumPartitions() == 4
 
-# What Spark lets no source or sink in Python do; docs/spark-options.md says what to write instead.
+# Features that Spark does not offer to Python sources and sinks; docs/spark-options.md has the alternatives.
 writer = pairs.write.format("barnabas").option("kafka.bootstrap.servers", bootstrap).option("topic", "out1")
 assert 'use either the "Append" or "Overwrite" mode' in refusal(writer.save)
 assert "does not support Update mode" in refusal(lambda: write_stream(counts, "update", "update", topic="out3"))

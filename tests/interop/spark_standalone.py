@@ -18,7 +18,7 @@ MASTER_HOST = "127.0.0.1"
 
 
 def is_an_address_here(host: str) -> bool:
-    """Linux answers to all of 127/8; elsewhere only the first address is there unless it was added."""
+    """Whether this machine has the address: Linux answers to all of 127/8, other systems only to 127.0.0.1 by default."""
     with socket.socket() as probe:
         try:
             probe.bind((host, 0))
@@ -29,7 +29,9 @@ def is_an_address_here(host: str) -> bool:
 
 @contextmanager
 def standalone(folder: Path, hosts: Sequence[str], *, memory: str = "600m") -> Iterator[str]:
-    """The master's URL. Worker n, counted from 1, has one core, its host by that name, and its files in `folder`/worker-n."""
+    """Yield the master's URL. Worker n, counted from 1, has one core, its host as its name, and its files in
+    `folder`/worker-n.
+    """
     with socket.socket() as free:
         free.bind((MASTER_HOST, 0))
         port = free.getsockname()[1]
@@ -41,7 +43,7 @@ def standalone(folder: Path, hosts: Sequence[str], *, memory: str = "600m") -> I
         for number, host in enumerate(hosts, 1):
             limits = ["--cores", "1", "--memory", memory, "--work-dir", str(folder / f"worker-{number}")]
             _start(stack, folder / f"worker-{number}.log", host, "worker.Worker", *limits, url)
-        # A slow one asks more than once.
+        # A slow worker registers more than once.
         wait_until(
             lambda: len(set(re.findall(r"Registering worker (\S+)", master.read_text()))) == len(hosts), timeout_s=120
         )
@@ -49,7 +51,7 @@ def standalone(folder: Path, hosts: Sequence[str], *, memory: str = "600m") -> I
 
 
 def _start(stack: ExitStack, log: Path, host: str, name: str, *arguments: str) -> None:
-    # Executors take over the environment of their worker, and with it the address to bind to.
+    # Executors inherit the environment of their worker, and with it the address to bind to.
     environment = os.environ | {
         "SPARK_HOME": str(SPARK_HOME),
         "SPARK_LOCAL_IP": host,

@@ -1,4 +1,4 @@
-"""What an administrator does to a mixed cluster, and what can be seen of it: controllers, leaders, replicas, bytes."""
+"""An administrator of a mixed cluster: it changes controllers, leaders and replicas, and compares bytes."""
 
 import asyncio
 import json
@@ -30,7 +30,7 @@ class Steering:
 
     def __init__(self, cluster: MixedCluster) -> None:
         self.cluster = cluster
-        # librdkafka waits for ever for a controller that the broker's first answer does not name yet.
+        # If the broker's first answer names no controller, librdkafka waits for it for ever.
         for broker_id in cluster.kinds:
             wait_until(lambda b=broker_id: self._knows_all(b), what=f"broker {broker_id} knows the cluster")
         self.admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
@@ -58,7 +58,7 @@ class Steering:
             return -1
 
     def make_controller(self, broker_id: int) -> None:
-        """Deleting the znode makes brokers race; again until the one that we want has won."""
+        """Delete the controller's znode, so that brokers race for it, until the wanted broker has won."""
         for _ in range(60):
             wait_until(lambda: self.controller() != -1, what="a controller")
             if self.controller() == broker_id:
@@ -131,7 +131,7 @@ class Steering:
         )
 
     def ask(self, question: Callable[[AsyncClient], Awaitable[T]]) -> T:
-        """One question with our own client."""
+        """Run one request with our own client."""
 
         async def run() -> T:
             hosts = tuple(("127.0.0.1", port) for port in self.cluster.ports.values())
@@ -146,7 +146,7 @@ class Steering:
     # -- bytes --------------------------------------------------------------------------------------------------------
 
     def wait_replicas_equal(self, *topics: str, timeout_s: float = 30) -> None:
-        """Every replica of every partition holds the same bytes. Nobody may be writing."""
+        """Wait until every replica of every partition has the same bytes. No client may write meanwhile."""
         for topic in topics:
             for number, part in self.describe(topic).partitions.items():
                 folders = [self.cluster.log_dir(broker_id) / f"{topic}-{number}" for broker_id in part.replicas]

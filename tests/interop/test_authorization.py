@@ -1,7 +1,7 @@
-"""Every API under every ACL at a live Apache Kafka 3.9.1, and how it keeps them: what `authorization.json`, `acls.json` and
-`quotas.json` in `tests/golden/kafka-3.9.1/` say.
+"""Every API under every ACL at a live Apache Kafka 3.9.1, and how it stores ACLs and quotas: the contents of
+`authorization.json`, `acls.json` and `quotas.json` in `tests/golden/kafka-3.9.1/`.
 
-`python tests/interop/test_authorization.py` records them anew.
+`python tests/interop/test_authorization.py` records them again.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from tests.interop.kinds import APACHE, MixedCluster
 
 
 class Secured(MixedCluster):
-    """One broker that asks who is there."""
+    """A cluster of one broker that authenticates its clients."""
 
     def _properties(self, broker_id: int) -> dict[str, str]:
         return super()._properties(broker_id) | {"listeners": f"SASL_PLAINTEXT://{self.address(broker_id)}"}
@@ -34,7 +34,7 @@ def test_apache_kafka_decides_as_recorded(java: None, name: str) -> None:
 
 
 def keeping(kind: str = APACHE) -> tuple[dict[str, Any], dict[str, Any]]:
-    """ACLs and quotas."""
+    """Return how ACLs and quotas are stored."""
     with Secured(kinds={1: kind}, config=table.BROKER_CONFIG) as cluster:
         where = (cluster.bootstrap, cluster.zookeeper)
         return asyncio.run(acl_keeping.kept(*where)), asyncio.run(quota_keeping.kept(*where))

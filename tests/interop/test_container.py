@@ -1,4 +1,4 @@
-"""The image, built without a registry and run as its users run it: no root, nothing to write to but its volume."""
+"""The image, built without a registry and run as users run it: not as root, with no writable folder except its volume."""
 
 import json
 import os
@@ -136,7 +136,7 @@ def test_broker_that_does_not_answer_is_not_healthy(image: str) -> None:
         done = subprocess.run(
             ["podman", *ENGINE, *check], capture_output=True, timeout=120, env=ENVIRONMENT, check=False
         )
-        assert done.returncode != 0  # 1 from the check, or its time is up
+        assert done.returncode != 0  # 1 from the check, or its timeout
         os.kill(described["State"]["Pid"], signal.SIGCONT)
         podman(*check)
     finally:

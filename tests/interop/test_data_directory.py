@@ -1,4 +1,4 @@
-"""One data directory, two kinds of broker: what one leaves, cleanly or after kill -9, the other takes over whole."""
+"""One data directory, two kinds of broker: each kind takes over what the other leaves, after a stop or kill -9."""
 
 import subprocess
 import sys
@@ -17,7 +17,7 @@ CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 
 
 class Story:
-    """Writes, reads and remembers; `check` asks whoever has the directory now."""
+    """Writes, reads and remembers; `check` compares with the broker that has the directory now."""
 
     def __init__(self, cluster: MixedCluster) -> None:
         self.cluster = cluster
@@ -77,7 +77,7 @@ class Story:
         consumer.close()
 
     def leave_open(self) -> Producer:
-        """A transaction that is open when its broker goes: its successor must know of it."""
+        """Begin a transaction that is open when its broker stops: the next broker must know it."""
         producer = Producer({"bootstrap.servers": self.cluster.bootstrap, "transactional.id": "left", "log_level": 0})
         producer.init_transactions(60)
         producer.begin_transaction()
@@ -87,7 +87,7 @@ class Story:
 
 
 def dumps(cluster: MixedCluster, partition: str) -> tuple[str, str]:
-    """What Kafka's tool and ours say of a partition's files."""
+    """Return what Kafka's tool and ours print for a partition's files."""
     folder = cluster.log_dir(1) / partition
     files = ",".join(str(path) for path in sorted(folder.glob("*")) if path.suffix in (".log", ".index", ".timeindex"))
     arguments = ["--files", files, "--print-data-log"]
@@ -126,13 +126,13 @@ def test_directory_changes_hands_and_back(first: str, is_clean: bool) -> None:
 
 
 def test_group_of_the_new_protocol_keeps_its_offsets_at_kafka_and_back() -> None:
-    """Kafka 3.9 with ZooKeeper does not know such groups: it passes their records over, and leaves them where they are."""
+    """Kafka 3.9 with ZooKeeper does not know such groups: it skips their records, and leaves them where they are."""
     with MixedCluster(kinds={1: OURS}) as cluster:
         story = Story(cluster)
         story.write(OURS)
         settings = {"bootstrap.servers": cluster.bootstrap, "group.id": "new", "log_level": 0}
-        # Committing by itself, librdkafka would go past records that nobody has seen when it closes: it takes the markers
-        # of transactions that it has fetched for consumed.
+        # With automatic commits, librdkafka commits past unread records when it closes: it counts the markers of fetched
+        # transactions as consumed.
         modern = Consumer(
             {**settings, "group.protocol": "consumer", "auto.offset.reset": "earliest", "enable.auto.commit": False}
         )

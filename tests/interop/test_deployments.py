@@ -1,4 +1,4 @@
-"""Units of systemd, and the Helm chart, held against their own tools."""
+"""Units of systemd and the Helm chart, checked with their own tools."""
 
 import json
 import os
@@ -21,7 +21,7 @@ CHART = ROOT / "deploy/helm/barnabas"
 EXPOSURE_MAX = 2.0
 HELM = "helm.sh/helm/v3/cmd/helm@v3.16.4"
 KUBECONFORM = "github.com/yannh/kubeconform/cmd/kubeconform@v0.7.0"
-#: What the chart makes, as schemas are called.
+#: The kinds of objects in the chart, by the names of their schemas.
 KINDS = ("service-v1", "statefulset-apps-v1", "poddisruptionbudget-policy-v1")
 
 
@@ -46,7 +46,7 @@ def test_unit_is_right_and_gives_a_service_little(unit: Path) -> None:
 
 
 def from_go(name: str, module: str) -> str:
-    """The program; built from the Go module proxy where it is missing."""
+    """Return the program; build it from the Go module proxy if it is missing."""
     if (found := shutil.which(name)) is not None:
         return found
     if shutil.which("go") is None:
@@ -69,7 +69,9 @@ def helm() -> str:
 
 @pytest.fixture(scope="module")
 def kubernetes_schemas(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """What a version of Kubernetes takes, as a folder of schemas for kubeconform; from PyPI's kubernetes-validate."""
+    """Return a function from a Kubernetes version to a folder of its schemas for kubeconform, from PyPI's
+    kubernetes-validate.
+    """
     folder = tmp_path_factory.mktemp("kubernetes")
     installed = subprocess.run(
         [
@@ -97,7 +99,7 @@ def kubernetes_schemas(tmp_path_factory: pytest.TempPathFactory) -> Callable[[st
         made.mkdir(exist_ok=True)
 
         def plain(name: str) -> dict[str, Any]:
-            # kubeconform takes schemas that are whole.
+            # kubeconform needs self-contained schemas.
             return json.loads((held / name).read_text().replace("/api/_definitions.json#", "#"))
 
         definitions = plain("_definitions.json")["$defs"]

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.timeout(600)
 
 
 class Small:
-    """A file system of its own, that a ballast file may fill up."""
+    """A file system of its own that a ballast file can fill up."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -62,7 +62,7 @@ def small(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Small]:
 
 @pytest.fixture
 def cluster(small: Small, tmp_path: Path) -> Iterator[Cluster]:
-    """Broker 1 has the small directory and an ordinary one; broker 2 has room."""
+    """Broker 1 has the small directory and an ordinary one; broker 2 has enough space."""
     (tmp_path / "large").mkdir()
     dirs = {1: {"log.dirs": f"{small.folder},{tmp_path / 'large'}"}}
     config = {"min.insync.replicas": 1, "log.segment.bytes": 1 << 20, "log.cleaner.backoff.ms": 200}
@@ -75,7 +75,7 @@ def dirs_of(small: Small) -> set[str]:
 
 
 def produce(cluster: Cluster, topic: str, partition: int, count: int, first: int = 0) -> list[int]:
-    """Numbers of records that were acknowledged with acks=all."""
+    """Return the numbers of the records that were acknowledged with acks=all."""
     settings = {"bootstrap.servers": cluster.bootstrap, "acks": "all", "message.timeout.ms": 120_000, "log_level": 0}
     producer = Producer(settings | {"retry.backoff.ms": 50, "enable.idempotence": True})
     acknowledged: list[int] = []
@@ -108,14 +108,14 @@ def test_full_directory_goes_offline_and_its_records_survive(cluster: Cluster, s
     [outside, *_] = sorted(set(range(4)) - set(inside))
     full = inside[0]
     before = produce(cluster, "t", full, 20)
-    assert "disk" in doctor(cluster) and "left" in doctor(cluster)  # it warns before: less than 1 GiB
+    assert "disk" in doctor(cluster) and "left" in doctor(cluster)  # doctor warns below 1 GiB
 
     small.leave_bytes(1 << 20)
     acknowledged = before + produce(cluster, "t", full, 200, first=20)
     assert len(acknowledged) == 220, "the other replica took over, and producers noticed nothing"
     wait_until(lambda: offline_dirs(cluster), 60, what="the directory to be offline")
     assert cluster.leader_of("t", full) == 2
-    # What is in the other directory goes on, broker 1 with it.
+    # Broker 1 continues with its other directory.
     wait_until(lambda: 1 in cluster.partitions("t")[outside].isr, 60, what="the other directory in the ISR")
     assert len(produce(cluster, "t", outside, 20)) == 20
 
@@ -123,7 +123,7 @@ def test_full_directory_goes_offline_and_its_records_survive(cluster: Cluster, s
     cluster.restart(1)
     cluster.wait_for_isr("t", 2)
     assert not offline_dirs(cluster)
-    cluster.kill(2)  # broker 1 has everything itself
+    cluster.kill(2)  # broker 1 has all records
     wait_until(lambda: cluster.leader_of("t", full) == 1, 60, what="broker 1 to lead")
     keys = {int(each.key or b"-1") for each in cluster.records("t", partition=full)}
     assert keys == set(range(220))
@@ -137,7 +137,7 @@ def test_compaction_that_finds_the_disk_full_loses_nothing(cluster: Cluster, sma
     assert mine, "each directory gets its share"
     acknowledged = produce(cluster, "c", mine[0], 150)
     assert len(acknowledged) == 150
-    # Every key is different, so a cleaned segment is as large as the one that it replaces: there is no room for it.
+    # Every key is different, so a cleaned segment is as large as the original: there is no space for it.
     small.leave_bytes(100_000)
     alter = [
         "configs",

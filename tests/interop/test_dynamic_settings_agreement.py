@@ -1,6 +1,6 @@
-"""Which values of dynamic settings Apache Kafka 3.9.1 accepts, and which it refuses: brokers of ours do the same.
+"""Apache Kafka 3.9.1 and our brokers accept and refuse the same values of dynamic settings.
 
-The settings come from our own table, the values from their types. Nothing is changed: each request only asks.
+The settings come from our own table, the values from their types. Each request only validates and changes nothing.
 """
 
 import asyncio
@@ -45,7 +45,7 @@ VALUES = {
     ValueType.PASSWORD: ("secret",),
     ValueType.CLASS: ("",),
 }
-#: Where brokers of ours answer otherwise, and why.
+#: Settings for which our brokers answer differently, with the reason.
 DIFFERENT = {
     "metric.reporters": "Kafka loads the Java classes; here the setting has no effect",
     "principal.builder.class": "Kafka loads the Java class; here the setting has no effect",
@@ -57,7 +57,7 @@ DIFFERENT = {
 
 class Case(NamedTuple):
     kind: ConfigResourceType
-    #: `own`: the broker that is asked.
+    #: `own`: the broker that gets the request.
     scope: str
     name: str
     value: str

@@ -1,4 +1,4 @@
-"""franz-go and sarama, the clients that most applications in Go use: codecs, groups, transactions, administration.
+"""franz-go and sarama, the Go clients that most applications use: codecs, groups, transactions, administration.
 
 The program is in `go/`; modules come by the versions that its `go.mod` pins.
 """
@@ -28,7 +28,7 @@ SCENARIOS = (
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Built once; Go's own cache makes the next time quick."""
+    """Build the program once; Go's own cache makes the next build quick."""
     go = shutil.which("go")
     if go is None:
         pytest.skip("needs go")

@@ -1,6 +1,6 @@
-"""The dashboards, held against Grafana's own schemas: its SDK of PyPI reads each and writes it back, and nothing is lost.
+"""The dashboards, checked with Grafana's own schemas: its Python SDK reads each one and writes it back without a loss.
 
-Grafana itself is in no registry that we can reach without its own: not Debian's, not PyPI's, and npm has only its libraries.
+Grafana itself is in no registry that we can reach: not in Debian's or PyPI's, and npm has only its libraries.
 """
 
 import os

@@ -1,6 +1,6 @@
 """The Java client and Kafka's own tools over SSL, SASL_SSL and SASL_PLAINTEXT: every mechanism, right and wrong credentials.
 
-Brokers read stores that keytool made, under Java's default type.
+Brokers read key stores that keytool made, in Java's default format.
 """
 
 import json
@@ -44,7 +44,7 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
     made.issue("broker", subject="/O=Test/CN=broker")
     made.issue("alice", subject="/O=Test/CN=alice")
     made.issue("elsewhere", subject="/O=Test/CN=broker", hosts="DNS:elsewhere.example")
-    # As an administrator makes them: into a store with another name, by keytool.
+    # As an administrator does it: keytool imports into a store with another name.
     keytool("-importkeystore", "-noprompt", "-srckeystore", str(made.pkcs12("broker", PASSWORD, with_authority=True)),
             "-srcstoretype", "PKCS12", "-srcstorepass", PASSWORD, "-destkeystore", str(made.folder / "broker.jks"),
             "-deststoretype", "PKCS12", "-deststorepass", PASSWORD)  # fmt: skip
@@ -223,7 +223,7 @@ def test_kafkas_tools_come_in_and_make_delegation_tokens(
     )
     by_token = settings.login("token", "SECURE", "SCRAM-SHA-512", hmac, user=token, token="true")
     assert topic in tools("TopicCommand", "--command-config", by_token, "--list")
-    # And ours reads what Java made.
+    # Our tool reads the token that Java made.
     shown = CliRunner().invoke(
         app, ["delegation-tokens", "--bootstrap-server", addresses(secured, "SECURE"), "--command-config", admin,
               "--describe", "--json"]

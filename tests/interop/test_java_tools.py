@@ -1,4 +1,4 @@
-"""Kafka's own command-line tools, 3.9.1, against brokers of ours: each does what it does against Kafka in ZooKeeper mode."""
+"""The command-line tools of Kafka 3.9.1 against our brokers: each does what it does against Kafka in ZooKeeper mode."""
 
 import json
 import re
@@ -260,7 +260,7 @@ def test_api_versions_cluster_id_and_features(tools: Tools) -> None:
     out = tools("kafka.admin.BrokerApiVersionsCommand")
     assert out.count("(id: ") == 3
     assert "LeaderAndIsr(4): " in out
-    # Links have keys that Kafka does not know, and its clients pass over.
+    # APIs of links have keys that Kafka does not know; its clients skip them.
     assert {key for key in re.findall(r"UNKNOWN\((\d+)\)", out) if int(key) < 10_000} == set()
     assert "UNKNOWN(10000)" in out
     out = tools("ClusterTool", "cluster-id", "--bootstrap-server", tools.bootstrap, server=False)
@@ -287,7 +287,7 @@ def test_perf_tools_and_verifiable_clients(tools: Tools, made: str, tmp_path: Pa
 
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tools]:
-    """One broker with two log directories and an authorizer."""
+    """A cluster of one broker with two log directories and an authorizer."""
     folder = tmp_path_factory.mktemp("guarded")
     config = {
         "log.dirs": f"{folder}/a,{folder}/b",

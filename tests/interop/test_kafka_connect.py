@@ -26,7 +26,7 @@ def lines(file: Path) -> list[str]:
 
 
 def committed(bootstrap: str, topic: str) -> list[str]:
-    """The values of the topic's one partition, up to its end."""
+    """Return the values of the topic's only partition, up to its end."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -83,7 +83,7 @@ def test_lines_of_a_file_reach_another_exactly_once_while_workers_come_and_die(
         with source.open("a") as file:
             file.writelines(f"{line}\n" for line in written[200:])
         wait_until(lambda: set(lines(sink)) == set(written), what="all lines after a worker has died")
-    assert committed(cluster.bootstrap, topic) == written  # the sink may repeat lines, the source may not
+    assert committed(cluster.bootstrap, topic) == written  # the sink may repeat lines, but not the source
 
     worker.ask("PUT", "/connectors/source/stop")
     wait_until(lambda: worker.states("source") == ["STOPPED"], what="a stopped source")
@@ -93,7 +93,7 @@ def test_lines_of_a_file_reach_another_exactly_once_while_workers_come_and_die(
     assert worker.ask("GET", "/connectors/source/offsets") == {"offsets": []}
     worker.ask("PUT", "/connectors/sink/stop")
     wait_until(lambda: worker.states("sink") == ["STOPPED"], what="a stopped sink")
-    worker.ask("DELETE", "/connectors/sink/offsets")  # of its consumer group
+    worker.ask("DELETE", "/connectors/sink/offsets")  # these are the offsets of its consumer group
     for connector in ("source", "sink"):
         worker.ask("DELETE", f"/connectors/{connector}")
     assert worker.ask("GET", "/connectors") == []

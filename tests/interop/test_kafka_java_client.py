@@ -16,7 +16,7 @@ NEW, OLD = "4.3.1", "3.9.1"
 @pytest.fixture(scope="module")
 def mixed() -> Iterator[MixedCluster]:
     with MixedCluster(kinds={1: APACHE, 2: OURS, 3: OURS}) as cluster:
-        Steering(cluster).close()  # waits until every broker knows all
+        Steering(cluster).close()  # waits until every broker knows all others
         yield cluster
 
 

@@ -1,4 +1,4 @@
-"""Apache Kafka's own DumpLogSegments reads what our cleaner leaves, prints for it what we print, and finds nothing wrong."""
+"""Apache Kafka's DumpLogSegments reads segments that our cleaner wrote, prints what our tool prints, and finds no error."""
 
 import random
 from pathlib import Path
@@ -20,7 +20,7 @@ pytestmark = [
 
 
 def cleaned(root: Path) -> CompactedLog:
-    """Every codec, tombstones with horizons, markers with and without, emptied batches, merged segments."""
+    """Return a log with every codec, tombstones with horizons, markers with and without, emptied batches, merged segments."""
     log = CompactedLog(root, CONFIG)
     noise = random.Random(3)
     for number in range(300):
@@ -61,7 +61,7 @@ def test_kafka_prints_for_cleaned_segments_what_we_print(tmp_path: Path) -> None
     theirs = kafkas_dump("--files", ",".join(files), "--print-data-log")
     ours = our_dump(files, DumpOptions(decoder=PlainDecoder()))
     assert theirs[0].splitlines() == ours[0].splitlines()
-    # Both tell of the gaps that compaction leaves, file by file, Kafka in the order of a hash map.
+    # Both report the gaps after compaction file by file, Kafka in the order of a hash map.
     assert sorted(without_logging(theirs[1]).splitlines()) == sorted(ours[1].splitlines())
     assert "isvalid: false" not in theirs[0]
     assert "Mismatch" not in theirs[1]

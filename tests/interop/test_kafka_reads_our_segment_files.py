@@ -1,6 +1,6 @@
-"""Apache Kafka's own DumpLogSegments reads what we write: batches of every codec, markers, indexes, snapshots.
+"""Apache Kafka's DumpLogSegments reads what we write: batches of every codec, markers, indexes, snapshots.
 
-It must print for our files what our own tool prints, and find no mismatch.
+It must print the same as our own tool for our files, and find no mismatch.
 """
 
 import io
@@ -144,7 +144,7 @@ def test_kafka_prints_for_our_files_what_we_print(tmp_path):
     theirs = kafkas_dump("--files", ",".join(files), "--print-data-log")
     ours = our_dump(files, DumpOptions(decoder=PlainDecoder()))
     assert theirs[0].splitlines() == ours[0].splitlines()
-    # The emptied batch leaves a gap of offsets, which both tell; nothing else is wrong.
+    # The emptied batch leaves a gap of offsets, which both report; nothing else is wrong.
     assert without_logging(theirs[1]) == ours[1].rstrip("\n")
     assert "isvalid: false" not in theirs[0]
     assert "Mismatch" not in theirs[1]

@@ -1,4 +1,4 @@
-"""kafkajs, the client that most applications in Node use: groups, transactions, administration.
+"""kafkajs, the Node client that most applications use: groups, transactions, administration.
 
 The program is in `node/`; npm fetches the version that its `package.json` pins.
 """
@@ -16,7 +16,7 @@ HERE = Path(__file__).resolve().parent
 
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """The command that runs the program, in a folder with kafkajs."""
+    """Return the command that runs the program, in a folder with kafkajs."""
     npm, command = shutil.which("npm"), shutil.which("node")
     if npm is None or command is None:
         pytest.skip("needs node and npm")
@@ -25,7 +25,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     install = [npm, "install", "--no-audit", "--no-fund", "--no-package-lock"]
     done = subprocess.run(install, cwd=folder, capture_output=True, text=True, timeout=200, check=False)
     assert done.returncode == 0, done.stderr
-    # Its notice that partitioning changed in 2.0 is for people.
+    # The notice about partitioning in 2.0 is only for people.
     return ["env", "KAFKAJS_NO_PARTITIONER_WARNING=1", command, str(folder / "kafkajs.js")]
 
 

@@ -13,7 +13,7 @@ from barnabas.cli.local_cluster import LocalCluster
 
 @pytest.fixture(scope="module")
 def kcat() -> str:
-    """The program; from Debian's package of that name where it is missing."""
+    """Return the program, from Debian's package if it is missing."""
     if shutil.which("kcat") is None and shutil.which("apt-get") is not None:
         subprocess.run(["apt-get", "install", "-y", "-qq", "kcat"], capture_output=True, timeout=180, check=False)
     found = shutil.which("kcat")
@@ -74,7 +74,7 @@ def test_headers_nulls_and_tails_are_kept(run: Kcat, made: str) -> None:
 def test_offsets_are_found_by_time(run: Kcat, made: str) -> None:
     run("-P", "-t", made, "-p", "0", given="early\n")
     [stamp] = run("-C", "-t", made, "-p", "0", "-e", "-q", "-f", "%T\n").splitlines()
-    time.sleep(0.005)  # the records differ by the clock of the client
+    time.sleep(0.005)  # the client's clock gives the records different timestamps
     run("-P", "-t", made, "-p", "0", given="late\n")
     answers = {at: run("-Q", "-t", f"{made}:0:{at}").strip() for at in ("-2", "-1", stamp, str(int(stamp) + 1))}
     assert [answer.rpartition(" ")[2] for answer in answers.values()] == ["0", "2", "0", "1"]

@@ -1,7 +1,7 @@
-"""librdkafka's own test suite: what confluent-kafka, kcat and most clients outside Java rest on, in its authors' words.
+"""librdkafka's own test suite: confluent-kafka, kcat and most clients outside Java are built on librdkafka.
 
-Those that take longer than a minute (0026, 0033, 0081, 0098, 0103, 0113 …) and those with limits of milliseconds (0001, 0055,
-0086) are not here: docs/clients.md has the results of all.
+Tests of more than a minute (0026, 0033, 0081, 0098, 0103, 0113 …) or with limits of milliseconds (0001, 0055, 0086) are left
+out: docs/clients.md has the results of all.
 """
 
 from collections.abc import Iterator
@@ -23,10 +23,10 @@ GROUPS = "0018 0019 0020 0030 0040 0050 0056 0059 0061 0064 0069 0084 0118 0130 
 #: With KIP-848 heartbeats in place of JoinGroup and SyncGroup.
 CONSUMER_PROTOCOL = "0018 0019 0030 0050 0102 0118 0130 0140 0153"
 WITHOUT_AUTO_CREATION = "0045 0107 0111"
-#: They skip themselves where librdkafka was built without it.
+#: Tests that skip themselves if librdkafka was built without rapidjson.
 NEED_RAPIDJSON = {"0053", "0101", "0110"}
 
-#: The cluster that the suite's authors test with, as far as its tests notice.
+#: The settings of the cluster with which the suite's authors test, as far as its tests depend on them.
 CONFIG = {
     "num.partitions": "4",
     "zookeeper.session.timeout.ms": "18000",

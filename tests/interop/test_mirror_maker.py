@@ -57,7 +57,7 @@ def produce(bootstrap: str, topic: str, count: int) -> None:
 
 
 def consume(bootstrap: str, topic: str, group: str, count: int) -> list[str]:
-    """Values that are committed; the group's offsets are committed behind them."""
+    """Return the committed values; the group's offsets are committed after them."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -82,7 +82,7 @@ def consume(bootstrap: str, topic: str, group: str, count: int) -> list[str]:
 
 
 def check_mirror(source: str, target: str, topic: str, bootstrap: str, mirroring: JavaProcess) -> None:
-    """What `source` has of the topic is at `target` as well: records, settings, and where its group is."""
+    """Check that `target` has the topic of `source` too: its records, its settings, and its group's offsets."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
     mirror = f"{source}.{topic}-{source}"
     wait_until(

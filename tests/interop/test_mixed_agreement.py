@@ -1,4 +1,6 @@
-"""What one kind of broker is told, the other heeds: settings, ACLs, deleted records. Features of ours alone stay off."""
+"""Both kinds of broker obey changes made at one kind: settings, ACLs, deleted records. Features that only ours have stay
+off.
+"""
 
 import json
 import subprocess
@@ -66,7 +68,7 @@ def admin_of(mixed: MixedCluster, broker_id: int) -> AdminClient:
 
 
 def outcome(mixed: MixedCluster, topic: str, partition: int, value: bytes = b"x") -> KafkaError | None:
-    """What the leader of one partition says to one record."""
+    """Return the error of the leader of one partition for one record."""
     producer = Producer({"bootstrap.servers": mixed.bootstrap, "log_level": 0, "message.max.bytes": 10_000_000})
     answers: list[KafkaError | None] = []
 
@@ -154,7 +156,7 @@ def test_deleted_records_are_deleted_on_followers_of_the_other_kind(
 
 def test_features_of_ours_alone_are_off(mixed: MixedCluster, steering: Steering, made: str) -> None:
     async def heartbeats(cluster: AsyncClient) -> list[ConsumerGroupHeartbeatResponse]:
-        """Of several groups, so that some have their coordinator at our broker."""
+        """Send heartbeats of several groups, so that some have their coordinator at our broker."""
         await cluster.retrying("the topic of groups", lambda: cluster.coordinator(made))
         return [
             await cluster.ask(2, _joining(f"{made}-{number}", made), ConsumerGroupHeartbeatResponse)

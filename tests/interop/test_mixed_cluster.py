@@ -54,7 +54,7 @@ def write_some(steering: Steering, topic: str, count: int = 600) -> Writer:
 
 
 def test_doctor_tells_who_serves_which_versions(mixed: MixedCluster) -> None:
-    """Half-way through a migration, as half-way through an upgrade."""
+    """The warning appears in the middle of a migration as it does in the middle of an upgrade."""
     kinds = {kind: ", ".join(str(each) for each in mixed.kinds if mixed.kinds[each] == kind) for kind in (APACHE, OURS)}
     expected = f"brokers serve different versions of the protocol: {kinds[APACHE]} | {kinds[OURS]}"
 

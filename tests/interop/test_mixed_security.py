@@ -1,4 +1,4 @@
-"""Brokers of Apache Kafka 3.9.1 and of ours in one secured cluster: TLS between them, one set of users, tokens and secrets."""
+"""Brokers of Apache Kafka 3.9.1 and ours in one secured cluster: TLS between them, one set of users, tokens and secrets."""
 
 import asyncio
 import socket
@@ -50,7 +50,7 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 
 @pytest.fixture(scope="module")
 def mixed(authority: Authority) -> Iterator[MixedCluster]:
-    """Broker 1 is Apache's, broker 2 ours. Clients come by SASL_SSL, brokers know each other by certificate."""
+    """Broker 1 is Apache's, broker 2 ours. Clients use SASL_SSL; brokers identify each other by certificate."""
     config = {
         "listener.security.protocol.map": "CLIENT:SASL_SSL,INTERNAL:SSL",
         "inter.broker.listener.name": "INTERNAL",
@@ -182,7 +182,7 @@ def serial(authority: Authority, address: str) -> int:
 def test_certificate_and_its_encrypted_password_survive_a_change_of_the_kind(
     mixed: MixedCluster, authority: Authority, first: str, then: str
 ) -> None:
-    """What one kind encrypted in ZooKeeper, the other one opens its key store with."""
+    """One kind stores an encrypted password in ZooKeeper; the other one opens its key store with it."""
     if mixed.kinds[1] != first:
         mixed.stop(1)
         mixed.start(1, first)
@@ -207,7 +207,7 @@ def test_certificate_and_its_encrypted_password_survive_a_change_of_the_kind(
     renewed = x509.load_pem_x509_certificate((authority.folder / f"{name}.crt").read_bytes()).serial_number
     assert serial(authority, mixed.address(1)) != renewed
     admin.incremental_alter_configs([resource])[resource].result(30)
-    # Kafka's network threads take it one after the other.
+    # Kafka's network threads switch to it one after the other.
     wait_until(lambda: serial(authority, mixed.address(1)) == renewed, what="the new certificate")
     mixed.stop(1)
     mixed.start(1, then)

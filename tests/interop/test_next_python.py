@@ -1,4 +1,4 @@
-"""The wheel on a Python that this machine may not have: Debian's next release brings it, in a container."""
+"""The wheel on a Python that this machine may not have: a container with Debian's next release."""
 
 import pytest
 

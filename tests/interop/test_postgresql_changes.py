@@ -1,4 +1,4 @@
-"""Changes of tables that are not the simplest, out of a real PostgreSQL's log; without Spark, so that each takes a moment."""
+"""Changes of unusual tables, from a real PostgreSQL's log; without Spark, so that each test is quick."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -109,7 +109,7 @@ def test_types_are_those_of_the_catalogue_and_not_of_their_names(uri: str) -> No
 
 
 def test_a_table_is_read_with_the_same_texts(uri: str) -> None:
-    """`sources.table`: Arrow's driver hands a range over as bytes, and a uuid as sixteen of them."""
+    """`sources.table`: Arrow's driver returns a range as bytes, and a uuid as sixteen bytes."""
     ask(
         uri,
         "DROP TYPE IF EXISTS size CASCADE",
@@ -198,7 +198,9 @@ def test_values_that_spark_does_not_have_name_their_row_and_column_or_give_it_an
         ask(uri, f"INSERT INTO odd VALUES ({number}, {row})")
     changes = stream.more()
     for row, change in zip(snapshot, changes, strict=True):
-        assert str(row) == str(change), "a snapshot and the log say the same"  # as texts: NaN is not NaN
+        assert str(row) == str(change), (
+            "a snapshot and the log say the same"
+        )  # compared as text, because NaN is not equal to NaN
     assert [row["_error"] is None for row in changes] == [True, False, False, False, False, False]
     assert [row["note"] for row in changes] == ["good", "NaN", "large", "small", "end", "far"]
     assert "row id=6, column d: '0044-03-15 BC'" in changes[-1]["_error"]["message"]

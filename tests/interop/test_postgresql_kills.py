@@ -1,4 +1,4 @@
-"""The SQL sink is killed at every step of a batch, on a real PostgreSQL, and starts again: each row is there once."""
+"""The SQL sink is killed at every step of a batch on a real PostgreSQL, and starts again: each row exists once."""
 
 import multiprocessing
 import signal
@@ -24,7 +24,7 @@ def uri() -> Iterator[str]:
 
 
 class Query:
-    """A streaming query that writes into a table, one process for each time it runs."""
+    """A streaming query that writes into a table, with a process for each run."""
 
     def __init__(self, uri: str, folder: Path, mode: str, table: str) -> None:
         self.id = str(uuid.uuid4())
@@ -50,7 +50,7 @@ def test_killed_at_a_step_and_started_again_the_sink_has_each_row_once(
 ) -> None:
     table = f"killed_{uuid.uuid4().hex[:8]}"
     query = Query(uri, tmp_path, mode, table)
-    for _ in range(2):  # Spark counts attempts from 0 in each run: the second meets what the first left
+    for _ in range(2):  # Spark counts attempts from 0 in each run: the second run finds the stages of the first
         query.run(0, dies_at=step)
     query.run(0)
     query.run(1, dies_at=step)
@@ -63,7 +63,7 @@ def test_killed_at_a_step_and_started_again_the_sink_has_each_row_once(
 
 
 def test_a_batch_passes_every_step_in_their_order(uri: str, tmp_path: Path) -> None:
-    """The list that the test above goes through is whole."""
+    """Check that the list of steps in the test above is complete."""
     query = Query(uri, tmp_path, "append", "stepped")
     writer.plan(query.checkpoint, query.id, 0)
     assert tuple(dict.fromkeys(writer.write(query.options, query.id, 0))) == STEPS

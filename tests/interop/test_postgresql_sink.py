@@ -1,4 +1,4 @@
-"""The SQL sink writes into tables as people make them: uuid, jsonb, enums, arrays, defaults, identity and generated columns."""
+"""The SQL sink writes into tables with uuid, jsonb, enums, arrays, defaults, identity and generated columns."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime

@@ -1,4 +1,4 @@
-"""Debian's Prometheus scrapes three brokers with the rules that we ship, and they fire for a broker that is killed."""
+"""Debian's Prometheus scrapes three brokers with the rules that we ship, and they fire for a killed broker."""
 
 import json
 import socket
@@ -19,7 +19,7 @@ from tests.interop.debian import program
 ROOT = Path(__file__).parents[2]
 RULES = ROOT / "deploy/prometheus/barnabas.rules.yml"
 DASHBOARDS = sorted((ROOT / "deploy/grafana").glob("*.json"))
-#: Variables of the dashboards, as Grafana fills them in where everything is chosen.
+#: Variables of the dashboards, with Grafana's values if everything is selected.
 FILLED = {"$job": ".*", "$instance": ".*", "$topic": ".*", "$group": ".*", "$__rate_interval": "10s"}
 
 
@@ -54,7 +54,7 @@ def cluster() -> Iterator[Cluster]:
 @pytest.fixture(scope="module")
 def prometheus(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
     folder = tmp_path_factory.mktemp("prometheus")
-    # As shipped, but nobody waits for minutes here.
+    # The rules as shipped, but without their waiting times of minutes.
     lines = [line for line in RULES.read_text().splitlines() if not line.strip().startswith("for:")]
     (folder / "rules.yml").write_text("\n".join(lines))
     targets = json.dumps([metrics_address(cluster, broker) for broker in cluster.broker_ids])
@@ -133,5 +133,5 @@ def test_rules_are_silent_while_all_is_well_and_fire_for_a_broker_that_is_killed
     wanted = {"BrokerDown", "BrokerMissing", "UnderReplicated"}
     wait_until(lambda: wanted <= prometheus.firing(), 120, what="alerts")
     cluster.start_broker(victim)
-    # It gets another port for its metrics; the registration is what comes back.
+    # The restarted broker has another port for its metrics; only its registration comes back.
     wait_until(lambda: not {"BrokerMissing", "UnderReplicated"} & prometheus.firing(), 120, what="the end of alerts")

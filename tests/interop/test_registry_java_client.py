@@ -1,6 +1,6 @@
 """Confluent's Java client of a schema registry against ours, and Avro records as Flink writes and reads them.
 
-Confluent publishes its artifacts in a repository of its own. Flink's connector on Maven Central holds the client.
+Confluent publishes its artifacts in a repository of its own. Flink's connector on Maven Central contains the client.
 """
 
 import subprocess

@@ -1,4 +1,4 @@
-"""Records of `__remote_log_metadata`: Kafka 3.9.1's classes read ours, and write what the golden file has."""
+"""Records of `__remote_log_metadata`: the classes of Kafka 3.9.1 read ours, and write the bytes of the golden file."""
 
 import subprocess
 from dataclasses import replace
@@ -31,7 +31,7 @@ def test_kafka_writes_what_the_golden_file_has() -> None:
 
 def test_kafka_reads_our_records_as_we_do() -> None:
     events = [decode_event(bytes.fromhex(line.split("\t")[1])) for line in GOLDEN.read_text().splitlines()]
-    # Kafka 3.9 does not know the tag that says that nothing was aborted (KIP-1058), and passes it over.
+    # Kafka 3.9 does not know the tag for a segment without aborted transactions (KIP-1058), and skips it.
     events += [replace(each, txn_index_empty=True) for each in events if isinstance(each, RemoteSegment)]
     ours = [each for each in events if each is not None]
     assert kafka("read", text="\n".join(encode_event(each).hex() for each in ours)) == [describe(each) for each in ours]

@@ -1,4 +1,4 @@
-"""A backup of Apache Kafka's metadata, and Apache Kafka on its old logs with what was restored into an empty ZooKeeper."""
+"""A backup of Apache Kafka's metadata, and Apache Kafka on its old logs with the metadata restored into an empty ZooKeeper."""
 
 import json
 from pathlib import Path

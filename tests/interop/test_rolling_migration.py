@@ -18,7 +18,7 @@ TOPICS = ("plain", "txn", "__consumer_offsets", "__transaction_state")
 
 
 class Load:
-    """An idempotent writer, a consumer group and transactions, all at once."""
+    """An idempotent writer, a consumer group and transactions, at the same time."""
 
     def __init__(self, cluster: MixedCluster, steering: Steering) -> None:
         self.cluster = cluster
@@ -42,7 +42,7 @@ class Load:
         )
 
     def roll(self, *kinds: str) -> None:
-        """Every broker becomes one of each kind in turn, one after the other."""
+        """Restart every broker as each of these kinds in turn, one broker after the other."""
         for kind in kinds:
             for broker_id in (1, 2, 3):
                 self.wait_progress(f"before broker {broker_id} becomes {kind}")
@@ -90,7 +90,7 @@ def test_crashes_and_stalls_of_either_kind_lose_nothing(seed: int) -> None:
                 cluster.start(broker_id, chance.choice([APACHE, OURS]))
             else:
                 cluster.pause(broker_id)
-                time.sleep(chance.choice([1.0, 9.0]))  # shorter and longer than a session
+                time.sleep(chance.choice([1.0, 9.0]))  # shorter or longer than a session
                 cluster.resume(broker_id)
             steering.wait_full_isr(*TOPICS)
         load.finish()

@@ -16,7 +16,7 @@ from tests.interop.test_rolling_migration import TOPICS, Load
 pytestmark = pytest.mark.timeout(900)
 
 ROOT = Path(__file__).parents[2]
-#: What was 0.1.0, before there were tags.
+#: The commit of release 0.1.0, before there were tags.
 FIRST = "24206a8"
 
 
@@ -26,7 +26,7 @@ def git(*arguments: str) -> bytes:
 
 
 def last_release() -> str:
-    """The newest tag that is not this commit's own, else the commit that was 0.1.0."""
+    """Return the newest tag that is not this commit's own, or else the commit of 0.1.0."""
     here = git("tag", "--points-at", "HEAD").decode().split()
     tags = [tag for tag in git("tag", "--sort=-v:refname").decode().split() if re.fullmatch(r"v\d+\.\d+\.\d+", tag)]
     return next((tag for tag in tags if tag not in here), FIRST)
@@ -34,7 +34,7 @@ def last_release() -> str:
 
 @pytest.fixture(scope="module")
 def last_python() -> str:
-    """A Python with our last release, kept in .interop/."""
+    """Return a Python with our last release, kept in .interop/."""
     revision = last_release()
     folder = ROOT / ".interop" / f"release-{revision}"
     python = folder / "bin" / "python"

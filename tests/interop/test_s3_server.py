@@ -1,6 +1,6 @@
-"""A real server of S3, Versity's gateway over a folder, from Go's module proxy: tiered storage, and a Delta table in a bucket.
+"""A real S3 server, Versity's gateway over a folder, from Go's module proxy: tiered storage, and a Delta table in a bucket.
 
-`s3/go.mod` pins the version. It refuses a second `PUT` of an object that must be the first, which Delta commits by.
+`s3/go.mod` pins the version. It refuses a conditional `PUT` of an existing object, on which Delta's commits rely.
 """
 
 import json
@@ -34,7 +34,7 @@ TIMEOUT_S = 60
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Built once; Go's own cache makes the next time quick."""
+    """Build the program once; Go's own cache makes the next build quick."""
     go = shutil.which("go")
     if go is None:
         pytest.skip("needs go")
@@ -55,7 +55,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def server(program: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    """The environment by which clients find it. It has the buckets `tier` and `lake`."""
+    """Yield the environment variables by which clients find it. It has the buckets `tier` and `lake`."""
     folder, notes = tmp_path_factory.mktemp("objects"), tmp_path_factory.mktemp("notes")
     for bucket in ("tier", "lake"):
         (folder / bucket).mkdir()
@@ -103,7 +103,7 @@ def cluster(server: dict[str, str]) -> Iterator[LocalCluster]:
 
 @pytest.fixture(scope="module")
 def topic(cluster: LocalCluster) -> str:
-    """Of which most is in the bucket only."""
+    """Return a topic of which most records are only in the bucket."""
     settings = {"remote.storage.enable": "true", "segment.bytes": "20000", "local.retention.bytes": "1"}
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
     admin.create_topics([NewTopic("orders", 1, 1, config=settings)])["orders"].result(TIMEOUT_S)
@@ -134,7 +134,7 @@ def test_history_in_the_bucket_is_read_by_consumers(cluster: LocalCluster, topic
 def test_delta_table_in_the_bucket_has_every_record_of_the_tier_and_the_tail(
     cluster: LocalCluster, topic: str, server: dict[str, str]
 ) -> None:
-    """Read by Polars. The tasks read history from the bucket, too."""
+    """Polars reads the table. The tasks read history from the bucket, too."""
     command = [str(Path(sys.executable).parent / "barnabas"), "tables"]
     here = ["--bootstrap-server", cluster.bootstrap]
     for arguments in (

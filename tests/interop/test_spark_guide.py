@@ -1,4 +1,4 @@
-"""A program as Spark's guide to Kafka has it runs in a process that never imports us: Spark finds the format by itself."""
+"""A program from Spark's guide to Kafka runs in a process that never imports us: Spark finds the format by itself."""
 
 import os
 import subprocess

@@ -17,7 +17,7 @@ import barnabas.spark
 from barnabas.cli.local_cluster import LocalCluster
 from tests.interop import maven
 
-#: Brokers of two kinds and a Spark on what may be two busy cores; a test that its limit ends takes the session along.
+#: Brokers of two kinds and Spark may share two busy cores; a test that exceeds its limit also ends the session.
 pytestmark = pytest.mark.timeout(900)
 
 OFFICIAL, OURS = "kafka", "barnabas"
@@ -53,7 +53,7 @@ def apache_kafka(java: None) -> Iterator[ApacheKafka]:
 
 @pytest.fixture(params=["barnabas", "Apache Kafka"])
 def bootstrap(request: pytest.FixtureRequest) -> str:
-    """A broker of either kind."""
+    """Return the address of a broker of either kind."""
     if request.param == "barnabas":
         cluster: LocalCluster = request.getfixturevalue("cluster")
         return cluster.bootstrap
@@ -63,13 +63,13 @@ def bootstrap(request: pytest.FixtureRequest) -> str:
 
 def create(bootstrap: str, topic: str, partitions: int = 3) -> None:
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    # The records' times are of long ago.
+    # The records have timestamps of long ago.
     new = NewTopic(topic, partitions, 1, config={"retention.ms": "-1"})
     admin.create_topics([new])[topic].result(30)
 
 
 def produce(bootstrap: str, topic: str, codec: str, count: int) -> None:
-    """Nulls, headers, keys and set timestamps, in the given codec."""
+    """Produce nulls, headers, keys and chosen timestamps, in the given codec."""
     producer = Producer({"bootstrap.servers": bootstrap, "compression.type": codec})
     for number in range(count):
         producer.produce(
@@ -89,7 +89,7 @@ def read(spark: SparkSession, format: str, bootstrap: str, topic: str, **options
 
 
 def rows(frame: DataFrame) -> list[tuple[object, ...]]:
-    """Sorted here: Spark would read everything twice, once to find out how to sort it."""
+    """Return the sorted rows. Spark would read everything twice to sort them."""
     return sorted((tuple(row) for row in frame.select(*COLUMNS).collect()), key=lambda row: (row[2], row[3], row[4]))
 
 

@@ -1,4 +1,4 @@
-"""A real PostgreSQL, Debian's, as source and sink of pipelines: incremental reads, upserts, each batch once."""
+"""A real PostgreSQL from Debian as source and sink of pipelines: incremental reads, upserts, each batch once."""
 
 import os
 import sys
@@ -63,7 +63,7 @@ def run(sink: Sink, frame: DataFrame, checkpoint: Path) -> None:
         try:
             assert query.awaitTermination(400), query.status
         except StreamingQueryException as error:
-            # Spark gives a Python process ten seconds to start, and no setting changes that. Nothing was done yet.
+            # Spark gives a Python process ten seconds to start, and no setting changes that. The query has done nothing yet.
             if "Python worker failed to connect back" not in str(error):
                 raise
         else:
@@ -72,7 +72,7 @@ def run(sink: Sink, frame: DataFrame, checkpoint: Path) -> None:
 
 
 def forget_last_commit(checkpoint: Path) -> None:
-    """As if Spark had died after the batch was written, and before it noted that."""
+    """Remove the last commit, as if Spark had died after it wrote the batch and before it recorded that."""
     last = max((each for each in (checkpoint / "commits").iterdir() if each.name.isdigit()), key=lambda e: int(e.name))
     last.unlink()
     (last.parent / f".{last.name}.crc").unlink(missing_ok=True)
@@ -93,7 +93,7 @@ def test_table_is_followed_by_time_and_number_into_another_table(spark: SparkSes
     run(sink, orders.stream(spark), checkpoint)
     assert ask(uri, "SELECT count(*), min(id), max(id) FROM copies") == [(10, 1, 10)]
 
-    # A change moves the time on, so the row comes again, and only it.
+    # A change sets a later time, so only this row is read again.
     ask(uri, "UPDATE orders SET item = 'changed', changed = '2026-02-01' WHERE id = 3")
     run(sink, orders.stream(spark), checkpoint)
     assert ask(uri, "SELECT item, changed FROM copies WHERE id = 3") == [("changed", datetime(2026, 2, 1, tzinfo=UTC))]
@@ -127,7 +127,7 @@ def test_every_type_comes_back_as_it_went(spark: SparkSession, uri: str) -> None
 
 
 def staged(uri: str, table: str, schema: StructType, rows: list[dict[str, object]], attempt: int = 0) -> Any:
-    """A target with the rows of one task put aside, without Spark."""
+    """Return a target with the staged rows of one task, without Spark."""
     options = {"uri": uri, "table": table}
     target = SqlSource(CaseInsensitiveDict(options)).streamWriter(schema, False).target
     data = pa.RecordBatch.from_pylist(rows, schema=to_arrow_schema(schema, timezone="UTC"))
@@ -135,7 +135,7 @@ def staged(uri: str, table: str, schema: StructType, rows: list[dict[str, object
 
 
 def test_of_two_drivers_that_publish_one_batch_at_once_one_does(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An old driver, taken for dead, inserts while the new one does. Neither sees what the other has not committed."""
+    """An old driver that counts as dead inserts while the new one does. Neither sees uncommitted rows of the other."""
     schema = StructType().add("id", LongType())
     first, items = staged(uri, "once", schema, [{"id": 0}])
     first.publish(items, Batch("query", 0))
@@ -277,7 +277,7 @@ def test_changes_of_a_table_come_out_of_its_log_after_a_snapshot_and_keep_a_copy
     ask(uri, "UPDATE people SET name = 'last' WHERE id = 5")
     run(sink, source.stream(spark), checkpoint)
     assert [row[1] for row in same()] == ["other", "n6", "last", "Grüße", "p3"]
-    # The server may forget the changes that were read.
+    # The slot lets the server remove the changes that were read.
     [(kept,)] = ask(
         uri, "SELECT confirmed_flush_lsn > restart_lsn FROM pg_replication_slots WHERE slot_name = 'barnabas_people'"
     )
@@ -337,7 +337,7 @@ def reader_of(uri: str, table: str, **options: str) -> Any:
 
 
 def test_a_limit_is_of_what_has_not_been_read(uri: str) -> None:
-    """Spark says that a batch is done when the next is planned: until then the slot stands before it."""
+    """Spark commits a batch when it plans the next one: until then the slot is before the batch."""
     ask(uri, "CREATE TABLE steps (id BIGINT PRIMARY KEY)")
     reader = reader_of(uri, "steps", snapshot="false")
     places = [reader.initialOffset()]
@@ -354,8 +354,9 @@ def test_a_limit_is_of_what_has_not_been_read(uri: str) -> None:
 
 
 def test_a_snapshot_has_the_texts_that_the_log_has(uri: str) -> None:
-    """A cast to text is not what PostgreSQL prints: it drops the blanks of `char(n)` and gives an address its mask. A row would
-    be there twice, under both keys."""
+    """A cast to text differs from PostgreSQL's output: it drops the blanks of `char(n)` and adds the mask to an address. A row
+    would appear twice, under both keys.
+    """
     ask(
         uri,
         "CREATE DOMAIN answer AS BOOLEAN",
@@ -388,7 +389,7 @@ def test_a_snapshot_has_the_texts_that_the_log_has(uri: str) -> None:
     ],
 )
 def test_a_cursor_of_fixed_width_loses_no_row(uri: str, kind: str, values: list[str]) -> None:
-    """`pg_typeof` says `character`, and as the name of a type that is one character long."""
+    """`pg_typeof` returns `character`, and a type of that name is one character long."""
     ask(uri, "DROP TABLE IF EXISTS coded", f"CREATE TABLE coded (code {kind}, n INT)")
     ask(uri, *[f"INSERT INTO coded VALUES ('{value}', {number})" for number, value in enumerate(values)])
     source = SqlSource(CaseInsensitiveDict({"uri": uri, "table": "coded", "cursor": "code"}))
@@ -406,7 +407,7 @@ def test_a_cursor_of_fixed_width_loses_no_row(uri: str, kind: str, values: list[
 @pytest.mark.parametrize("kind", ["DATE", "TIMESTAMP", "TIMESTAMPTZ"])
 @pytest.mark.parametrize("value", ["infinity", "-infinity"])
 def test_infinity_is_refused_and_not_taken_for_a_day(uri: str, kind: str, value: str) -> None:
-    """Arrow's driver adds the years to 1970, and they wrap round: the end of time would be before its beginning."""
+    """Arrow's driver adds the years to 1970 with an overflow: the end of time would be before its beginning."""
     ask(uri, "DROP TABLE IF EXISTS spans", f"CREATE TABLE spans (id INT, upto {kind})")
     ask(uri, "INSERT INTO spans VALUES (1, '2026-01-01'), (2, NULL), (3, '4713-01-01 BC')")
     source = SqlSource(CaseInsensitiveDict({"uri": uri, "table": "spans"}))
@@ -439,7 +440,7 @@ def test_what_a_log_of_changes_does_not_say_is_refused(uri: str) -> None:
         "INSERT INTO wide VALUES (1, 1, repeat('x', 9000))",
     )
     reader = reader_of(uri, "wide", snapshot="false", slot="wide_slot")
-    reader_of(uri, "wide", slot="wide_slot").prepareForTriggerAvailableNow()  # Spark calls it before there is a slot
+    reader_of(uri, "wide", slot="wide_slot").prepareForTriggerAvailableNow()  # Spark calls it before the slot exists
     start = reader.initialOffset()
     assert reader.latestOffset(start, ReadAllAvailable()) == start, "nothing has happened"
 

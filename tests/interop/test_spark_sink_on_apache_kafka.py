@@ -1,4 +1,4 @@
-"""The exactly-once sink on Apache Kafka: drivers that die, attempts that lose, transactions that a broker aborted."""
+"""The exactly-once sink on Apache Kafka: drivers die, attempts lose, and a broker aborts transactions."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""Speculative attempts beside the exactly-once sink. Spark puts none on the host of the first: two workers, two hosts."""
+"""Speculative attempts with the exactly-once sink. Spark starts none on the first one's host: two workers, two hosts."""
 
 import json
 from pathlib import Path
@@ -18,7 +18,7 @@ HOSTS = ["127.0.0.1", "127.0.0.2"]
 def test_each_record_is_there_once_though_attempts_race_and_the_driver_dies_where_it_has_decided(
     java: None, tmp_path: Path
 ) -> None:
-    """The first attempt at a partition has written its rows, and dawdles until a second one has written them too and won."""
+    """The first attempt at a partition writes its rows, and waits until a second one has written them too and won."""
     if not all(map(is_an_address_here, HOSTS)):
         pytest.skip(f"needs the addresses {HOSTS}")
     with (
@@ -26,7 +26,9 @@ def test_each_record_is_there_once_though_attempts_race_and_the_driver_dies_wher
         LocalCluster(brokers=1, config=CLUSTER_CONFIG) as cluster,
     ):
         chain = Chain(cluster, tmp_path, seed=3, master=master, speculation=True, rate=100, say=print)
-        sent = chain.run(seconds=0, faults=["decided"])  # each number once in the second topic, and in the table
+        sent = chain.run(
+            seconds=0, faults=["decided"]
+        )  # the run checks that each number is in the second topic and in the table once
         assert sent > 100
         assert chain.happened["decided"] == 1
         raced = won_by_the_second(tmp_path / "events")
@@ -36,11 +38,11 @@ def test_each_record_is_there_once_though_attempts_race_and_the_driver_dies_wher
 
 
 def won_by_the_second(events: Path) -> list[tuple[str, str]]:
-    """Hosts of a first attempt and of the speculative one that came in before it, from Spark's logs of events."""
+    """Return the hosts of a first attempt and of the speculative one that finished first, from Spark's event logs."""
     found = []
     for file in events.iterdir():
         first: dict[tuple[int, int], str] = {}
-        for line in file.read_text().rpartition("\n")[0].splitlines():  # a driver that dies leaves half a line
+        for line in file.read_text().rpartition("\n")[0].splitlines():  # a killed driver may leave half a line
             if not line.startswith('{"Event":"SparkListenerTask'):
                 continue
             event = json.loads(line)
@@ -54,7 +56,7 @@ def won_by_the_second(events: Path) -> list[tuple[str, str]]:
 
 
 def written(bootstrap: str) -> int:
-    """Records of the second topic, those of aborted transactions among them."""
+    """Count the records of the second topic, including those of aborted transactions."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,

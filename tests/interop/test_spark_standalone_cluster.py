@@ -1,4 +1,4 @@
-"""A Spark standalone cluster, a master and two workers as processes, runs a project unchanged."""
+"""A Spark standalone cluster, a master and two workers as processes, runs an unchanged project."""
 
 import json
 import subprocess
@@ -48,7 +48,7 @@ def test_project_runs_unchanged_on_a_master_and_two_workers(
 
 
 def numbers_in(bootstrap: str, topic: str) -> list[int]:
-    """The orders of the topic that are committed, of all three partitions."""
+    """Return the committed orders of all three partitions of the topic."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "g", "enable.auto.commit": False})
     parts = [TopicPartition(topic, part, 0) for part in range(3)]
     consumer.assign(parts)

@@ -1,4 +1,4 @@
-"""A pipeline as a person runs it: on a terminal, against a cluster that wants users and TLS, with its live view drawn."""
+"""A pipeline as a person runs it: on a terminal, against a cluster with users and TLS, with its live view."""
 
 import json
 import subprocess
@@ -35,7 +35,7 @@ def received():
 
 
 def project_for(cluster: LocalCluster, folder: Path) -> Path:
-    """How to log in is in a file that the spec names: the code knows nothing of it."""
+    """Create a project whose spec names a file with the login: the code does not contain it."""
     subprocess.run([BARNABAS, "pipeline", "init", str(folder), "--bootstrap-server", cluster.bootstrap], check=True)
     (folder / "transformations" / "orders.py").write_text(CODE.format(bootstrap=cluster.bootstrap))
     spec = folder / "spark-pipeline.yml"
@@ -90,12 +90,12 @@ def test_a_project_is_validated_run_watched_stopped_and_asked(terminal: Terminal
             counts = expected["received.costs something"]
             assert counts["failed"] > 0
             assert counts["passed"] > 0
-            # What one drops, the other never sees.
+            # A record that one expectation drops does not reach the other.
             assert expected["received.even"]["passed"] + expected["received.even"]["failed"] in (
                 counts["passed"],
                 counts["passed"] + counts["failed"],
             )
-        code.unlink()  # the spec names no file any more
+        code.unlink()  # now the spec names no existing file
         told = subprocess.run(asked, capture_output=True, text=True, check=False, timeout=60)
         assert told.returncode == 1
         assert "libraries name no file" in told.stderr

@@ -1,4 +1,4 @@
-"""The units under a real systemd, in a container of its own: start, crash, standstill, stop."""
+"""The units under a real systemd, in a container of its own: start, crash, hang, stop."""
 
 import json
 import shutil
@@ -18,7 +18,7 @@ COPY . /setup
 RUN python3 -m venv /opt/barnabas && /opt/barnabas/bin/pip install --quiet --no-cache-dir /setup/*.whl
 RUN useradd --system --home-dir /var/lib/barnabas --shell /usr/sbin/nologin barnabas
 RUN cp /setup/*.service /etc/systemd/system/ && mkdir /etc/barnabas && cp /setup/1.properties /etc/barnabas/
-# Five seconds, for the test. The rest of the unit is as it ships.
+# A watchdog of five seconds, for the test. The rest of the unit is as shipped.
 RUN mkdir /etc/systemd/system/barnabas@.service.d && cp /setup/test.conf /etc/systemd/system/barnabas@.service.d/
 CMD ["/sbin/init"]
 """
@@ -47,7 +47,7 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 class Machine:
-    """A container whose first process is systemd. It has a loopback and no other network."""
+    """A container whose first process is systemd. It has only a loopback network."""
 
     def __init__(self, image: str) -> None:
         self.name = f"barnabas-systemd-{uuid.uuid4().hex[:8]}"
@@ -88,7 +88,7 @@ def test_units_start_restart_and_stop(machine: Machine) -> None:
     at = ("--bootstrap-server", "127.0.0.1:9092")
     machine.do("systemctl", "start", "barnabas-zookeeper", "barnabas@1")
     first = machine.show("barnabas@1")
-    # Type=notify: it was started when it served, so the next command needs no waiting.
+    # Type=notify: the unit counts as started when the broker serves, so the next command need not wait.
     assert (first["ActiveState"], first["SubState"]) == ("active", "running")
     assert first["StatusText"].startswith("broker 1 of cluster ")
     machine.barnabas("console-producer", *at, "--topic", "t", stdin="one\ntwo\n")
@@ -97,7 +97,7 @@ def test_units_start_restart_and_stop(machine: Machine) -> None:
     second = machine.wait_until_restarted("barnabas@1", first)
     assert second["NRestarts"] == "1"
 
-    # A process that stands still says nothing to systemd any more.
+    # A stopped process does not notify the watchdog any more.
     machine.do("kill", "-STOP", second["MainPID"])
     third = machine.wait_until_restarted("barnabas@1", second)
     assert third["NRestarts"] == "2"

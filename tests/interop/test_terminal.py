@@ -1,6 +1,6 @@
-"""The tools as a person uses them: typed into a real terminal (tmux), looked at on its screen, ended with Ctrl-C.
+"""The tools as a person uses them: typed into a real terminal (tmux), read from its screen, ended with Ctrl-C.
 
-Every screen that a test looks at is kept in `.interop/screens/`, to be read by a person.
+Every screen that a test checks is kept in `.interop/screens/`, for people to read.
 """
 
 import re
@@ -52,7 +52,7 @@ class Terminal:
         self.press("Enter")
 
     def see(self, pattern: str, timeout_s: float = 30.0) -> str:
-        """Wait until the screen shows it; the screen is kept."""
+        """Wait until the screen shows the pattern, and keep the screen in a file."""
         deadline = time.monotonic() + timeout_s
         while not re.search(pattern, screen := self.screen(history=True), re.MULTILINE):
             assert time.monotonic() < deadline, f"no {pattern!r} on the screen after {timeout_s} s:\n{screen}"
@@ -63,7 +63,7 @@ class Terminal:
         return screen
 
     def done(self, code: str = "0", timeout_s: float = 30.0) -> str:
-        """The command has ended, with this exit code (a pattern), and the shell is ready for the next."""
+        """Wait until the command has ended with this exit code (a pattern) and the shell is ready for the next one."""
         self.see(r"\$ *\s*\Z", timeout_s)
         mark = uuid.uuid4().hex[:8]
         self.type(f"echo {mark[:4]}''{mark[4:]} $?")
@@ -168,7 +168,7 @@ def test_ctrl_c_is_clean_in_every_tool_that_waits(terminal: Terminal, cluster: L
         terminal.clear()
         terminal.type(f"{BARNABAS} {command}")
         terminal.see(rf"{command.split()[0]}[\s\S]*")
-        time.sleep(1.5)  # a person's moment: long enough that the tool waits for input or records
+        time.sleep(1.5)  # long enough that the tool waits for input or records
         terminal.press("C-c")
         screen = terminal.done(code="(0|130)")
         assert "Traceback" not in screen, screen
@@ -179,7 +179,7 @@ def test_the_demo_in_a_terminal_kills_a_leader_and_counts_every_order(terminal: 
     for _ in range(4):
         terminal.clear()
         terminal.type(f"{sys.executable} examples/demo/run.py; echo code $?")
-        # A broker that is dead in the table, or the end without one.
+        # Wait for a dead broker in the table, or for the end of the demo without one.
         screen = terminal.see(r":\d+ +│ dead|code \d", 400)
         # Spark gives a Python process ten seconds to start, and no setting changes that: a busy machine needs another try.
         if "Python worker failed to connect back" not in screen:

@@ -1,4 +1,4 @@
-"""Replication throttles between the kinds: our leader holds an Apache follower back, our follower an Apache leader."""
+"""Replication throttles between the kinds: our leader throttles an Apache follower, and our follower an Apache leader."""
 
 import asyncio
 import json
@@ -37,7 +37,7 @@ def test_replica_is_copied_at_the_rate(
     admin = AdminClient({"bootstrap.servers": mixed.bootstrap})
     admin.create_topics([NewTopic(topic, 1, replica_assignment=[[leader]])])[topic].result(30)
     for broker_id in (THEIRS, MINE):
-        # Any of them may be asked to change the topic's settings, and refuses what the controller has not told it of.
+        # Any broker may get the request for the topic's settings, and refuses it before the controller has announced the topic.
         asking = AdminClient({"bootstrap.servers": mixed.address(broker_id)})
         wait_until(lambda a=asking: topic in a.list_topics(timeout=20).topics, what=f"broker {broker_id} knows {topic}")
     producer = Producer({"bootstrap.servers": mixed.bootstrap, "batch.size": 32_768})

@@ -1,4 +1,4 @@
-"""Kafka's own Java consumer and its tool for offsets, 3.9.1, over the border to the tier."""
+"""The Java consumer and the offsets tool of Kafka 3.9.1, on a topic that begins in the tier."""
 
 import time
 from collections.abc import Iterator
@@ -39,7 +39,7 @@ def tools(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tools]:
 
 @pytest.fixture(scope="module")
 def committed(tools: Tools) -> list[str]:
-    """What a consumer of committed records sees of the topic, most of which is in the tier."""
+    """Return what a read_committed consumer reads from the topic, most of which is in the tier."""
     settings = {
         "remote.storage.enable": "true",
         "segment.bytes": "3000",
@@ -72,7 +72,7 @@ def committed(tools: Tools) -> list[str]:
 
 
 def offset(tools: Tools, when: str) -> int:
-    """`orders:0:123`, as kafka-get-offsets prints it."""
+    """Return a line like `orders:0:123`, as kafka-get-offsets prints it."""
     return int(tools("GetOffsetShell", "--topic", TOPIC, "--time", when).strip().rpartition(":")[2])
 
 

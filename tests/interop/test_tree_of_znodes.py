@@ -1,5 +1,6 @@
-"""The tree in ZooKeeper that a cluster of ours leaves for the operations that made the golden one is Kafka's, byte for byte,
-but for ids, times, ports, and the features by which brokers of ours know each other."""
+"""Our cluster's znodes after the operations of the golden tree equal Kafka's byte for byte, except for ids, times, ports, and
+the features that our brokers register.
+"""
 
 import json
 import re
@@ -32,7 +33,7 @@ GOLDEN = json.loads((Path(__file__).parents[1] / "golden/kafka-3.9.1/znodes.json
 FOR_EVER = {"retention.ms": "-1", "segment.ms": "99999999999999"}
 INTERNAL = ("__consumer_offsets", "__transaction_state")
 SECURITY = ("/config/users/alice", "/kafka-acl", "/config/changes/config_change_0000000001")
-#: Whatever differs from one run to the next.
+#: Values that differ from one run to the next.
 VARYING = [
     (re.compile(r'"features":\{.*\},"listener_security'), '"features":F,"listener_security'),
     (re.compile(r'"topic_id":"[^"]{22}"'), '"topic_id":"ID"'),

@@ -1,4 +1,4 @@
-"""Trino reads the tables of `barnabas tables`: the same rows as the topic has, in both formats, appended and replaced."""
+"""Trino reads the tables of `barnabas tables`: the same rows as in the topic, in both formats, appended and replaced."""
 
 import json
 import subprocess
@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.usefixtures("java"), pytest.mark.timeout(900)]  # the 
 PARTITIONS = 2
 TABLES = [(kind, mode) for kind in ("delta", "iceberg") for mode in ("append", "upsert")]
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-#: What Trino is to have of a value that is not there.
+#: Trino's row for a missing value.
 _NO_ORDER: dict[str, Any] = dict.fromkeys(("id", "item", "price", "paid", "tags", "buyer"))
 
 
@@ -114,12 +114,12 @@ def _place(row: Row) -> tuple[int, int]:
 
 
 def _milliseconds(text: str) -> int:
-    """`2026-11-17 02:03:36.123 UTC`."""
+    """Parse a text such as `2026-11-17 02:03:36.123 UTC`."""
     return (datetime.fromisoformat(text.removesuffix(" UTC")).replace(tzinfo=UTC) - _EPOCH) // timedelta(milliseconds=1)
 
 
 def _produce(kafka: Cluster, topic: str, numbers: range) -> None:
-    """Each key has one partition, many records, and now and then a tombstone."""
+    """Write records: each key has one partition, many records, and now and then a tombstone."""
     producer = Producer({"bootstrap.servers": kafka.bootstrap})
     for n in numbers:
         order = {
@@ -138,7 +138,7 @@ def _produce(kafka: Cluster, topic: str, numbers: range) -> None:
 
 
 def _records(kafka: Cluster, topic: str) -> list[Message]:
-    """All of the topic, as librdkafka reads it."""
+    """Return all records of the topic, as librdkafka reads them."""
     settings = {"bootstrap.servers": kafka.bootstrap, "group.id": "none", "enable.partition.eof": True}
     consumer = Consumer(settings)
     consumer.assign([TopicPartition(topic, each, 0) for each in range(PARTITIONS)])

@@ -1,6 +1,6 @@
-"""A Trino server on this machine, from Maven: one process that is coordinator and worker, asked over HTTP.
+"""A Trino server on this machine, from Maven: one process that is coordinator and worker, with queries over HTTP.
 
-It reads folders: Delta tables by their place, Iceberg tables by the SQLite file that is their catalog.
+It reads folders: Delta tables by their path, Iceberg tables by the SQLite file that is their catalog.
 """
 
 import base64
@@ -20,9 +20,9 @@ from bench.kafka import free_port
 
 from tests.interop import maven
 
-#: The last that Maven Central has whole; newer ones are elsewhere.
+#: The last version of which Maven Central has everything.
 SERVER: Final = "io.trino:trino-server:476:tar.gz"
-#: What the Iceberg connector needs beside it for a catalog in SQLite.
+#: The driver that the Iceberg connector needs for a catalog in SQLite.
 SQLITE: Final = "org.xerial:sqlite-jdbc:3.50.3.0"
 JAVA_LEAST: Final = 24
 _PLUGINS: Final = ("delta-lake", "iceberg")
@@ -33,7 +33,7 @@ Row = dict[str, Any]
 
 
 def java_home(least: int = JAVA_LEAST) -> Path | None:
-    """Of the newest Java on this machine that is no older than `least`."""
+    """Return the home of the newest Java on this machine that is not older than `least`."""
     named = [Path(home) for name, home in os.environ.items() if name.startswith("JAVA_HOME") and home]
     known = [*named, *Path("/usr/lib/jvm").glob("*")]
     fit = [(version, home) for home in known if (version := _java_version(home)) >= least]
@@ -47,7 +47,7 @@ def _java_version(home: Path) -> int:
 
 
 def _server() -> Path:
-    """Unpacked, with the plugins that are needed and no others: each takes time to load."""
+    """Unpack the server with only the needed plugins, because each takes time to load."""
     folder = maven.unpacked(SERVER, _keep_plugins)
     [server] = folder.glob("trino-server-*")
     return server
@@ -63,7 +63,7 @@ def _keep_plugins(folder: Path) -> None:
 
 
 class Trino:
-    """`with Trino(java_home, catalogs) as trino: trino.rows("SELECT …")`. Catalogs are files of properties, by name."""
+    """`with Trino(java_home, catalogs) as trino: trino.rows("SELECT …")`. `catalogs`: name -> properties."""
 
     def __init__(self, home: Path, catalogs: Mapping[str, Mapping[str, str]]) -> None:
         self._home = home
@@ -132,12 +132,12 @@ class Trino:
                     if not json.load(answer)["starting"]:
                         return
             except OSError:
-                pass  # not yet listening, or not yet able to tell
+                pass  # the server does not listen or answer yet
             time.sleep(0.5)
         raise RuntimeError(f"Trino does not start:\n{self._log.read_text()[-4000:]}")
 
     def rows(self, query: str) -> list[Row]:
-        """The answer to a query: bytes as bytes, rows within rows as dicts, the rest as JSON has it."""
+        """Return the rows of a query: bytes as bytes, nested rows as dicts, other values as in JSON."""
         found: list[Row] = []
         for page in self._pages(query):
             columns = page.get("columns", [])
@@ -147,7 +147,7 @@ class Trino:
         return found
 
     def _pages(self, query: str) -> Iterator[dict[str, Any]]:
-        """As `nextUri` leads from one to the next."""
+        """Follow `nextUri` from one page to the next."""
         url, body = f"http://127.0.0.1:{self._port}/v1/statement", query.encode()
         headers = {"X-Trino-User": "test", "X-Trino-Time-Zone": "UTC"}
         request = urllib.request.Request(url, data=body, headers=headers)
@@ -168,7 +168,7 @@ def _write(file: Path, properties: Mapping[str, str]) -> None:
 
 
 def _read_as(signature: Mapping[str, Any]) -> Callable[[Any], Any]:
-    """How a value of this type comes out of JSON."""
+    """Return the function that converts a JSON value to this type."""
     kind, arguments = signature["rawType"], [each["value"] for each in signature["arguments"]]
     if kind == "varbinary":
         read: Callable[[Any], Any] = base64.b64decode

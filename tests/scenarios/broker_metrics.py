@@ -1,4 +1,4 @@
-"""What a broker says of itself to whoever scrapes it."""
+"""The metrics that a broker exports."""
 
 import re
 import urllib.request
@@ -7,7 +7,7 @@ from barnabas.cli.local_cluster import LocalCluster
 
 
 def metrics_url(cluster: LocalCluster, broker_id: int = 1) -> str:
-    """The broker's log names it: `barnabas.metrics.port` is 0 in tests."""
+    """Return the address in the broker's log: `barnabas.metrics.port` is 0 in tests."""
     url: str = re.findall(r"metrics at (\S+)", cluster.log(broker_id))[-1]
     return url
 

@@ -1,4 +1,4 @@
-"""Clusters for scenario tests: real processes, one shared by the session, others made for a test."""
+"""Clusters for scenario tests: real processes; one is shared by the session, others are made for a test."""
 
 import uuid
 from collections.abc import Callable, Iterator
@@ -12,7 +12,7 @@ from barnabas.cli.local_cluster import LocalCluster
 
 @pytest.fixture(scope="session")
 def shared_cluster() -> Iterator[LocalCluster]:
-    """Three brokers that tests must leave as they found them, but for topics."""
+    """Three brokers. Tests may leave topics behind, and must undo all other changes."""
     with LocalCluster(brokers=3) as cluster:
         yield cluster
 
@@ -24,7 +24,7 @@ def bootstrap(shared_cluster: LocalCluster) -> str:
 
 @pytest.fixture
 def new_cluster() -> Iterator[Callable[..., LocalCluster]]:
-    """Makes clusters that this test may break."""
+    """Create clusters that the test may break."""
     with ExitStack() as stack:
 
         def make(**options: Any) -> LocalCluster:
@@ -35,5 +35,5 @@ def new_cluster() -> Iterator[Callable[..., LocalCluster]]:
 
 @pytest.fixture
 def topic() -> str:
-    """A name that no other test has."""
+    """Return a topic name that no other test uses."""
     return f"t-{uuid.uuid4().hex[:12]}"

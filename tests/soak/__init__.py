@@ -1,1 +1,1 @@
-"""Real clusters under load while things break. Run by hand for minutes; `tests/scenarios/faults` runs it for seconds."""
+"""Real clusters under load with faults. Run by hand for minutes; `tests/scenarios/faults` runs them for seconds."""

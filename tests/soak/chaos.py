@@ -1,9 +1,9 @@
 """Three brokers, clients under load, and faults by seed: `python -m tests.soak.chaos --seconds 300 --seed 7`.
 
-Each broker has two log directories, settings of its own and a line to ZooKeeper that can be cut. At the end every
-acknowledged record is there exactly once and in order, committed transactions are whole and aborted ones are not seen, a
-group's committed offsets stayed, the replicas' logs are the same bytes, no consumer saw a gap or an end that went back, and
-no broker stopped by itself. A failed run leaves its data and says where.
+Each broker has two log directories, settings of its own and a connection to ZooKeeper that can be cut. At the end every
+acknowledged record must exist exactly once and in order, committed transactions are complete and aborted ones invisible, a
+group's committed offsets stayed, the replicas' logs are equal byte for byte, no consumer saw a gap or an end offset that went
+back, and no broker stopped by itself. A failed run keeps its data and prints where.
 """
 
 import argparse
@@ -39,11 +39,11 @@ TOPIC = "chaos"
 TRANSACTIONS = "chaos-transactions"
 TRANSACTION_PARTITIONS = 2
 SESSION_TIMEOUT_MS = 2000
-#: Session time-outs lie between 2 and 20 ticks.
+#: Session timeouts are limited to 2 to 20 ticks.
 TICK_TIME_MS = 500
 CLUSTER_CONFIG = {
     "zookeeper.session.timeout.ms": str(SESSION_TIMEOUT_MS),
-    # A machine that is busy is no reason to end.
+    # A broker must not end only because the machine is busy.
     "zookeeper.connection.timeout.ms": "18000",
     "replica.lag.time.max.ms": "3000",
     "auto.leader.rebalance.enable": "true",
@@ -52,7 +52,7 @@ CLUSTER_CONFIG = {
     "offsets.topic.num.partitions": "6",
     "transaction.state.log.num.partitions": "6",
 }
-#: What brokers of one cluster may disagree about, while settings change one broker after the other.
+#: Settings in which the brokers of one cluster may differ, as during a rolling change.
 DIFFERING = {
     "transaction.partition.verification.enable": ("true", "false"),
     "transaction.two.phase.commit.enable": ("true", "false"),
@@ -66,7 +66,7 @@ class ChaosCluster(Cluster):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        #: Of ZooKeeper, which keeps it when it starts again.
+        #: ZooKeeper's port, which it keeps when it starts again.
         self._port = 0
         self.lines = {broker: Proxy(lambda: (self.host, self._port)) for broker in self.broker_ids}
         self.settings: dict[int, dict[str, str]] = {}
@@ -158,7 +158,7 @@ class Chaos:
         self.verify()
 
     def _heal(self) -> None:
-        """So that clients come to their end; what is broken has been found by now."""
+        """Repair everything so that clients can finish; defects have shown by now."""
         for line in self.cluster.lines.values():
             line.speak()
         self.cluster.resume_zookeeper()
@@ -285,7 +285,9 @@ class Chaos:
         self._start(other)
 
     def return_without_disk(self) -> None:
-        """A new machine with a dead one's id. Only once the ISRs are without it: until then its disk may be all there is."""
+        """Start a new machine with a dead one's id, once the ISRs do not contain it: until then its disk may have the only
+        copy.
+        """
         broker = self._victim()
         self._note(f"kill -9 {broker} for good")
         self.cluster.kill(broker)
@@ -308,7 +310,7 @@ class Chaos:
         return False
 
     def dead_directory(self) -> None:
-        """A log directory fails, is still dead when its broker starts again, and comes back with the broker after that."""
+        """Let a log directory fail. It is still dead when its broker starts again, and works after a second restart."""
         broker = self._victim()
         folder = self._chance.choice(self.cluster.log_dirs(broker))
         if self._chance.random() < 0.5:
@@ -333,7 +335,7 @@ class Chaos:
         self._start(broker)
 
     def cut_one_way(self) -> None:
-        """A broker hears nothing from another, or from both; they hear it."""
+        """Let a broker hear nothing from another one, or from both; they hear it."""
         broker = self._victim()
         others = [each for each in self.cluster.broker_ids if each != broker]
         deaf_to = others if self._chance.random() < 0.3 else [self._chance.choice(others)]
@@ -357,7 +359,7 @@ class Chaos:
             time.sleep(self._chance.choice([0, 0.05, 0.3]))
 
     def cut_from_zookeeper(self) -> None:
-        """Its session expires while it serves; or only what it sends, or only what it is sent, does not get through."""
+        """Cut a broker off from ZooKeeper, both ways so that its session expires while it serves, or only one way."""
         broker = self._victim()
         to_server, to_client = self._chance.choice([(True, True), (True, False), (False, True)])
         seconds = SESSION_TIMEOUT_MS / 1000 * self._chance.uniform(0.5, 3)
@@ -515,12 +517,12 @@ FAULTS: dict[str, Callable[[Chaos], None]] = {
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.soak.chaos", description=__doc__)
-    parser.add_argument("--seconds", type=float, default=60, help="how long things break, for each seed")
+    parser.add_argument("--seconds", type=float, default=60, help="duration of the faults of each seed")
     parser.add_argument("--seed", type=int, action="append", help="may be given more than once")
-    parser.add_argument("--seeds", type=int, default=1, help="how many to draw where none is given")
+    parser.add_argument("--seeds", type=int, default=1, help="number of random seeds if none is given")
     parser.add_argument("--partitions", type=int, default=4)
     parser.add_argument("--rate", type=int, default=400, help="values a second for each of three writers")
-    parser.add_argument("--faults", help=f"instead of drawing by seed: a list with commas, of {', '.join(FAULTS)}")
+    parser.add_argument("--faults", help=f"comma-separated faults instead of random ones, of {', '.join(FAULTS)}")
     options = parser.parse_args()
     faults = options.faults.split(",") if options.faults else None
     if unknown := [name for name in faults or () if name not in FAULTS]:

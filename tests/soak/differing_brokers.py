@@ -1,6 +1,6 @@
-"""Settings of brokers that differ as far as exactly-once has anything to do with them, and change from one restart to the next.
+"""Settings in which brokers differ and that matter for exactly-once. They change from one restart to the next.
 
-A cluster is like this while its operator rolls a change out, and for as long as a roll-out is left half done.
+A cluster is like this while its operator rolls out a change, and as long as the roll-out is incomplete.
 """
 
 import json
@@ -10,12 +10,12 @@ from kazoo.client import KazooClient
 
 from barnabas.cli.local_cluster import LocalCluster
 
-#: Three kinds of brokers: one without two-phase commit, one that trusts producers, one that forgets soon. Each writes, flushes
-#: and fetches in its own way.
+#: Three kinds of brokers: one without two-phase commit, one that trusts producers, one with a short expiration. Each writes,
+#: flushes and fetches in its own way.
 KINDS: Mapping[str, tuple[str, str, str]] = {
     "transaction.two.phase.commit.enable": ("false", "true", "true"),
     "transaction.partition.verification.enable": ("true", "false", "true"),
-    # Longer than a driver takes to come back: one that finds forgotten what it had ended and not recorded stops, and says so.
+    # Longer than a restart of a driver, which stops with an error if the broker has forgotten an unrecorded transaction.
     "transactional.id.expiration.ms": ("604800000", "604800000", "600000"),
     "transaction.remove.expired.transaction.cleanup.interval.ms": ("3600000", "3600000", "1000"),
     "min.insync.replicas": ("1", "2", "1"),
@@ -28,13 +28,14 @@ KINDS: Mapping[str, tuple[str, str, str]] = {
 
 
 def settings_of(broker_id: int, *, restarts: int = 0) -> dict[str, str]:
-    """Another kind after each restart. Of brokers that were restarted equally often, each is of its own kind."""
+    """Return the settings of another kind after each restart. Brokers with equally many restarts have different kinds."""
     return {name: values[(broker_id + restarts) % len(values)] for name, values in KINDS.items()}
 
 
 def announce_nothing(cluster: LocalCluster, broker_id: int) -> None:
-    """The broker looks to the others as one of Kafka's, which has no features: when brokers have come or gone next, the cluster
-    goes without `transaction.version` 2, until this one registers again."""
+    """Make the broker look like one of Kafka's without features: at the next change of the live brokers the cluster gives up
+    `transaction.version` 2, until this broker registers again.
+    """
     zookeeper = KazooClient(cluster.zookeeper_connect)
     zookeeper.start()
     try:

@@ -1,5 +1,6 @@
-"""Transactions and group offsets under faults: what was committed is seen whole, what was aborted is not, and an offset that
-a group has committed stays."""
+"""Transactions and group offsets under faults: committed transactions are complete, aborted ones are invisible, and committed
+group offsets stay.
+"""
 
 import contextlib
 import random
@@ -15,7 +16,7 @@ from tests.soak.workload import QUIET, PromiseBroken
 
 #: Records of a transaction in each partition.
 RECORDS = 3
-#: Longer than a fault lasts, shorter than the wait for the end.
+#: Longer than a fault lasts, shorter than the wait at the end.
 TIMEOUT_S = 30.0
 BACKOFF = {
     "retry.backoff.ms": 20,
@@ -28,7 +29,7 @@ BACKOFF = {
 
 @dataclass
 class TransactionWriter:
-    """One transaction after the other, each with records in all partitions; some are aborted on purpose."""
+    """Writes one transaction after the other, each with records in all partitions, and aborts some on purpose."""
 
     name: str
     bootstrap: str
@@ -37,9 +38,9 @@ class TransactionWriter:
     seed: int
     committed: set[int] = field(default_factory=set)
     aborted: set[int] = field(default_factory=set)
-    #: The client gave up while it committed: all or nothing of them is there.
+    #: Transactions whose client gave up while it committed: either all or none of their records exist.
     unknown: set[int] = field(default_factory=set)
-    #: Why a producer had to be replaced.
+    #: The errors after which a producer had to be replaced.
     fatal: list[str] = field(default_factory=list)
 
     def start(self) -> None:
@@ -82,7 +83,9 @@ class TransactionWriter:
         return producer
 
     def _transaction(self, producer: Producer, number: int) -> None:
-        """Raises where the producer is of no use any more; the transaction is accounted for in any case."""
+        """Write one transaction. Raise if the producer cannot be used any more; the transaction is accounted for in any
+        case.
+        """
         commits = self._chance.random() < 0.8
         is_committing = False
         try:
@@ -105,7 +108,7 @@ class TransactionWriter:
 
 
 def _retried(call) -> None:
-    """A call of a transactional producer, again for as long as it says that it can be made again."""
+    """Repeat a call of a transactional producer as long as its error is retriable."""
     deadline = time.monotonic() + 60
     while True:
         try:
@@ -118,7 +121,7 @@ def _retried(call) -> None:
 
 @dataclass
 class OffsetCommitter:
-    """Commits ever larger offsets for a group, and looks whether what was committed is still there."""
+    """Commits increasing offsets for a group, and checks that committed offsets stay."""
 
     group: str
     bootstrap: str
@@ -134,7 +137,7 @@ class OffsetCommitter:
         self._thread.start()
 
     def stop(self) -> None:
-        """Also asks a last time, of a cluster that is whole again."""
+        """Stop, and check once more on the repaired cluster."""
         self._stop.set()
         self._thread.join()
         consumer = self._consumer()
@@ -185,7 +188,7 @@ class OffsetCommitter:
 
 @dataclass
 class StableEnds:
-    """Asks for the last stable offset of partitions all along: it must not go back."""
+    """Reads the last stable offset of partitions all the time: it must not go back."""
 
     bootstrap: str
     topic: str
@@ -233,12 +236,14 @@ def reader(bootstrap: str, isolation: str) -> Consumer:
 
 
 def end_of(consumer: Consumer, topic: str, partition: int, *, timeout_s: float = 5) -> int:
-    """The high watermark, or the last stable offset for a consumer of committed records."""
+    """Return the high watermark, or the last stable offset for a read_committed consumer."""
     return int(consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=timeout_s)[1])
 
 
 def check_transactions(bootstrap: str, topic: str, partitions: int, writers: list[TransactionWriter]) -> None:
-    """No transaction stays open; committed ones are there whole, once and in order; of the aborted there is nothing."""
+    """Check that no transaction stays open, that committed ones are complete, unique and in order, and aborted ones
+    invisible.
+    """
     committed, all_records = reader(bootstrap, "read_committed"), reader(bootstrap, "read_uncommitted")
     for partition in range(partitions):
 

@@ -1,15 +1,14 @@
-"""The pipeline of the documentation, killed again and again, while its topics change: every row is counted at every sink.
+"""The pipeline of the documentation, killed again and again while its topics change. Every row is counted at every sink.
 
     python -m tests.soak.pipeline --rounds 3 --orders 2000 --seed 1
 
-Orders in JSON and changes of customers in Avro come in rounds. A project enriches orders with items (Avro) into Delta, and
-brings them to Iceberg, SQLite and a topic, what is no order to a dead-letter topic, customers by change data capture into Delta
-and SQLite, and windows with late data into Delta. In each round its process is killed at a random moment, and runs again until
-it says that it is done. In the second round the topics get partitions and orders a column, and at the end the topic of orders
-is deleted and made again.
+Orders in JSON and changes of customers in Avro arrive in rounds. A project enriches orders with items (Avro) into Delta. It
+also writes orders to Iceberg, SQLite and a topic, invalid orders to a dead-letter topic, customers by change data capture into
+Delta and SQLite, and windows with late data into Delta. In each round its process is killed at a random moment, and runs again
+until it is complete. In the second round the topics get more partitions and orders a new column, and at the end the topic of
+orders is deleted and created again.
 
-It takes many minutes. With `--folder` everything stays there, and a soak that was interrupted goes on after the last step that
-it has finished.
+It takes many minutes. `--folder` keeps everything there, and an interrupted soak continues after the last complete step.
 """
 
 import argparse
@@ -41,9 +40,9 @@ from tests.spark_python import spark_environment
 
 NOON: Final = datetime(2026, 5, 6, 12, 0, tzinfo=UTC)
 WINDOW: Final = timedelta(minutes=1)
-#: Event time that a round takes.
+#: Event time of a round.
 ROUND: Final = timedelta(minutes=3)
-#: What the watermark of the windows allows, and more than any order is late by.
+#: The watermark delay of the windows, which is more than any order is late.
 DELAY: Final = timedelta(minutes=1)
 LATE: Final = timedelta(seconds=20)
 ITEMS: Final = 10
@@ -146,13 +145,13 @@ class Soak:
         self.random = random.Random(seed)
         self.kill_after_s = kill_after_s
         self.environment = os.environ | spark_environment(folder) | {"BARNABAS_BOOTSTRAP_SERVER": cluster.bootstrap}
-        #: Steps that are behind us.
+        #: Number of completed steps.
         self.done = 0
-        #: Event times of the orders that are in the topic, by id: all of the topic that is there now.
+        #: Order id -> event time, of the orders in the present topic.
         self.sent: dict[int, datetime] = {}
-        #: Of those, so many came before orders had notes.
+        #: Number of these orders that have no note.
         self.plain = 0
-        #: Ids and notes that sinks have besides: of the topic that was deleted.
+        #: (id, note) of orders of the deleted topic, which sinks still have.
         self.before: list[tuple[int, str | None]] = []
         self.bad = 0
         self.changes = 0
@@ -193,7 +192,7 @@ class Soak:
         self.write_code("")
 
     def create(self, topic: str, partitions: int) -> None:
-        # Times of records are chosen, and long ago.
+        # The records have chosen timestamps in the past.
         self.cluster.create_topic(topic, partitions=partitions, config={"retention.ms": "-1"})
 
     def write_code(self, more: str) -> None:
@@ -203,7 +202,7 @@ class Soak:
     # -- what goes in ---------------------------------------------------------------------------------------------------
 
     def produce(self, *, note: bool) -> None:
-        """Orders of some minutes, some late, some no orders; customers who change and go."""
+        """Produce some minutes of orders, some of them late, some invalid, and changes and deletions of customers."""
         records: list[Record] = []
         for number in range(len(self.sent), len(self.sent) + self.orders):
             at = NOON + ROUND / self.orders * number - self.random.choice((timedelta(), timedelta(), LATE))
@@ -218,7 +217,7 @@ class Soak:
         self.cluster.produce("customers", [self.change() for _ in range(50)])
 
     def change(self) -> Record:
-        """Of a customer, later than all before."""
+        """Return a change of a customer, later than all changes before."""
         self.changes += 1
         time_ms = int(NOON.timestamp() * 1000) + self.changes
         key = self.random.randrange(40)
@@ -231,7 +230,7 @@ class Soak:
     # -- the pipeline ---------------------------------------------------------------------------------------------------
 
     def run(self, *options: str, kill_after_s: float | None = None) -> int:
-        """Until it ends, or is killed."""
+        """Run the pipeline until it ends or is killed."""
         program = str(Path(sys.executable).parent / "barnabas")
         arguments = ["pipeline", "run", str(self.folder), "--master", "local[2]", *options]
         with open(self.folder / "output", "ab") as out:
@@ -277,7 +276,7 @@ class Soak:
         self.equal(found, names, "customers in SQLite")
 
     def check_windows(self) -> None:
-        """Every window that the watermark has passed, once, with every order of it, late ones as well."""
+        """Check that every window that the watermark has passed appears once, with all its orders, also the late ones."""
         place = self.folder / "windows"
         rows = DeltaTable(place).to_pyarrow_table().to_pylist() if DeltaTable.is_deltatable(str(place)) else []
         found = {row["start"]: row["count"] for row in rows}
@@ -288,7 +287,7 @@ class Soak:
         self.equal(found.items(), wanted.items(), "windows")
 
     def has_every_order(self, rows: Iterable[Mapping[str, Any]], where: str) -> None:
-        """With its note, where it came with one; a table has no such column before the first."""
+        """Check that every order is there, with its note if it has one; a table has no such column before the first note."""
         self.equal(((row["id"], row.get("note")) for row in rows), [*self.before, *self.numbers_and_notes()], where)
 
     def numbers_and_notes(self) -> list[tuple[int, str | None]]:
@@ -337,7 +336,7 @@ class Soak:
         self.say("the topic that was made again was noticed")
 
     def read_again(self) -> None:
-        """A full refresh reads the new topic, into sinks that keep what they have."""
+        """Run a full refresh, which reads the new topic into sinks that keep their rows."""
         assert self.run("--full-refresh-all", "--sinks-again") == 0, self.tail()
         self.check()
         self.say("the topic that was made again was read from its start")
@@ -360,9 +359,9 @@ def main() -> None:
     parser.add_argument("--orders", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--kill-after-s", type=float, nargs=2, default=(10.0, 50.0))
-    parser.add_argument("--folder", type=Path, help="stays, and is gone on with")
+    parser.add_argument("--folder", type=Path, help="folder that is kept and from which a soak continues")
     chosen = parser.parse_args()
-    # What ends it ends the pipeline and the cluster, too.
+    # SIGTERM also ends the pipeline and the cluster.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     with ExitStack() as stack:
         folder = chosen.folder or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="soak")))

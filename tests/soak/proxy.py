@@ -1,4 +1,4 @@
-"""A TCP proxy between a broker and its ZooKeeper, which can fall silent in either direction and break connections."""
+"""A TCP proxy between a broker and ZooKeeper, which can hold back data in either direction and break connections."""
 
 import asyncio
 import contextlib
@@ -10,7 +10,7 @@ Address = Callable[[], tuple[str, int]]
 
 
 class Proxy:
-    """Runs in a thread of its own. What it holds back while it is silent arrives when it speaks again, as with TCP."""
+    """Runs in a thread of its own. Data that it holds back while silent arrives later, as with TCP."""
 
     def __init__(self, target: Address) -> None:
         self._target = target
@@ -40,7 +40,7 @@ class Proxy:
         self._call(self._to_client.set)
 
     def drop(self) -> None:
-        """Every connection ends, whatever is under way in it."""
+        """End every connection, whatever is in flight."""
 
         def drop() -> None:
             for writer in list(self._open):

@@ -1,17 +1,18 @@
-"""Topic -> Spark -> topic -> Spark -> Delta, while drivers, executors and brokers are killed by seed; each record counts once.
+"""Topic -> Spark -> topic -> Spark -> Delta, while drivers, executors and brokers are killed by seed: each record counts once.
 
 `python -m tests.soak.spark_chain --seconds 300 --seed 7`. A producer numbers records into the first topic. One Spark process
-(`spark_chain_driver`) runs two queries: the first maps records into the second topic with the exactly-once sink, the second
-writes that topic, read committed, into a Delta table. Tasks read for the first, the driver itself reads for the second. The
-harness kills the whole driver, at some moment or exactly where it has decided, the process in which it plans and reads, its
-Python workers, its executors' JVMs, a broker, or takes all brokers away for a while. At the end both have every number once.
+(`spark_chain_driver`) runs two queries: the first copies records into the second topic with the exactly-once sink, the second
+writes that topic, read committed, into a Delta table. Tasks read for the first query, the driver itself reads for the second.
+The harness kills the driver at a random moment or exactly at a decision, the process in which the driver plans and reads, its
+Python workers, its executors' JVMs, or a broker, or stops all brokers for a while. At the end the topic and the table must have
+every number once.
 
-With `--differ` brokers differ in their settings, and each has others after each restart. They are also restarted in turn, as
-for a roll-out, and one looks like a broker of Kafka's for a while, so that `transaction.version` goes down and up again.
+With `--differ` brokers differ in their settings, which change at each restart. They are also restarted in turn, as for a
+roll-out, and one looks like a Kafka broker for a while, so that `transaction.version` goes down and up again.
 
-By default there are two executors in JVMs of their own. With `--speculation`, and a master whose workers are on two hosts,
-some attempts dawdle so that there is something to speculate about. A run goes on until every kind of fault has really
-happened, and says how often each did: one that cannot bring that about has proved nothing, and fails.
+By default there are two executors in JVMs of their own. With `--speculation`, and a master whose workers are on two hosts, some
+attempts are slow so that Spark starts speculative ones. A run continues until every kind of fault has really happened, and
+prints how often each did. If a fault does not happen, the run has proved nothing, and fails.
 """
 
 import argparse
@@ -38,13 +39,13 @@ from tests.soak.spark_chain_driver import FIRST, SECOND, kill_family
 from tests.soak.workload import DELIVERY_TIMEOUT_MS, QUIET, PromiseBroken
 
 PARTITIONS = 3
-#: Who reads micro-batches, as `spark_chain_driver` writes it down.
+#: The readers of micro-batches, as `spark_chain_driver` logs them.
 READS = ("read by tasks", "read on the driver")
-#: Executors in JVMs of their own, which can be killed alone.
+#: A master whose executors are JVMs of their own, which can be killed alone.
 EXECUTORS = "local-cluster[2,1,1024]"
-#: How long all brokers are away in the fault `outage`.
+#: How long all brokers are down in the fault `outage`.
 OUTAGE_S = 20.0
-#: A driver that starts, or comes to the point where it is to die, takes no longer.
+#: The longest time until a driver has started, or reaches the point where it is to die.
 PATIENCE_S = 300.0
 CLUSTER_CONFIG = {
     "transaction.two.phase.commit.enable": "true",
@@ -101,7 +102,7 @@ class Numbers:
 
 
 class NothingProved(PromiseBroken):
-    """A fault that the run is about did not happen."""
+    """A fault that the run needs did not happen."""
 
 
 @dataclass
@@ -110,13 +111,14 @@ class Chain:
     folder: Path
     seed: int
     master: str = EXECUTORS
-    #: Needs a master whose workers have host names of their own: Spark puts no second attempt on the host of the first.
+    #: Whether attempts are slow. Needs a master whose workers have different host names: Spark starts no second attempt on the
+    #: first one's host.
     speculation: bool = False
-    #: Brokers have other settings after each restart, beginning with those of `differing_brokers`.
+    #: Whether brokers have other settings after each restart, beginning with those of `differing_brokers`.
     differ: bool = False
     rate: int = 500
     say: Callable[[str], None] = lambda line: None
-    #: What really happened, by the names of FAULTS.
+    #: How often each fault of FAULTS really happened.
     happened: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
@@ -127,10 +129,10 @@ class Chain:
         self.log = self.folder / "driver.log"
 
     def run(self, *, seconds: float, faults: list[str] | None = None) -> int:
-        """The number of records that went through, each once; `PromiseBroken` otherwise.
+        """Run; return the number of records that went through once each, or raise `PromiseBroken`.
 
-        `faults` are done in turn; without them, all that this kind of cluster knows, in rounds of their own order each, for
-        `seconds` and until each has happened.
+        `faults` happen in turn. Without it, all faults of this kind of cluster happen in rounds of random order, for `seconds`
+        and until each has happened.
         """
         for topic in (FIRST, SECOND):
             self.cluster_topic(topic)
@@ -157,7 +159,7 @@ class Chain:
         return numbers.sent
 
     def kinds(self) -> list[str]:
-        """Every fault that can happen here: without executors of their own there is no JVM to kill but the driver's."""
+        """Return every fault that can happen: without separate executors, the driver's JVM is the only one to kill."""
         known = [*FAULTS, *DIFFERENCES] if self.differ else list(FAULTS)
         return [name for name in known if name != "executor" or self.master == EXECUTORS]
 
@@ -189,12 +191,12 @@ class Chain:
             raise NothingProved(f"did not happen: {', '.join(missing)}; see {self.log}")
 
     def reads(self) -> Counter[str]:
-        """Micro-batches by who read them, of both queries over all drivers."""
+        """Count the micro-batches of both queries and all drivers by their reader."""
         file = self.folder / "reads"
         return Counter(file.read_text().splitlines() if file.exists() else [])
 
     def speculative_attempts(self) -> int:
-        """Second attempts beside a first one that still ran, over all drivers: from Spark's own logs of events."""
+        """Count second attempts beside a running first one, over all drivers, from Spark's event logs."""
         found = 0
         for file in (self.folder / "events").rglob("*"):
             if file.is_file():
@@ -244,14 +246,14 @@ class Chain:
             self.note("a driver runs")
 
     def everyone_runs(self) -> None:
-        """A query that failed ends its process: it is started again, as a supervisor would."""
+        """Start a driver again whose query has failed, as a supervisor would."""
         if self._driver is None or self._driver.poll() is not None:
             self.note("the driver has ended; again")
             self.end_driver()
             self.start_driver()
 
     def let_work(self) -> None:
-        """For a moment; mostly until another batch went through, since a driver takes long to start."""
+        """Wait for a moment; mostly until another batch went through, since a driver takes long to start."""
         commits = self.folder / "checkpoint-topic" / "commits"
         deadline = time.monotonic() + 60
         before = _count(commits)
@@ -261,7 +263,7 @@ class Chain:
         time.sleep(self._chance.uniform(0, 2))
 
     def family(self) -> list[psutil.Process]:
-        """The driver's processes: Spark's JVMs and Python workers."""
+        """Return the driver's processes: Spark's JVMs and Python workers."""
         assert self._driver is not None
         try:
             return psutil.Process(self._driver.pid).children(recursive=True)
@@ -269,7 +271,7 @@ class Chain:
             return []
 
     def end_driver(self) -> None:
-        """The Python process and its JVM, workers and executors."""
+        """Kill the Python process and its JVM, workers and executors."""
         if self._driver is None:
             return
         family = self.family()
@@ -286,7 +288,7 @@ class Chain:
         self.end_driver()
 
     def kill_driver_at(self, point: str) -> None:
-        """Where it has decided and ended nothing, or half of it: `everyone_runs` starts the next one."""
+        """Kill the driver after its decision, when it has ended no transaction or some: `everyone_runs` starts the next one."""
         assert self._driver is not None
         plan = self.folder / "plan"
         plan.write_text(point)
@@ -294,18 +296,18 @@ class Chain:
             self._driver.wait(PATIENCE_S)
         except subprocess.TimeoutExpired:
             self.note(f"the driver did not come to {point}")
-        if plan.exists():  # a driver that ended has not got there either
+        if plan.exists():  # a driver that ended has not reached the point either
             plan.unlink()
             return
         self._happened(point, f"the driver died where it was {point}")
 
     def kill_worker(self) -> None:
-        """A Python process of a task or of a commit: those that look a format up or plan a write have done their work."""
+        """Kill a Python process of a task or of a commit, not one that looks a format up or plans a write, which is done."""
         busy = ("pyspark.daemon pyspark.worker", "python_streaming_sink_runner")
         self._kill_one("worker", lambda line, process: line.endswith(busy) and not process.children())
 
     def kill_planner(self) -> None:
-        """A query's Python process on the driver, which plans its micro-batches and reads small ones."""
+        """Kill a query's Python process on the driver, which plans its micro-batches and reads small ones."""
         self._kill_one("planner", lambda line, process: "python_streaming_source_runner" in line)
 
     def kill_executor(self) -> None:
@@ -344,7 +346,7 @@ class Chain:
         self.cluster.start_broker(broker, config=config, wait=wait)
 
     def outage(self) -> None:
-        """The whole cluster goes away for a while. Clients wait for it: the driver that ran goes on."""
+        """Stop the whole cluster for a while. Clients wait for it: the running driver must survive."""
         for broker in self.cluster.broker_ids:
             self.cluster.kill(broker)
         self.note(f"all brokers are away for {OUTAGE_S:g} s")
@@ -364,7 +366,7 @@ class Chain:
             time.sleep(0.1)
 
     def roll(self) -> None:
-        """Each broker stops as it should and comes back with other settings, while the queries run."""
+        """Restart each broker with other settings, while the queries run."""
         for broker in self.cluster.broker_ids:
             self.cluster.terminate(broker)
             self._start_broker(broker)
@@ -372,7 +374,7 @@ class Chain:
         self._happened("roll", "every broker has other settings")
 
     def lose_features(self) -> None:
-        """A broker without features: until its next restart the cluster goes without transaction.version 2."""
+        """Restart a broker without features: until its next restart the cluster has no transaction.version 2."""
         broker, other = self._chance.sample(list(self.cluster.broker_ids), 2)
         announce_nothing(self.cluster, broker)
         self.cluster.terminate(other)
@@ -431,7 +433,7 @@ class Chain:
 
 
 def numbers_differ(numbers: list[int], sent: int) -> str | None:
-    """What is wrong with `numbers`, which should be 0 to `sent`, each once; None if nothing is."""
+    """Describe how `numbers` differ from 0 to `sent`, each once; None if they do not."""
     found = Counter(numbers)
     twice = sorted(number for number, count in found.items() if count > 1)
     missing = sorted(set(range(sent)) - found.keys())
@@ -457,7 +459,7 @@ FAULTS: dict[str, Callable[[Chain], None]] = {
     "broker": Chain.kill_broker,
     "outage": Chain.outage,
 }
-#: Of brokers that differ.
+#: Faults of clusters with differing brokers.
 DIFFERENCES: dict[str, Callable[[Chain], None]] = {"roll": Chain.roll, "features": Chain.lose_features}
 
 

@@ -1,6 +1,6 @@
-"""The Spark process of `tests.soak.spark_chain`: two queries, a sink that can die and dawdle where it is told to.
+"""The Spark process of `tests.soak.spark_chain`: two queries, and a sink that can die and be slow where its settings say.
 
-`python -m tests.soak.spark_chain_driver SETTINGS` with the settings as JSON: a process that can be killed whole.
+`python -m tests.soak.spark_chain_driver SETTINGS` with the settings as JSON: a separate process that can be killed.
 """
 
 import json
@@ -14,19 +14,19 @@ from typing import Any
 
 import psutil
 
-#: Spark gives it ten seconds, and no setting changes that.
+#: Spark's error after ten seconds without a connection of the Python worker; no setting changes the time.
 _TOO_SLOW = "Python worker failed to connect back"
 FIRST, SECOND = "chain-in", "chain-out"
 APP_ID = "spark-chain"
 MORTAL, WATCHED = "barnabas-mortal", "barnabas-watched"
 #: Three JVMs share the machine with three brokers: they start sooner without the optimizing compiler.
 _JAVA = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
-#: How long the first attempt at one partition dawdles, in turn by batch: until another has won, not at all, perhaps.
+#: How long the first attempt at one partition waits, in turn by batch: until another attempt has won, not at all, perhaps.
 DAWDLES_S = (60.0, 0.0, 3.0, 0.0)
 
 
 def drive(settings: dict[str, str]) -> None:
-    """Both queries, until the process is killed; with `drain`, until all there is has gone through."""
+    """Run both queries until the process is killed; with `drain`, until all records have gone through."""
     import barnabas.spark
 
     spark = session_of(settings)
@@ -50,7 +50,7 @@ def supervise(
     started: Callable[[], object] = lambda: None,
     failed: Callable[[Exception], None] = _fail,
 ) -> None:
-    """Queries until all have ended. A Python process that starts too slowly for Spark is no failure."""
+    """Run queries until all have ended, and restart one whose Python process started too slowly for Spark."""
     queries = [start() for start in starts]
     started()
     while queries:
@@ -68,7 +68,7 @@ def supervise(
 
 
 def home_of_its_own(home: Path) -> Path:
-    """Spark as it is installed, but in a folder where executors may leave their logs."""
+    """Return a copy of Spark's home in which executors may leave their logs."""
     import pyspark
 
     if not home.exists():
@@ -79,7 +79,7 @@ def home_of_its_own(home: Path) -> Path:
 
 
 def session_of(settings: dict[str, str], environment: Mapping[str, str] | None = None) -> Any:
-    """A Spark of this process. `environment`: what to set for it, where that is not this Python alone."""
+    """Create the Spark session of this process. `environment`: environment variables for it beyond the Python to use."""
     from pyspark.sql import SparkSession
 
     folder = settings["folder"]
@@ -108,7 +108,7 @@ def session_of(settings: dict[str, str], environment: Mapping[str, str] | None =
             .config("spark.speculation.multiplier", "1.1")
             .config("spark.speculation.quantile", "0.3")
             .config("spark.speculation.minTaskRuntime", "100ms")
-            # What the scheduler did, attempt by attempt: the harness counts there.
+            # The harness counts the scheduler's attempts there.
             .config("spark.eventLog.enabled", "true")
             .config("spark.eventLog.dir", f"file://{folder}/events")
             .config("spark.eventLog.compress", "false")
@@ -121,7 +121,7 @@ def session_of(settings: dict[str, str], environment: Mapping[str, str] | None =
 
 
 def _mortal_sink() -> type:
-    """The sink, whose driver dies whole at a point of its commit that the file `plan` names, and whose tasks may dawdle."""
+    """Return a sink whose driver dies at the point of its commit that the file `plan` names, and whose tasks may be slow."""
     from pyspark import TaskContext
 
     from barnabas.spark import sink
@@ -136,7 +136,7 @@ def _mortal_sink() -> type:
             written = super().write(iterator)
             context = TaskContext.get()
             assert context is not None
-            # Its rows are in an open transaction by now. Spark kills the attempt that loses.
+            # The rows are in an open transaction now. Spark kills the attempt that loses.
             if self.dawdle and context.attemptNumber() == 0 and context.partitionId() == 0:
                 time.sleep(DAWDLES_S[written.batch.batch % len(DAWDLES_S)])
             return written
@@ -162,7 +162,7 @@ def _mortal_sink() -> type:
 
 
 def _watched_source(log: Path) -> type:
-    """The source, which writes down who reads each micro-batch: the driver, which planned it, or tasks."""
+    """Return a source that logs the reader of each micro-batch: the driver, which planned it, or tasks."""
     from barnabas.spark.driver_reads import DriverReads
     from barnabas.spark.source import BarnabasDataSource
 
@@ -187,7 +187,7 @@ def _watched_source(log: Path) -> type:
 
 
 def kill_family(pid: int) -> None:
-    """A process and all that it has started, at once, as when a machine dies; the caller may be one of them."""
+    """Kill a process and all that it has started, at once, as when a machine dies. The caller may be one of them."""
     try:
         root = psutil.Process(pid)
         family = [root, *root.children(recursive=True)]
@@ -201,7 +201,7 @@ def kill_family(pid: int) -> None:
 
 
 def _read(spark: Any, settings: dict[str, str], topic: str, *, by_tasks: bool) -> Any:
-    """All micro-batches are small enough to be read on the driver, unless tasks are to."""
+    """Read a topic. All micro-batches are small enough for the driver to read, unless tasks are to read them."""
     return (
         spark.readStream.format(WATCHED)
         .option("kafka.bootstrap.servers", settings["bootstrap"])
@@ -241,7 +241,7 @@ def _into_delta(spark: Any, settings: dict[str, str]) -> Any:
     def write(rows: Any, batch: int) -> None:
         from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
-        # The batch id goes into the table with its rows: a batch that is there already is not written again.
+        # The table has the batch id with its rows, so that no batch is written twice.
         if DeltaTable.is_deltatable(table):
             known = DeltaTable(table).transaction_version(APP_ID)
             if known is not None and known >= batch:

@@ -1,7 +1,7 @@
-"""Clients under load that remember what they were promised, and the checks of those promises.
+"""Clients under load that remember acknowledged records, and the checks of the cluster's promises.
 
 Writers are idempotent acks=all producers (confluent-kafka). A value is `writer:partition:number`; numbers of a writer rise
-by one in each partition. A reader follows all partitions from the beginning, all along.
+by one in each partition. A reader reads all partitions from the beginning during the whole run.
 """
 
 import contextlib
@@ -18,9 +18,9 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from barnabas.wire.record_batch import HEADER, LOG_OVERHEAD, BatchHeader
 
-#: A producer that gives up would make the promises smaller; this is longer than any fault lasts.
+#: Longer than any fault lasts: a producer that gives up would weaken the check.
 DELIVERY_TIMEOUT_MS = 120_000
-#: librdkafka tells of every connection that breaks, and here they all do.
+#: librdkafka logs every broken connection, and here all of them break.
 QUIET: Final = {"log_level": 0, "log.connection.close": False, "error_cb": lambda error: None}
 
 
@@ -45,7 +45,7 @@ class Writer:
     topic: str
     partitions: int
     seed: int
-    #: Values a second, about.
+    #: Approximate number of values a second.
     rate: int = 400
     #: (partition, number) -> offset
     acknowledged: dict[tuple[int, int], int] = field(default_factory=dict)
@@ -59,7 +59,7 @@ class Writer:
         self._thread.start()
 
     def stop(self) -> None:
-        """Returns when everything that was written is acknowledged or has failed."""
+        """Stop. Return when every record is acknowledged or has failed."""
         self._stop.set()
         self._thread.join()
 
@@ -115,7 +115,7 @@ class Writer:
         if error is not None:
             self.errors.append(f"{value!r}: {error}")
             return
-        # A duplicate that the broker no longer knows the place of is acknowledged without an offset.
+        # A duplicate whose offset the broker no longer knows is acknowledged without an offset.
         offset = message.offset()
         self.acknowledged[int(partition), int(number)] = -1 if offset is None else offset
         self.times.append((time.monotonic(), int(partition)))
@@ -123,16 +123,16 @@ class Writer:
 
 @dataclass
 class Reader:
-    """A consumer without a group that reads everything once, in order, and asks for the partitions' ends."""
+    """A consumer without a group that reads everything once, in order, and asks for the partitions' end offsets."""
 
     bootstrap: str
     topic: str
     partitions: int
-    #: partition -> values in the order of their offsets
+    #: Partition -> values in the order of their offsets.
     values: dict[int, list[bytes]] = field(default_factory=lambda: defaultdict(list))
     broken: list[str] = field(default_factory=list)
     ends_asked: int = 0
-    #: Ask for the ends of partitions now and then (ListOffsets), which must not go back.
+    #: Whether to ask for end offsets now and then (ListOffsets), which must not go back.
     asks_ends: bool = True
 
     def start(self) -> None:
@@ -144,7 +144,7 @@ class Reader:
             thread.start()
 
     def stop(self, wanted: dict[int, int] | None = None, timeout_s: float = 60) -> None:
-        """Returns when as many values as `wanted` were read of each partition."""
+        """Stop. Return when `wanted` values of each partition were read."""
         deadline = time.monotonic() + timeout_s
         while wanted and not self.broken and any(len(self.values[p]) < count for p, count in wanted.items()):
             if time.monotonic() > deadline:
@@ -195,7 +195,7 @@ class Reader:
         read.append(value)
 
     def _ask(self) -> None:
-        """What a client is told to be the end of a partition does not go back, also when the leader changes (KIP-207)."""
+        """Check that the end offset that a client gets does not go back, also when the leader changes (KIP-207)."""
         consumer = self._consumer()
         ends: dict[int, int] = defaultdict(int)
         while not self._stop.is_set():
@@ -211,7 +211,7 @@ class Reader:
 
 
 def read_all(bootstrap: str, topic: str, ends: dict[int, int]) -> dict[int, list[bytes]]:
-    """Everything, read anew."""
+    """Read everything from the beginning with a new consumer."""
     reader = Reader(bootstrap, topic, max(ends) + 1, asks_ends=False)
     reader.start()
     reader.stop(ends)
@@ -225,7 +225,7 @@ Batches = list[tuple[int, int, int]]
 
 
 def batches_of(log: bytes) -> Batches:
-    """Of a partition's segments, one behind the other."""
+    """Return the batches of a partition, given its segments one behind the other."""
     found: Batches = []
     position = 0
     while position + HEADER.size <= len(log):
@@ -236,10 +236,10 @@ def batches_of(log: bytes) -> Batches:
 
 
 def check_promises(writers: list[Writer], values: dict[int, list[bytes]], batches: dict[int, Batches]) -> None:
-    """Acknowledged means: there once, at the offset that was told. What is there is in order and not twice.
+    """Check that acknowledged records exist once, at the acknowledged offset, and that all records are in order and unique.
 
-    Also not where librdkafka itself repeats it, under a new producer epoch: it does so when it is told that a batch is out of
-    order, and a leader does not say that of one that is only early (`replication.early_batches`).
+    The order must hold even when librdkafka repeats records under a new producer epoch. It does so after
+    OUT_OF_ORDER_SEQUENCE_NUMBER, and a leader does not answer that to a batch that is only early (`replication.early_batches`).
     """
     broken: list[str] = []
     places: dict[tuple[str, int, int], int] = {}
@@ -267,7 +267,7 @@ def check_promises(writers: list[Writer], values: dict[int, list[bytes]], batche
             if place is None:
                 broken.append(f"{writer.name}:{partition}:{number} was acknowledged at {offset} and is lost")
             elif writer.acknowledged.get((partition, number - offset - 1)) == -1:
-                continue  # librdkafka counts on from -1 where the offset of a duplicate batch is not known
+                continue  # librdkafka counts from -1 if it does not know the offset of a duplicate batch
             elif offset >= 0 and values[partition][offset] != values[partition][place]:
                 broken.append(f"{writer.name}:{partition}:{number} was acknowledged at {offset} and is at {place}")
     if broken:

@@ -1,4 +1,4 @@
-"""Debian's Chromium, driven by Playwright; a page that notes everything that must not happen; axe-core on what it shows.
+"""Debian's Chromium, driven by Playwright; a page that records forbidden events; axe-core checks each page.
 
 Chromium comes from Debian and axe-core from npm, both by name. Screenshots stay in `.interop/screenshots/`, which git ignores.
 """
@@ -17,10 +17,10 @@ from tests.interop import maven
 
 AXE: Final = "axe-core@4.14.0"
 SCREENSHOTS: Final = maven.ROOT / "screenshots"
-#: For what a page shows once it has its data; a busy machine takes long.
+#: How long a page may take to show its data; a busy machine is slow.
 PATIENCE_MS: Final = 60_000
 WIDE, NARROW = {"width": 1280, "height": 900}, {"width": 390, "height": 844}
-#: Counts what the page's own policy refused, before any script of the page runs.
+#: Counts the violations of the page's own policy; it runs before any script of the page.
 _WATCH_POLICY: Final = """
     window.__refused = [];
     document.addEventListener("securitypolicyviolation",
@@ -29,7 +29,7 @@ _WATCH_POLICY: Final = """
 
 
 def chromium_path() -> str:
-    """The browser; from Debian's package of that name where it is missing."""
+    """Return the browser, from Debian's package if it is missing."""
     if shutil.which("chromium") is None and shutil.which("apt-get") is not None:
         install = ["apt-get", "install", "-y", "-qq", "--no-install-recommends", "chromium", "fonts-dejavu-core"]
         subprocess.run(install, capture_output=True, timeout=280, check=False)
@@ -40,7 +40,7 @@ def chromium_path() -> str:
 
 
 def axe_source() -> str:
-    """The script of axe-core, fetched once."""
+    """Return the script of axe-core, which is downloaded once."""
     folder = maven.ROOT / AXE
     script = folder / "node_modules" / "axe-core" / "axe.min.js"
     if not script.exists():
@@ -69,7 +69,7 @@ def chromium() -> Iterator[Browser]:
 
 
 class Tab:
-    """A page and what went wrong on it. `check` says whether anything did."""
+    """A page and the errors on it. `check` fails if there are any."""
 
     def __init__(self, context: BrowserContext, url: str, axe: Callable[[], str]) -> None:
         self.context = context
@@ -79,9 +79,9 @@ class Tab:
         self.page.set_default_timeout(PATIENCE_MS)
         self.dialogs: list[str] = []
         self.errors: list[str] = []
-        #: Addresses outside of the console that the page asked for.
+        #: Addresses outside the console that the page requested.
         self.strangers: list[str] = []
-        #: Answers that a test expects: texts of the browser's own console to overlook.
+        #: Expected errors: texts of the browser's own console to ignore.
         self.expected: list[str] = []
         self.page.add_init_script(_WATCH_POLICY)
         self.page.on("dialog", self._on_dialog)
@@ -102,7 +102,7 @@ class Tab:
             self.strangers.append(request.url)
 
     def go(self, path: str) -> Page:
-        """A page of the console, by the address that a person would type."""
+        """Open a page of the console by its address."""
         self.page.goto(self.url + path, wait_until="domcontentloaded")
         return self.page
 
@@ -121,12 +121,12 @@ class Tab:
         return path
 
     def overflow_px(self) -> int:
-        """How much wider the page is than the window: a page that scrolls sideways is hard to read on a phone."""
+        """Return by how much the page is wider than the window: sideways scrolling is hard on a phone."""
         found: int = self.page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
         return found
 
     def serious_findings(self) -> list[str]:
-        """What axe-core finds serious or critical on what is shown now."""
+        """Return what axe-core calls serious or critical on the present page."""
         self.page.evaluate(self._axe() + "; undefined")
         options = {"runOnly": {"type": "tag", "values": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "best-practice"]}}
         result = self.page.evaluate("(options) => axe.run(document, options)", options)
@@ -137,7 +137,7 @@ class Tab:
         ]
 
     def check(self) -> None:
-        """Nothing happened that must not: no dialog, no exception, no refusal by the policy, nobody else asked."""
+        """Check that nothing forbidden happened: no dialog, no exception, no policy violation, no request to another server."""
         unexpected = [error for error in self.errors if not any(text in error for text in self.expected)]
         assert not self.dialogs, self.dialogs
         assert not unexpected, unexpected

@@ -40,7 +40,7 @@ def axe() -> Callable[[], str]:
 
 @pytest.fixture
 def open_tab(browser: Browser, axe: Callable[[], str]) -> Callable[..., Any]:
-    """`with open_tab(url) as tab`: a browser without a history, whose page is checked at the end."""
+    """`with open_tab(url) as tab`: a fresh browser, whose page is checked at the end."""
 
     @contextmanager
     def opened(url: str, *, viewport: dict[str, int] = WIDE, scheme: str = "light", **more: Any) -> Iterator[Tab]:
@@ -57,7 +57,7 @@ def open_tab(browser: Browser, axe: Callable[[], str]) -> Callable[..., Any]:
 
 @pytest.fixture(scope="session")
 def world() -> Iterator[LocalCluster]:
-    """Three brokers, a registry and a console, under load, with records in every format and some that mean harm."""
+    """Three brokers, a registry and a console, under load, with records in every format and some hostile ones."""
     cluster = LocalCluster(brokers=3, schema_registry=True, console=True)
     with stage.started(cluster):
         stage.make_topics(cluster.bootstrap, replicas=3)

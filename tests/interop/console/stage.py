@@ -1,4 +1,4 @@
-"""What the browser is shown: a cluster under load, records in every format, and records that mean harm."""
+"""The contents that the browser tests show: a cluster under load, records in every format, and hostile records."""
 
 import json
 import threading
@@ -29,7 +29,7 @@ DEADLINE_S: Final = 60.0
 ORDERS, FORMATS, EMPTY, HOSTILE = "orders", "formats", "empty", "hostile"
 BILLING, STUCK, LETTERS = "billing", "stuck", "orders-dead"
 
-#: Each calls `alert` in some way, if anything of it becomes markup, an attribute, an address or a script.
+#: Each calls `alert` if any of it becomes markup, an attribute, an address or a script.
 PAYLOADS: Final = (
     "<script>alert('script')</script>",
     "<img src=x onerror=alert('img')>",
@@ -60,7 +60,7 @@ PROTO_ORDER: Final = 'syntax = "proto3";\nmessage Order { int64 id = 1; string c
 
 @contextmanager
 def started(cluster: LocalCluster) -> Iterator[LocalCluster]:
-    """From a thread of its own: the browser's driver keeps an event loop in ours, where `asyncio.run` is refused."""
+    """Start the cluster from another thread: the browser's driver keeps an event loop in ours, which forbids `asyncio.run`."""
     with ThreadPoolExecutor(1) as thread:
         try:
             thread.submit(cluster.start).result()
@@ -91,7 +91,7 @@ def produce(bootstrap: str, topic: str, records: list[dict[str, Any]]) -> None:
 
 
 def write_formats(bootstrap: str, registry_url: str | None) -> None:
-    """One record a format; the key names it."""
+    """Write one record for each format; the key is the format's name."""
     records: list[dict[str, Any]] = [
         {"key": "text", "value": "plain text, naïve 漢字 🎉"},
         {"key": "json", "value": '{"amount": 120, "nested": {"list": [1, null, true]}, "text": "in JSON"}'},
@@ -114,7 +114,7 @@ def write_formats(bootstrap: str, registry_url: str | None) -> None:
 
 
 def write_reports(bootstrap: str) -> None:
-    """Queries of Spark, as they report themselves: one runs, one has failed, one says nothing any more."""
+    """Write status reports as Spark queries do: one query runs, one has failed, one has stopped reporting."""
     now_s = time.time()
     produce(bootstrap, LETTERS, [{"key": "k", "value": "{no order"}] * 3)
     for name, error, ago_s in (("clean", None, 0.0), ("broken", "no such column: amount", 0.0), ("quiet", None, 300.0)):
@@ -135,7 +135,7 @@ def write_reports(bootstrap: str) -> None:
 
 
 def write_hostile(bootstrap: str) -> None:
-    """Payloads as keys, values, headers and JSON; as ids of groups, members and clients; as metadata of commits; as users."""
+    """Write payloads as keys, values, headers and JSON, as group, member and client ids, as commit metadata, and as users."""
     produce(bootstrap, HOSTILE, [{"key": text, "value": text, "headers": [(text, text.encode())]} for text in PAYLOADS])
     produce(
         bootstrap,
@@ -144,14 +144,14 @@ def write_hostile(bootstrap: str) -> None:
     )
     for text in PAYLOADS:
         if "\0" in text:
-            continue  # librdkafka ends a text there
+            continue  # librdkafka ends a text at a zero byte
         consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": f"hostile {text}", "client.id": text})
         commit_until_taken(consumer, [TopicPartition(HOSTILE, 0, 1, metadata=text)])
         consumer.close()
 
 
 def write_hostile_users(bootstrap: str) -> None:
-    """Payloads as names of SCRAM users."""
+    """Create SCRAM users whose names are payloads."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
     info = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_256, 4096)
     wanted = [UserScramCredentialUpsertion(text, info, b"secret") for text in PAYLOADS[:4]]
@@ -161,7 +161,7 @@ def write_hostile_users(bootstrap: str) -> None:
 
 @contextmanager
 def load(bootstrap: str, *, rate: int = 200) -> Iterator[None]:
-    """Orders that come all the time, a group that reads them, and one that stands still."""
+    """Write orders all the time, with a group that reads them and one that has stopped."""
     ends = threading.Event()
 
     def write() -> None:
@@ -201,7 +201,7 @@ def load(bootstrap: str, *, rate: int = 200) -> Iterator[None]:
 
 
 def commit_until_taken(consumer: Consumer, offsets: list[TopicPartition]) -> None:
-    """A cluster that has just started may have no coordinator yet."""
+    """Commit until it succeeds: a cluster that has just started may have no coordinator yet."""
     deadline = time.monotonic() + DEADLINE_S
     while True:
         try:

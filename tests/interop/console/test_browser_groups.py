@@ -1,4 +1,4 @@
-"""Groups in a browser: lag as it moves, and a reset with its preview."""
+"""Groups in a browser: changing lag, and a reset with its preview."""
 
 import uuid
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Records, ids and descriptions that mean harm: they are text on every page, and nothing else."""
+"""Hostile records, ids and descriptions are only text on every page."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -9,7 +9,7 @@ import pytest
 from barnabas.cli.local_cluster import LocalCluster
 from tests.interop.console.stage import FORMATS, HOSTILE, PAYLOADS
 
-#: Elements that no page of the console has; attributes that none may have.
+#: Finds elements and attributes that no page of the console may have.
 _INTRUDERS = """() => {
     const never = "iframe, object, embed, style, script:not([src]), math, base, meta[http-equiv], form[action]";
     const means = ({ name, value }) => name.startsWith("on") || (name === "href" && /^\\s*javascript:/i.test(value));
@@ -27,7 +27,7 @@ def tab(open_tab: Callable[..., Any], world: LocalCluster) -> Iterator[Any]:
 
 
 def visible(text: str) -> str:
-    """What of a payload can be read on a page."""
+    """Return the part of a payload that is readable on a page."""
     return " ".join("".join(character if character.isprintable() else " " for character in text).split())
 
 
@@ -86,7 +86,7 @@ def test_users_and_schemas_stay_text(tab: Any) -> None:
 
 
 def test_the_policy_would_stop_what_slips_through(open_tab: Callable[..., Any], world: LocalCluster) -> None:
-    """The second wall holds by itself: markup that a bug let in runs nothing."""
+    """The policy works by itself: markup that a bug inserts runs no script."""
     with open_tab(world.console_url) as tab:
         tab.go("/topics")
         tab.see("orders")
@@ -105,6 +105,6 @@ def test_the_policy_would_stop_what_slips_through(open_tab: Callable[..., Any], 
         )
         assert "ran" not in found and found[0] == "TypeError", found
         assert tab.refused_by_policy()
-        # What this test did on purpose.
+        # Forget the violations that this test caused on purpose.
         tab.errors.clear()
         tab.page.evaluate("window.__refused = []")

@@ -18,7 +18,7 @@ def tab(open_tab: Open, world: LocalCluster) -> Iterator[Any]:
 
 
 def row_of(tab: Any, key: str) -> Any:
-    """The row of the record with this key."""
+    """Return the row of the record with this key."""
     return tab.page.locator("table.messages tbody tr").filter(
         has=tab.page.locator("td.cut:not(.value)", has_text=key)
     ).first  # fmt: skip

@@ -1,4 +1,4 @@
-"""Every page on a cluster under load: it shows what it is for, light and dark, wide and on a phone, to everybody."""
+"""Every page on a cluster under load shows its contents: light and dark, on a desk and on a phone, accessibly."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,7 +10,7 @@ from tests.interop.console.browser import NARROW, WIDE
 from tests.interop.console.stage import BILLING, ORDERS, STUCK
 
 Open = Callable[..., Any]
-#: Name, address, and a text that is there once the page has its data.
+#: (name, address, a text that appears when the page has its data)
 PAGES = [
     ("overview", "/overview", "Brokers"),
     ("topics", "/topics", ORDERS),
@@ -41,9 +41,9 @@ PAGES = [
 
 @pytest.mark.parametrize(("name", "path", "text"), PAGES, ids=[page[0] for page in PAGES])
 def test_a_page_is_readable_by_everybody(open_tab: Open, world: LocalCluster, name: str, path: str, text: str) -> None:
-    """In light and dark, on a desk and on a phone: nothing that axe-core calls serious, and no sideways scrolling."""
+    """Light and dark, on a desk and on a phone: no serious findings of axe-core, and no sideways scrolling."""
     with open_tab(world.console_url) as tab:
-        tab.expected = ["/api/acls"]  # there is no authorizer, and the page says so
+        tab.expected = ["/api/acls"]  # the page reports that there is no authorizer
         tab.go(path)
         for viewport in (WIDE, NARROW):
             tab.page.set_viewport_size(viewport)
@@ -95,7 +95,7 @@ def test_figures_move_while_one_looks(open_tab: Open, world: LocalCluster) -> No
 
 
 def test_a_leader_dies_while_one_looks(open_tab: Open, world: LocalCluster) -> None:
-    """Last of this file: nothing else runs while a broker is away."""
+    """The last test of this file: no other test runs while a broker is down."""
     with open_tab(world.console_url) as tab:
         tab.expected = ["502", "504", "503", "Failed to load resource"]
         tab.go("/topics")

@@ -1,4 +1,4 @@
-"""Signing in, in a browser, over HTTPS, on a host that is not loopback's alone."""
+"""Sign-in in a browser, over HTTPS, on a host that is not only loopback."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -24,7 +24,7 @@ def address(secured: LocalCluster, tmp_path_factory: pytest.TempPathFactory) -> 
     folder: Path = tmp_path_factory.mktemp("pki")
     authority = LocalAuthority.create("console test")
     (folder / "console.pem").write_text(authority.issue("console", ["localhost", "127.0.0.1"]))
-    # What all users share: how to reach the cluster, and whom to trust. No user of its own.
+    # The settings that all users share: the cluster's address and the trusted certificate, without a user.
     settings = secured.client_settings()
     lines = [f"{name}={settings[name]}" for name in settings if not name.startswith("sasl.jaas")]
     (folder / "client.properties").write_text("\n".join(lines))

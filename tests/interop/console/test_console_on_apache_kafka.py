@@ -1,4 +1,4 @@
-"""The console on Apache Kafka, 3.9.1 with ZooKeeper and 4.3.0 with KRaft: all that needs no inside works."""
+"""The console on Apache Kafka, 3.9.1 with ZooKeeper and 4.3.0 with KRaft: everything works that does not need `/inside`."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -100,7 +100,7 @@ def test_groups_have_members_and_lag(api: httpx.Client) -> None:
 
 
 def test_every_page_of_the_menu_opens(open_tab: Callable[..., Any], address: str) -> None:
-    """Pages of the inside say what they need, instead of failing."""
+    """Pages that need `/inside` say so instead of failing."""
     with open_tab(address) as tab:
         tab.expected = ["501", "404", "/api/acls"]  # there is no authorizer
         tab.go("/")

@@ -1,7 +1,7 @@
-"""Whether a mirror is its source: every batch, byte for byte, but for the epoch of the leader that wrote it.
+"""Compare a mirror with its source: every batch, byte for byte, except for the epoch of the leader that wrote it.
 
-Two ways of looking: what a fetch brings, and what Kafka's `DumpLogSegments` says of the files. They may differ only if
-somebody's index, or somebody's answer, is wrong.
+Two sources of batches are compared: fetches, and the output of Kafka's `DumpLogSegments` on the files. They can differ only if
+an index or an answer is wrong.
 """
 
 import re
@@ -17,9 +17,9 @@ from barnabas.client.config import client_config
 from barnabas.wire.record_batch import LOG_OVERHEAD, read_header
 from tests.interop.kraft import java
 
-#: After base offset and length. Four bytes, outside the checksum.
+#: Position of the epoch: after base offset and length. Four bytes, which the checksum does not cover.
 _EPOCH_AT = LOG_OVERHEAD
-#: What a file says of its place, and of the leader: both are the mirror's own.
+#: Position in the file and leader epoch in the tool's output, which the mirror has of its own.
 _OF_THE_FILE = re.compile(r"partitionLeaderEpoch: -?\d+ |position: \d+ ")
 
 
@@ -38,7 +38,7 @@ def partitions_of(side: Side, topic: str) -> list[TopicPartition]:
 
 
 def offsets(side: Side, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]:
-    """Where each begins and ends."""
+    """Return the first and the end offset of each partition."""
     with BlockingClient(client_config(side.bootstrap)) as client:
         starts = client.list_offsets(dict.fromkeys(partitions, EARLIEST))
         ends = client.list_offsets(dict.fromkeys(partitions, LATEST))
@@ -46,7 +46,7 @@ def offsets(side: Side, partitions: Sequence[TopicPartition]) -> dict[TopicParti
 
 
 def fetched_batches(side: Side, partition: TopicPartition) -> list[bytes]:
-    """Every batch that a consumer gets, from the first offset to the high watermark, without its leader epoch."""
+    """Return every batch that a consumer gets, from the first offset to the high watermark, without its leader epoch."""
     found: list[bytes] = []
     with BlockingClient(client_config(side.bootstrap)) as client:
         position = client.list_offsets({partition: EARLIEST})[partition]
@@ -62,7 +62,7 @@ def fetched_batches(side: Side, partition: TopicPartition) -> list[bytes]:
 
 
 def dumped_batches(sides: Sequence[Side], partition: TopicPartition) -> list[list[str]]:
-    """By side: the lines of `DumpLogSegments` on the leader's segments, batches and records, none of them invalid."""
+    """Return, by side, the lines of `DumpLogSegments` for the leader's segments: batches and records, none of them invalid."""
     files = [_segments(side, partition) for side in sides]
     arguments = ["--files", ",".join(str(path) for each in files for path in each), "--print-data-log"]
     command = java("256m", "org.apache.kafka.tools.DumpLogSegments", *arguments, options=["-Dlog4j2.level=ERROR"])
@@ -88,9 +88,9 @@ def _segments(side: Side, partition: TopicPartition) -> list[Path]:
 
 
 def assert_same(source: Side, mirror: Side, topic: str, *, files: bool = True) -> int:
-    """Same partitions, same first and last offsets, same batches. Returns how many batches there were.
+    """Check for the same partitions, first and end offsets, and batches. Return the number of batches.
 
-    `files`: also what is on disk. Not where records were deleted: the files keep them until a segment goes.
+    `files`: also compare the files. Not if records were deleted: files keep them until their segment is deleted.
     """
     partitions = partitions_of(source, topic)
     assert partitions_of(mirror, topic) == partitions
@@ -111,7 +111,7 @@ def _header(batch: bytes) -> Any:
 
 
 def _assert_equal(partition: TopicPartition, theirs: Sequence[Any], ours: Sequence[Any], show: Any) -> None:
-    """Name the first difference: ten thousand batches in an assertion help nobody."""
+    """Report only the first difference: ten thousand batches in an assertion are not readable."""
     for number, (one, other) in enumerate(zip(theirs, ours, strict=False)):
         assert one == other, f"{partition}: batch {number} differs\nsource: {show(one)}\nmirror: {show(other)}"
     assert len(theirs) == len(ours), f"{partition}: {len(theirs)} batches at the source, {len(ours)} in the mirror"

@@ -32,7 +32,7 @@ def kraft_cluster(java: None) -> Iterator[KraftCluster]:
 
 @pytest.fixture
 def source(kraft_cluster: KraftCluster) -> Iterator[KraftCluster]:
-    """Three nodes, all of them up, whatever the test before has left."""
+    """Yield three running nodes, also after a test that stopped some."""
     yield kraft_cluster
     kraft_cluster.start_all()
 

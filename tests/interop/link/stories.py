@@ -1,4 +1,4 @@
-"""What the tests of links share: a link from Kafka into a cluster of ours, and waiting for it."""
+"""Helpers for tests of links: a link from Kafka into a cluster of ours, and waiting for it."""
 
 import json
 import subprocess
@@ -19,7 +19,7 @@ REFRESH_MS = "500"
 
 
 def barnabas(*arguments: str, status: int | None = 0) -> str:
-    """The tool, as a person runs it."""
+    """Run the command-line tool."""
     done = subprocess.run(
         [sys.executable, "-m", "barnabas", *arguments], capture_output=True, text=True, timeout=180, check=False
     )
@@ -40,7 +40,7 @@ class Link:
         return dict(link)
 
     def topic(self, topic: str) -> dict[str, Any]:
-        """Empty while the mirror is not there."""
+        """Return the topic's mirror; empty while it does not exist."""
         return next((dict(each) for each in self.describe()["topics"] if each["name"] == topic), {})
 
     def wait_for_state(self, topic: str, state: str, timeout_s: float = 90.0) -> dict[str, Any]:
@@ -52,7 +52,7 @@ class Link:
 def linked(
     source: Side, mirror: LocalCluster, topics: str, *options: str, settings: Mapping[str, str] | None = None
 ) -> Iterator[Link]:
-    """A link while the block runs. It rests then: what it mirrored stays, for whoever looks."""
+    """Create a link for the block. Afterwards the link is paused, and its mirrors stay for inspection."""
     link = Link(mirror, f"link-{topics.strip('.*')}")
     given = {"bootstrap.servers": source.bootstrap, "link.refresh.interval.ms": REFRESH_MS, **(settings or {})}
     with tempfile.NamedTemporaryFile("w", suffix=".properties") as file:
@@ -78,7 +78,7 @@ def make_topic(source: Side, topic: str, partitions: int = 2, replicas: int = 3,
 
 
 def wait_for_copy(source: Side, mirror: LocalCluster, topic: str, timeout_s: float = 120.0) -> None:
-    """Until the mirror begins and ends where the source does, now that nobody writes."""
+    """Wait until the mirror begins and ends where the source does. No client may write meanwhile."""
     partitions = partitions_of(source, topic)
 
     def is_copied() -> bool:

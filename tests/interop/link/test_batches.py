@@ -1,4 +1,4 @@
-"""The comparer itself: it must see what is not the same."""
+"""The comparer itself notices differences."""
 
 import pytest
 from confluent_kafka import Producer

@@ -1,4 +1,4 @@
-"""What is around the records of a link from Kafka 4.3.0: TLS and SCRAM, ACLs, a throttle, retention; and Kafka's tools here."""
+"""Everything except the records of a link from Kafka 4.3.0: TLS and SCRAM, ACLs, a throttle, retention; and Kafka's tools."""
 
 import os
 import subprocess
@@ -41,7 +41,7 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 
 @pytest.fixture(scope="module")
 def guarded(java: None, authority: Authority) -> Iterator[KraftCluster]:
-    """One node with ACLs, where clients log in with SCRAM over TLS. Its other listener is for the tests."""
+    """A cluster of one node with ACLs, where clients log in with SCRAM over TLS. Its other listener is for the tests."""
     cluster = KraftCluster(nodes=1)
     [login], [controller] = cluster._login_ports.values(), cluster._controller_ports.values()
     module = "org.apache.kafka.common.security.scram.ScramLoginModule"
@@ -68,7 +68,7 @@ def guarded(java: None, authority: Authority) -> Iterator[KraftCluster]:
 
 @pytest.fixture(scope="module")
 def here() -> Iterator[LocalCluster]:
-    """A broker of ours with ACLs. Who has no name may do everything."""
+    """A cluster of one broker with ACLs. Anonymous clients may do everything."""
     config = {
         "password.encoder.secret": "of these tests",
         "authorizer.class.name": "kafka.security.authorizer.AclAuthorizer",
@@ -93,7 +93,7 @@ def login(cluster: KraftCluster, authority: Authority) -> dict[str, str]:
 
 
 def fill(bootstrap: str, topic: str, megabytes: int) -> None:
-    """With what no codec makes smaller."""
+    """Write records that no codec can compress."""
     producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 5, "acks": "all"})
     for _ in range(megabytes * 100):
         producer.produce(topic, os.urandom(10_000), partition=0)
@@ -102,7 +102,7 @@ def fill(bootstrap: str, topic: str, megabytes: int) -> None:
 
 
 def acls(bootstrap: str) -> set[tuple[str, str, str, str]]:
-    """Of people: kind of resource, its name, principal, operation."""
+    """Return the ACLs of users: kind of resource, its name, principal, operation."""
     wanted = AclBindingFilter(
         ResourceType.ANY, None, ResourcePatternType.ANY, None, None, AclOperation.ANY, AclPermissionType.ANY
     )
@@ -150,13 +150,13 @@ def test_throttle_holds_a_link_back(guarded: KraftCluster, here: LocalCluster, t
     settings = {"link.throttle.bytes.per.second": "300000", "link.replication.factor": "1"}
     with linked(guarded, here, topic, settings=settings):
         wait_for_copy(guarded, here, topic)
-    # 13 s at that rate. What comes with one answer, a megabyte or so, comes at once.
+    # The copy takes 13 s at that rate. The megabyte or so of one answer arrives at once.
     assert time.monotonic() - began_s > 5
     assert assert_same(guarded, here, topic) >= 1
 
 
 def test_log_start_follows_the_retention_of_the_source(guarded: KraftCluster, here: LocalCluster, topic: str) -> None:
-    """The settings do not come over: what goes here goes because it went there."""
+    """The mirror does not copy the settings: it deletes records because the source has deleted them."""
     make_topic(guarded, topic, partitions=1, replicas=1, **{"segment.bytes": "1048576"})
     fill(guarded.bootstrap, topic, 4)
     settings = {"link.topic.configs": "cleanup.policy", "link.replication.factor": "1"}
@@ -184,14 +184,14 @@ def tool(cluster: KraftCluster, *arguments: str) -> None:
 
 
 def run_tool(main: str, *arguments: str) -> str:
-    """One of Kafka 4.3.0's own."""
+    """Run one of the tools of Kafka 4.3.0."""
     done = subprocess.run(java("256m", main, *arguments), capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
 
 def test_kafkas_tools_do_not_mind_the_apis_of_links(java: None, here: LocalCluster, topic: str) -> None:
-    """ApiVersions names them, with keys from 10000 on. Kafka 4.3.0's client and admin pass over keys that they do not know."""
+    """ApiVersions lists these APIs with keys from 10000 on. Kafka 4.3.0's clients skip keys that they do not know."""
     told = run_tool("org.apache.kafka.tools.BrokerApiVersionsCommand", "--bootstrap-server", here.bootstrap)
     assert "UNKNOWN(10000)" in told
     at = ("--bootstrap-server", here.bootstrap, "--topic", topic)

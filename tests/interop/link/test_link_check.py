@@ -1,4 +1,4 @@
-"""`barnabas link check` on Kafka 4.3.0 in KRaft mode: it sees what is there, and says what becomes of it."""
+"""`barnabas link check` on Kafka 4.3.0 in KRaft mode: it finds everything, and prints what happens to it."""
 
 import json
 import subprocess
@@ -30,7 +30,7 @@ Check = Callable[..., tuple[int, dict[str, Any]]]
 
 @pytest.fixture(scope="module")
 def check(tmp_path_factory: pytest.TempPathFactory) -> Check:
-    """The exit status, and the document."""
+    """Run the check; return the exit status and the document."""
     folder = tmp_path_factory.mktemp("check")
 
     def run(source: KraftCluster, *arguments: str, user: str = "") -> tuple[int, dict[str, Any]]:
@@ -45,14 +45,14 @@ def check(tmp_path_factory: pytest.TempPathFactory) -> Check:
 
 
 def tool(main: str, *arguments: str) -> None:
-    """One of Kafka's own."""
+    """Run one of Kafka's tools."""
     done = subprocess.run(java("256m", main, *arguments), capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.fixture(scope="module")
 def furnished(kraft_cluster: KraftCluster) -> Iterator[str]:
-    """A topic's name; and around it what people have: groups of every protocol, users, quotas, ACLs, subscriptions."""
+    """Yield the name of a topic in a cluster with groups of every protocol, users, quotas, ACLs and subscriptions."""
     admin = AdminClient({"bootstrap.servers": kraft_cluster.bootstrap})
     topics = [NewTopic("check-orders", 2, 3, config={"cleanup.policy": "compact"}), NewTopic("check-closed", 1, 3)]
     for made in admin.create_topics(topics).values():
@@ -87,7 +87,7 @@ def furnished(kraft_cluster: KraftCluster) -> Iterator[str]:
     for done in admin.create_acls(entries).values():
         done.result(60)
     for node in kraft_cluster.ids:
-        # Nodes learn of changes in their order: who knows the last knows all.
+        # Nodes apply changes in order: a node with the last one has all.
         wait_until(lambda node=node: _acls_at(kraft_cluster, node) == 2, what=f"node {node} knows the entries")
     yield "check-orders"
     for made in admin.delete_topics(["check-orders"]).values():
@@ -131,7 +131,7 @@ def test_check_tells_what_carries_over_from_kafka_in_kraft_mode(
         (furnished, 2, 100)
     ]
     assert document["size_bytes"] > 0
-    # ann, the share group and the quota stay behind; nothing stands in the way.
+    # The user ann, the share group and the quota are not mirrored; nothing prevents the link.
     assert status == 3
     assert {"share-groups", "scram-users", "quotas"} <= checks.keys()
     assert not [finding for finding in document["findings"] if finding["severity"] == "error"]

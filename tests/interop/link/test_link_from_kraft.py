@@ -1,4 +1,4 @@
-"""Mirrors of a Kafka 4.3.0 cluster in KRaft mode: whatever happens at the source, every batch is the same here."""
+"""Mirrors of a Kafka 4.3.0 cluster in KRaft mode: every batch stays equal, whatever happens at the source."""
 
 import time
 
@@ -46,7 +46,7 @@ def test_every_codec_idempotent_and_transactional_batches_are_the_sources(
     with linked(source, mirror, topic):
         writer = Writer(source.bootstrap, topic).start()
         transactors = [Transactor(source.bootstrap, topic, f"{topic}-{number}").start() for number in range(2)]
-        time.sleep(5)  # load, for as long as it takes to see many transactions; nothing is asserted about it
+        time.sleep(5)  # long enough for many transactions; the number is not checked
         for each in (*transactors, writer):
             each.stop()
         wait_for_copy(source, mirror, topic)
@@ -150,7 +150,7 @@ def test_brokers_of_the_mirror_that_are_killed_cost_nothing(
         for broker in (1, 2):
             wait_until(lambda: len(partitions_of(mirror, topic)) == 3, what="the mirror is there")
             mirror.kill(broker)
-            time.sleep(2)  # written while it is away
+            time.sleep(2)  # records are written while the broker is down
             mirror.start_broker(broker)
         writer.stop()
         wait_for_copy(source, mirror, topic)
@@ -160,7 +160,7 @@ def test_brokers_of_the_mirror_that_are_killed_cost_nothing(
 def test_records_that_an_unclean_election_loses_are_lost_here_too(
     source: KraftCluster, mirror: LocalCluster, topic: str
 ) -> None:
-    """The follower that is behind leads: the mirror has what no one at the source has any more, and drops it."""
+    """The follower that is behind becomes leader: the mirror drops records that the source has lost."""
     make_topic(source, topic, partitions=1, replicas=2, **{"unclean.leader.election.enable": "true"})
     write(source.bootstrap, topic, [f"both {n}" for n in range(100)], partition=0)
     with linked(source, mirror, topic) as link:
@@ -170,7 +170,7 @@ def test_records_that_an_unclean_election_loses_are_lost_here_too(
         [other] = set(admin.list_topics(topic, timeout=30).topics[topic].partitions[0].replicas) - {first}
         source.kill(other)
         write(source.bootstrap, topic, [f"only the first {n}" for n in range(50)], partition=0, acks="1")
-        # A link sees what is committed: the source must take the dead follower out of the ISR first.
+        # A link reads committed records: the source must first remove the dead follower from the ISR.
         wait_until(lambda: _end(source, topic) == 150, 120, what="the first commits alone")
         wait_for_copy(source, mirror, topic)
         assert len(seen(mirror.bootstrap, topic, "read_uncommitted")) == 150
@@ -220,7 +220,7 @@ def test_mirror_takes_no_records_of_its_own(source: KraftCluster, mirror: LocalC
 
 
 def test_source_that_asks_for_a_login_is_mirrored(source: KraftCluster, mirror: LocalCluster, topic: str) -> None:
-    """The user may read, and not see settings: the mirror has those of a new topic."""
+    """The user may read, but not describe settings: the mirror has the default settings of a new topic."""
     make_topic(source, topic, **{"retention.ms": "86400000"})
     write(source.bootstrap, topic, [f"value {n}" for n in range(100)])
     allow = (ResourceType.TOPIC, topic, ResourcePatternType.LITERAL, "User:linker", "*")

@@ -1,4 +1,4 @@
-"""Links that log in with OAUTHBEARER, and go on past the end of their tokens: from Kafka 4.3.0, and from a cluster of ours."""
+"""Links that log in with OAUTHBEARER continue after the end of their tokens: from Kafka 4.3.0, and from a cluster of ours."""
 
 import re
 import time
@@ -15,13 +15,13 @@ from tests.interop.link.batches import Side, assert_same
 from tests.interop.link.stories import Link, linked, make_topic, wait_for_copy
 from tests.oauth_provider import AUDIENCE, ISSUER, Provider, SigningKey, serving
 
-#: How long a token lives: sessions end with it.
+#: Lifetime of a token, with which sessions end.
 TOKEN_S = 5
 LIFETIMES = 3
 SETTINGS = {
     "security.protocol": "SASL_PLAINTEXT",
     "sasl.mechanism": "OAUTHBEARER",
-    # A new token long before the session is renewed: brokers refuse to renew one that is young.
+    # Get a new token long before the session is renewed: brokers refuse the renewal of a young session.
     "sasl.login.refresh.window.factor": "0.5",
     "link.replication.factor": "1",
 }
@@ -35,7 +35,7 @@ def here() -> Iterator[LocalCluster]:
 
 @pytest.fixture(scope="module")
 def kafka(java: None) -> Iterator[KraftCluster]:
-    """It takes tokens that nobody signed, with the validator that it has for that."""
+    """A cluster that accepts unsigned tokens, with Kafka's validator for that."""
     cluster = KraftCluster(nodes=1)
     [login], [controller] = cluster._login_ports.values(), cluster._controller_ports.values()
     cluster.config = {
@@ -50,7 +50,7 @@ def kafka(java: None) -> Iterator[KraftCluster]:
 
 
 class ShortLived(Provider):
-    """Its tokens end soon."""
+    """A provider whose tokens expire soon."""
 
     def answer(self, path: str, authorization: str, body: str) -> tuple[int, str]:
         if path != "/token":
@@ -72,7 +72,7 @@ def provider() -> Iterator[ShortLived]:
 
 @pytest.fixture(scope="module")
 def ours(provider: ShortLived) -> Iterator[LocalCluster]:
-    """It takes tokens that the provider signed."""
+    """A cluster that accepts tokens that the provider signed."""
     config = {
         "listeners": "PLAINTEXT://127.0.0.1:0,OAUTH://127.0.0.1:0",
         "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,OAUTH:SASL_PLAINTEXT",
@@ -87,7 +87,7 @@ def ours(provider: ShortLived) -> Iterator[LocalCluster]:
 
 
 def goes_on(source: Side, here: LocalCluster, topic: str, settings: Mapping[str, str]) -> None:
-    """Records of three lifetimes of a token come over, and nothing goes wrong in between: no session ends, no login fails."""
+    """Check that records of three token lifetimes are mirrored without an error: no session ends, no login fails."""
     make_topic(source, topic, partitions=1, replicas=1)
     producer = Producer({"bootstrap.servers": source.bootstrap, "acks": "all"})
     with linked(source, here, topic, settings={**SETTINGS, **settings}) as link:
@@ -103,7 +103,7 @@ def goes_on(source: Side, here: LocalCluster, topic: str, settings: Mapping[str,
 
 
 def errors(here: LocalCluster, link: Link) -> int:
-    """What went wrong with the source so far."""
+    """Return the number of errors with the source so far."""
     with urllib.request.urlopen(f"{here.inside_url(1)}/metrics", timeout=60) as answer:
         found = re.search(rf'^barnabas_link_errors{{link="{link.name}"}} ([0-9.]+)$', answer.read().decode(), re.M)
     assert found is not None

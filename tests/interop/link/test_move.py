@@ -1,4 +1,4 @@
-"""Clients move from Kafka in KRaft mode into a cluster of ours, through a link: 0 lost, 0 twice."""
+"""Clients move from Kafka in KRaft mode into a cluster of ours, through a link: no record is lost or repeated."""
 
 from collections import Counter
 
@@ -57,8 +57,9 @@ def test_consumers_move_over_in_mid_stream_and_writers_after_a_promotion(
 def test_planned_promotion_under_load_waits_until_nothing_is_left(
     source: KraftCluster, mirror: LocalCluster, topic: str
 ) -> None:
-    """Writers go on at the source while the promotion is asked for and waits, and are stopped then. The mirror has all that was
-    acknowledged before it was asked for, and the source's records up to the offset that is told."""
+    """Writers continue at the source while a promotion is requested and waits, and are then stopped. The mirror has everything
+    that was acknowledged before the request, and the source's records up to the reported offset.
+    """
     make_topic(source, topic, partitions=PARTITIONS)
     with linked(source, mirror, topic) as link:
         writer = Writer(source.bootstrap, topic).start()
@@ -77,7 +78,7 @@ def test_planned_promotion_under_load_waits_until_nothing_is_left(
         assert {at for at in found if at[1] >= final[at[0]]} == set()
         check_mirror = {m.value() for m in read_all(mirror.bootstrap, topic, isolation="read_committed")}
         assert committed_before <= check_mirror and not transactor.aborted & check_mirror
-        # The new cluster hands out producer ids that nobody had at the source: both kinds of writers begin.
+        # The new cluster gives out producer ids that no client had at the source: both kinds of writers begin.
         after = Transactor(mirror.bootstrap, topic, topic).start()
         wait_until(lambda: len(after.committed) > 5, 90, what="transactions end here")
         after.stop()
@@ -118,11 +119,11 @@ def test_group_that_is_active_here_keeps_its_own_offsets(
         here = GroupReader(mirror.bootstrap, topic, group).start()
         wait_until(lambda: len(here.seen) == len(writer.acked), 90, what="all is read here")
         at = committed(mirror.bootstrap, group, topic)
-        # The same group commits the beginning at the source.
+        # The same group commits the first offset at the source.
         rewinder = Consumer({"bootstrap.servers": source.bootstrap, "group.id": group, "enable.auto.commit": False})
         rewinder.commit(offsets=[TopicPartition(topic, number, 1) for number in range(PARTITIONS)], asynchronous=False)
         rewinder.close()
-        # A turn of the link has passed since: a writer's records of after it are here.
+        # When later records of a writer are here, the link has completed a round since the commit.
         again = Writer(source.bootstrap, topic, first=writer.number).start()
         wait_until(lambda: len(here.seen) > len(writer.acked) + 300, 90, what="records of after the commit are here")
         again.stop()

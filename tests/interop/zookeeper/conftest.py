@@ -1,4 +1,4 @@
-"""Apache ZooKeeper 3.8.4 beside ours."""
+"""Apache ZooKeeper 3.8.4 and ours."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,7 +21,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def java() -> str:
-    """The class path of ZooKeeper, or a skip that says what is missing."""
+    """Return the class path of ZooKeeper, or skip the test with a reason."""
     if not maven.is_available():
         pytest.skip("needs mvn and java")
     return maven.classpath(*ZOOKEEPER)

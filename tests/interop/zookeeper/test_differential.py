@@ -1,6 +1,7 @@
-"""The same operations on Apache ZooKeeper and here: the same answers, stats, zxids and events, byte for byte.
+"""The same operations on Apache ZooKeeper and ours: the same answers, stats, zxids and events, byte for byte.
 
-Only what must differ is made equal first: times, session ids, and the order of children, which ZooKeeper leaves open.
+Only values that must differ are made equal first: times, session ids, and the order of children, which ZooKeeper does not
+define.
 """
 
 import random
@@ -71,8 +72,8 @@ def one_write(rng: random.Random) -> tuple[int, bytes]:
 
 
 def random_request(rng: random.Random, who: int) -> tuple[int, bytes]:
-    """Client 0 has persistent watches, the others standard ones, and each path is watched in one mode: 3.8 forgets a mode
-    when the same client watches the same path in another (ZOOKEEPER-4466, mended in 3.9 and here).
+    """Return a random request. Client 0 has persistent watches and the others standard ones, and each path is watched in one
+    mode: 3.8 forgets a mode when the same client watches the same path in another one (ZOOKEEPER-4466, fixed in 3.9 and here).
     """
     kind = rng.random()
     if kind < 0.4:
@@ -111,7 +112,7 @@ def random_request(rng: random.Random, who: int) -> tuple[int, bytes]:
 
 
 class Side:
-    """One server with three sessions; the last is authenticated."""
+    """One server with three sessions; the last one is authenticated."""
 
     def __init__(self, port: int) -> None:
         self.port = port
@@ -129,7 +130,7 @@ class Side:
             client.sock.close()
 
     def reopen(self, who: int) -> object:
-        """End a session, start another: ephemerals go, watches go."""
+        """End a session and start another one: its ephemeral znodes and watches are deleted."""
         client = self.clients[who]
         told = self._settle(client, client.request(Op.CLOSE_SESSION))
         client.sock.close()
@@ -139,7 +140,7 @@ class Side:
         return self._normal(Op.CLOSE_SESSION, *told)
 
     def do(self, step: Step) -> list[object]:
-        """What everybody hears: the answer and events of the one who asks, and the events of the others."""
+        """Return the answer and the events of the client that sends the request, and the events of the others."""
         heard: list[object] = []
         client = self.clients[step.who]
         heard.append(self._normal(step.op, *self._settle(client, client.request(step.op, step.body))))
@@ -158,7 +159,7 @@ class Side:
         return events, reply
 
     def _normal(self, op: int, events: list[tuple[int, str]], reply: Reply) -> object:
-        # Ephemerals of a closed session, and events of one transaction, come in the order of Java's hash sets.
+        # Ephemeral znodes of a closed session, and events of one transaction, come in the order of Java's hash sets.
         body: object = reply.body
         if reply.err == 0 and reply.body:
             body = self._normal_body(op, Reader(reply.body))

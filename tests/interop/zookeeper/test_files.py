@@ -1,4 +1,4 @@
-"""Each server starts on the other's files and finds what it left."""
+"""Each server starts on the other's files and finds its contents."""
 
 from pathlib import Path
 
@@ -44,7 +44,7 @@ def contents(address: str) -> dict[str, object]:
 
 
 def without_pzxid_of_root(found: dict[str, object]) -> dict[str, object]:
-    """Ephemerals of sessions that ended in between move the root's pzxid and cversion on."""
+    """Remove the root's pzxid and cversion, which ephemeral znodes of other sessions change."""
     return {path: value for path, value in found.items() if path != "/"}
 
 
@@ -60,7 +60,7 @@ def test_apache_zookeeper_starts_on_our_files(java: str, tmp_path: Path) -> None
     assert without_pzxid_of_root(found) == without_pzxid_of_root(expected)
     assert (found["/a"][0], found["/a"][1].numChildren) == (b"3", 50)
     assert "/never" not in found
-    # And back: what Apache added, log and snapshot, is read here.
+    # Our server then reads the log and the snapshot that Apache added.
     with running(data) as server:
         assert without_pzxid_of_root(contents(server.address)) == without_pzxid_of_root(expected)
 

@@ -1,4 +1,4 @@
-"""Apache ZooKeeper's Java client and its shell: they say the same to both servers."""
+"""Apache ZooKeeper's Java client and its shell get the same answers from both servers."""
 
 import subprocess
 import sys
@@ -17,7 +17,7 @@ def quiet(tmp_path: Path) -> str:
 
 def run(java: str, tmp_path: Path, *command: str, text: str | None = None) -> list[str]:
     arguments = ["java", quiet(tmp_path), "-cp", java, *command]
-    # zkCli says on stderr what it did, and on stdout what it found.
+    # zkCli prints its actions on stderr, and its results on stdout.
     done = subprocess.run(
         arguments, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=120, check=False, input=text
     )
@@ -68,7 +68,7 @@ def test_zkcli_session_is_the_same(java: str, apache: int, ours: ZooKeeperProces
         ]
         for port in (apache, ours.port)
     ]
-    # A thread of its own says when the session begins and ends: anywhere between the greeting and the answers.
+    # A thread prints the beginning and the end of the session at any place in the output.
     said = [[line for line in lines if not line.startswith(("WATCHER::", "WatchedEvent"))] for lines in outputs]
     assert said[0] == said[1]
     assert all("WatchedEvent state:SyncConnected type:None path:null" in lines for lines in outputs)

@@ -52,7 +52,7 @@ def test_broker_runs_on_ours_through_a_crash_of_the_coordinator(
     with connected(ours.address) as zk, kafka(tmp_path / "kafka", f"{ours.address}/kafka") as (bootstrap, process):
         wait_until(lambda: process.poll() is not None or zk.exists("/kafka/brokers/ids/1"), 90)
         assert process.poll() is None, (tmp_path / "kafka" / "out.txt").read_text()[-3000:]
-        # librdkafka waits for ever for a controller that the broker's first answer does not name yet.
+        # If the broker's first answer names no controller, librdkafka waits for it for ever.
         wait_until(lambda: AdminClient({"bootstrap.servers": bootstrap}).list_topics(timeout=20).controller_id == 1, 60)
         admin = AdminClient({"bootstrap.servers": bootstrap})
         admin.create_topics([NewTopic("t", 3, 1)])["t"].result(30)
@@ -61,7 +61,7 @@ def test_broker_runs_on_ours_through_a_crash_of_the_coordinator(
             producer.produce("t", b"%d" % number)
         assert producer.flush(30) == 0
         assert sorted(zk.get_children("/kafka/brokers/topics/t/partitions")) == ["0", "1", "2"]
-        # The coordinator dies and comes back: the broker keeps its session, its registration, and goes on.
+        # ZooKeeper dies and starts again: the broker keeps its session and registration, and continues.
         owner = zk.get("/kafka/brokers/ids/1")[1].ephemeralOwner
         ours.kill()
         ours.start()

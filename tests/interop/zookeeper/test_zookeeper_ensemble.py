@@ -1,4 +1,4 @@
-"""Three brokers of ours on an ensemble of three Apache ZooKeeper servers that loses one, then its leader, under load."""
+"""Three of our brokers on an ensemble of three Apache ZooKeeper servers, which loses a server, then its leader, under load."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ SESSION_TIMEOUT_MS = 4000
 
 
 class EnsembleChaos(Chaos):
-    """The clients and the checks of the soak, with a plan instead of chance. Records are acknowledged after each step."""
+    """The clients and checks of the soak, with a plan instead of random faults. Each step waits for acknowledged records."""
 
     ensemble: Ensemble
 
@@ -23,7 +23,7 @@ class EnsembleChaos(Chaos):
         self._note(f"kill -9 server {follower}, a follower")
         ensemble.kill(follower)
         self._goes_on("with two servers")
-        # Two of three still decide: a broker that dies loses its partitions to others.
+        # Two of three are a majority: other brokers take over the partitions of a broker that dies.
         broker = self._leader()
         self._note(f"kill -9 broker {broker}, a leader")
         self.cluster.kill(broker)
@@ -51,7 +51,7 @@ class EnsembleChaos(Chaos):
         self._everyone_runs()
 
     def _goes_on(self, when: str, *, all_partitions: bool = False) -> None:
-        """New acknowledgements come: of some partition, or of every one."""
+        """Wait for new acknowledgements, of some partition or of every one."""
         counts = [len(writer.times) for writer in self.clients]
         wanted = self.partitions if all_partitions else 1
 

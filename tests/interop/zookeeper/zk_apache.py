@@ -28,7 +28,7 @@ def free_port() -> int:
 
 @contextmanager
 def apache_zookeeper(data: Path) -> Iterator[int]:
-    """Apache's own server on `data`; yields its port."""
+    """Run Apache's server on `data`; yield its port."""
     data.mkdir(parents=True, exist_ok=True)
     port = free_port()
     config = data / "zoo.cfg"

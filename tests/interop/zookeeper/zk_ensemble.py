@@ -1,4 +1,4 @@
-"""An ensemble of three Apache ZooKeeper servers as processes, which can lose some."""
+"""An ensemble of three Apache ZooKeeper servers as processes, of which some may be killed."""
 
 import subprocess
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from tests.interop import maven
 from tests.interop.zookeeper.zk_apache import ZOOKEEPER, free_port
 from tests.scenarios.zookeeper.zk_process import four_letter_word
 
-#: Short, so that followers notice soon that their leader is gone.
+#: Short, so that followers soon notice that their leader is gone.
 TICK_TIME_MS = 300
 
 
@@ -74,7 +74,7 @@ class Ensemble:
         self._processes.clear()
 
     def mode(self, server: int) -> str:
-        """leader, follower, or nothing while it is neither."""
+        """Return leader or follower, or an empty text while the server is neither."""
         if server not in self._processes:
             return ""
         try:
