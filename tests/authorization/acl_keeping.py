@@ -166,8 +166,8 @@ def _znodes(zookeeper: str) -> dict[str, Any]:
 
 def _without_order(znodes: dict[str, Any]) -> dict[str, list[str]]:
     """Return the remaining resources, and the notifications of one request, which come in any order."""
-    told = sorted(json.dumps(data) for path, data in znodes.items() if "_changes_" in path)
-    return {"left": [path for path in znodes if "_changes_" not in path], "told": told}
+    notified = sorted(json.dumps(data) for path, data in znodes.items() if "_changes_" in path)
+    return {"left": [path for path in znodes if "_changes_" not in path], "told": notified}
 
 
 def _readable(data: bytes | None) -> Any:

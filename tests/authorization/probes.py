@@ -120,18 +120,18 @@ def _data() -> Iterator[Probe]:
 
 
 def _metadata() -> Iterator[Probe]:
-    told = {"include_cluster_authorized_operations": False, "include_topic_authorized_operations": True}
-    yield _fixed("Metadata", 12, "Metadata of all topics", topics=None, allow_auto_topic_creation=False, **told)
+    flags = {"include_cluster_authorized_operations": False, "include_topic_authorized_operations": True}
+    yield _fixed("Metadata", 12, "Metadata of all topics", topics=None, allow_auto_topic_creation=False, **flags)
     yield _fixed(
         "Metadata",
         12,
         "Metadata by name",
         topics=[{"name": TOPIC}, {"name": NEW_TOPIC}],
         allow_auto_topic_creation=False,
-        **told,
+        **flags,
     )
     yield _fixed(
-        "Metadata", 12, "Metadata that creates", topics=[{"name": BAD_TOPIC}], allow_auto_topic_creation=True, **told
+        "Metadata", 12, "Metadata that creates", topics=[{"name": BAD_TOPIC}], allow_auto_topic_creation=True, **flags
     )
     yield _staged(
         "Metadata",
@@ -321,12 +321,16 @@ def _settings() -> Iterator[Probe]:
 
 
 def _security() -> Iterator[Probe]:
-    nobody: dict[str, Any] = {"resource_type_filter": 2, "resource_name_filter": "nothing", "pattern_type_filter": 3}
-    nobody |= {"principal_filter": "User:nobody", "host_filter": None, "operation": 1, "permission_type": 1}
-    yield _fixed("DescribeAcls", 3, **nobody)
+    unknown_user: dict[str, Any] = {
+        "resource_type_filter": 2,
+        "resource_name_filter": "nothing",
+        "pattern_type_filter": 3,
+    }
+    unknown_user |= {"principal_filter": "User:nobody", "host_filter": None, "operation": 1, "permission_type": 1}
+    yield _fixed("DescribeAcls", 3, **unknown_user)
     empty = {"resource_type": 2, "resource_name": "", "resource_pattern_type": 3, "principal": "User:nobody"}
     yield _fixed("CreateAcls", 3, creations=[empty | {"host": "*", "operation": 3, "permission_type": 3}])
-    yield _fixed("DeleteAcls", 3, filters=[nobody])
+    yield _fixed("DeleteAcls", 3, filters=[unknown_user])
     yield _fixed(
         "CreateDelegationToken",
         3,

@@ -204,8 +204,8 @@ def requests(broker: Broker, count: int) -> Iterator[tuple[str, ApiMessage, int]
     nothing = {"resource_name_filter": None, "principal_filter": None, "host_filter": None}
     anything = nothing | {"resource_type_filter": 1, "pattern_type_filter": 1, "operation": 1, "permission_type": 1}
     yield "DescribeAcls of all", describe_acls.DescribeAclsRequest(**anything), 3
-    nobody = delete_acls.DeleteAclsFilter(**(anything | {"principal_filter": "User:nobody"}))
-    yield "DeleteAcls of nothing, 1,000 filters", delete_acls.DeleteAclsRequest(filters=[nobody] * 1_000), 3
+    no_match = delete_acls.DeleteAclsFilter(**(anything | {"principal_filter": "User:nobody"}))
+    yield "DeleteAcls of nothing, 1,000 filters", delete_acls.DeleteAclsRequest(filters=[no_match] * 1_000), 3
     yield "AlterUserScramCredentials of 1,000 users", users(1_000), 0
     yield "IncrementalAlterConfigs of 9,000 settings", config_changes(9_000), 1
     yield "IncrementalAlterConfigs of 100,000 settings", config_changes(100_000), 1

@@ -24,7 +24,7 @@ def test_the_guide_works_with_the_name_of_the_format_changed(java: None, tmp_pat
             for name in ("topic1", "topic2"):
                 producer.produce(name, f'{{"n": {number}}}', key=f"k{number}", partition=number % 2)
         assert producer.flush(30) == 0
-        told = subprocess.run(
+        done = subprocess.run(
             [sys.executable, str(Path(__file__).with_name("spark_guide.py")), cluster.bootstrap, str(tmp_path)],
             env=os.environ | {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable},
             capture_output=True,
@@ -32,5 +32,5 @@ def test_the_guide_works_with_the_name_of_the_format_changed(java: None, tmp_pat
             timeout=800,
             check=False,
         )
-    assert told.returncode == 0, told.stderr[-4000:]
-    assert "all of it works" in told.stdout
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert "all of it works" in done.stdout

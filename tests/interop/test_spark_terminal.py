@@ -81,8 +81,8 @@ def test_a_project_is_validated_run_watched_stopped_and_asked(terminal: Terminal
         terminal.see(r"consumer group shop-\S+ at \S+: [\d,]+ behind", 60)
         asked = [BARNABAS, "pipeline", "status", str(project), "--json"]
         for more in ([], ["--command-config", str(cluster.command_config("admin"))]):
-            told = subprocess.run([*asked, *more], capture_output=True, text=True, check=True, timeout=60)
-            document = json.loads(told.stdout)
+            done = subprocess.run([*asked, *more], capture_output=True, text=True, check=True, timeout=60)
+            document = json.loads(done.stdout)
             [group] = document["groups"]
             assert group["lag"] is not None, group
             expected = document["flows"]["received"]["expectations"]
@@ -96,6 +96,6 @@ def test_a_project_is_validated_run_watched_stopped_and_asked(terminal: Terminal
                 counts["passed"] + counts["failed"],
             )
         code.unlink()  # now the spec names no existing file
-        told = subprocess.run(asked, capture_output=True, text=True, check=False, timeout=60)
-        assert told.returncode == 1
-        assert "libraries name no file" in told.stderr
+        done = subprocess.run(asked, capture_output=True, text=True, check=False, timeout=60)
+        assert done.returncode == 1
+        assert "libraries name no file" in done.stderr

@@ -29,8 +29,8 @@ from barnabas.wire.messages.incremental_alter_configs import (
     IncrementalAlterConfigsResponse,
 )
 from barnabas.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
-from tests.simulation.encounter_clients import TURN_S, Schemer
-from tests.simulation.load import REMADE
+from tests.simulation.encounter_clients import TURN_S, EncounterClient
+from tests.simulation.load import RECREATED
 from tests.simulation.process import BrokerProcess
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ GROUPS: Final = 8
 SETTINGS: Final = ("retention.ms", "retention.bytes", "segment.ms", "segment.jitter.ms")
 
 
-class Latter(Schemer):
+class AftermathClient(EncounterClient):
     """A client that works after all faults are over: it repeats its meeting `times` times and ends."""
 
     times: ClassVar[int]
@@ -108,7 +108,7 @@ class Latter(Schemer):
         return set() if topic is None else set(topic.partitions)
 
 
-class Maker(Latter):
+class LostAnswerCreator(AftermathClient):
     """Creates a topic. The controller loses its connection to ZooKeeper after ZooKeeper created the topic and before the
     controller gets the answer. No other client uses that name and it is requested once: the answer must not be "already
     exists".
@@ -138,7 +138,7 @@ class Maker(Latter):
             )
 
 
-class SettingChanger(Latter):
+class SettingChanger(AftermathClient):
     """Clients change one setting each of the same topic, at the same time, through different brokers."""
 
     times = 4
@@ -168,7 +168,7 @@ class SettingChanger(Latter):
         check(answer.error_code, answer.error_message)
 
 
-class Mover(Latter):
+class IsolatedReplicaMover(AftermathClient):
     """Moves the replica of a broker that is cut off, deletes the topic, and creates it again on other brokers with fewer
     partitions. The cut-off broker lives and led one of the partitions: when it returns, the topic has the same name and its
     epochs begin again at 0.
@@ -180,7 +180,7 @@ class Mover(Latter):
         away, others = self._choose_broker()
         if away is None or away.broker is None:
             return
-        name = f"{REMADE}elsewhere-{self._made}"
+        name = f"{RECREATED}elsewhere-{self._made}"
         tp = TopicPartition(name, 0)
         before = {0: [away.id, others[0]], **dict.fromkeys((1, 2), others[:2])}
         await self._make(cluster, name, before)
@@ -225,7 +225,7 @@ class Mover(Latter):
                 self.cluster.network.mend(*pair)
 
 
-class Renewer(Latter):
+class TopicRecreator(AftermathClient):
     """Deletes a topic of which a group has committed offsets, and creates it again, while the group's coordinator, which has no
     replica of the topic, has not answered the controller. The group must have no offset of the new topic.
     """
@@ -237,7 +237,7 @@ class Renewer(Latter):
         if controller is None or controller.broker is None or coordinator is None:
             return
         others = [each for each in self.cluster.brokers if each != coordinator.id]
-        tp = TopicPartition(f"{REMADE}succeeded-{self._made}", 0)
+        tp = TopicPartition(f"{RECREATED}succeeded-{self._made}", 0)
         await self._make(cluster, tp.topic, {0: others[:2]})
         if not await self._until(lambda: self._knows(coordinator, tp.topic, self._topic_id(tp.topic))):
             return
@@ -250,7 +250,7 @@ class Renewer(Latter):
             return
         answers.hold()
         try:
-            await self._make(cluster, f"{REMADE}between-{self._made}", {0: others[:1]})
+            await self._make(cluster, f"{RECREATED}between-{self._made}", {0: others[:1]})
             if not await self._until(lambda: answers.held):
                 return
             self.note(f"has {tp.topic} made again while {controller.name} waits for {coordinator.name}")
@@ -308,10 +308,10 @@ class Renewer(Latter):
         return broker if await self._until(lambda: self._leads(broker, place)) else None
 
 
-def latter(cluster: "SimCluster") -> Sequence[Latter]:
+def aftermath_clients(cluster: "SimCluster") -> Sequence[AftermathClient]:
     return [
-        Maker(cluster, "once"),
+        LostAnswerCreator(cluster, "once"),
         SettingChanger(cluster, "changer"),
-        Mover(cluster, "mover"),
-        Renewer(cluster, "renewer"),
+        IsolatedReplicaMover(cluster, "mover"),
+        TopicRecreator(cluster, "renewer"),
     ]

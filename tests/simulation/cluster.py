@@ -27,21 +27,21 @@ from barnabas.client.admin.topics import NewTopic, create_topics
 from barnabas.client.errors import BrokerRefused, ClientError
 from tests.simulation import leak_check
 from tests.simulation.admin import Administrator
-from tests.simulation.after_the_faults import latter
+from tests.simulation.after_the_faults import aftermath_clients
 from tests.simulation.consumer_protocol_members import ModernReader
 from tests.simulation.control_invariants import COORDINATORS
-from tests.simulation.descriptor_limits import Echoes, needy, nobodys, what_is_deleted
-from tests.simulation.encounter_clients import QuietWriter, witnesses
+from tests.simulation.descriptor_limits import RepeatedLogLines, deleted_files, descriptor_clients, unowned_logs
+from tests.simulation.encounter_clients import QuietWriter, encounter_clients
 from tests.simulation.ensemble import FollowerProcess, LeaderProcess
 from tests.simulation.faults import Faults
-from tests.simulation.foreign_clients import Guest
-from tests.simulation.invariants import Watch
-from tests.simulation.late_requests import Latecomer
+from tests.simulation.foreign_clients import ForeignClient
+from tests.simulation.invariants import Invariants
+from tests.simulation.late_requests import LateRequester
 from tests.simulation.load import (
     CHAIN_GROUP,
     COMING,
     RECKLESS,
-    REMADE,
+    RECREATED,
     Auditor,
     Client,
     GroupReader,
@@ -54,16 +54,16 @@ from tests.simulation.load import (
 from tests.simulation.network import Network
 from tests.simulation.oracle import Oracle
 from tests.simulation.process import BrokerProcess, Process, ZooKeeperProcess
-from tests.simulation.reader_faults import Reading
+from tests.simulation.reader_faults import ReaderFaultClient
 from tests.simulation.records import bytes_of, missed_aborts, offset_records
 from tests.simulation.recreated_topics import PersistentProducer, RecklessProducer
 from tests.simulation.scenario import RELEASES, Scenario, vary
-from tests.simulation.timed_client_faults import AMBUSHED, AMBUSHED_PARTITIONS, AMBUSHED_SETTINGS
-from tests.simulation.topic_creators import Founder, QuotaSetter
-from tests.simulation.transform_load import OUTPUT, Pledger, Transformer
-from tests.simulation.unusual_members import StaticMember, Visitor
+from tests.simulation.timed_client_faults import FLUSHED_PARTITIONS, FLUSHED_SETTINGS, FLUSHED_TOPIC
+from tests.simulation.topic_creators import QuotaSetter, TopicCreator
+from tests.simulation.transform_load import OUTPUT, Transformer, TwoPhaseProducer
+from tests.simulation.unusual_members import StaticMember, UnusualMember
 from tests.simulation.world import World
-from tests.simulation.zookeeper_intruder import Stranger
+from tests.simulation.zookeeper_intruder import Intruder
 
 #: Settings with which compaction runs within seconds.
 EAGER_COMPACTION = {
@@ -153,7 +153,7 @@ class SimCluster:
         if scenario.transformers:
             self.topics[OUTPUT.topic] = (1, 3, {"min.insync.replicas": "2"})
         if scenario.ambushers:
-            self.topics[AMBUSHED] = (AMBUSHED_PARTITIONS, 3, dict(AMBUSHED_SETTINGS))
+            self.topics[FLUSHED_TOPIC] = (FLUSHED_PARTITIONS, 3, dict(FLUSHED_SETTINGS))
         #: Additional settings of the topic that may lose records.
         self.reckless_settings: dict[str, str] = {}
         leader = LeaderProcess if scenario.has_ensemble else ZooKeeperProcess
@@ -182,10 +182,10 @@ class SimCluster:
         self._decoded: dict[str, tuple[tuple[int, int], TopicPartition | None, LeaderAndIsr | None]] = {}
         #: Topic -> (when its znode was written, partition -> replicas).
         self._assignments: dict[str, tuple[tuple[int, int], Mapping[int, ReplicaAssignment]]] = {}
-        self.watch = Watch(self)
-        self.oracle.on_told = self.watch.told
-        self.stranger = Stranger(self, "stranger")
-        self.echoes = Echoes(self) if scenario.has_scarcity else None
+        self.watch = Invariants(self)
+        self.oracle.on_offset_shown = self.watch.shown
+        self.stranger = Intruder(self, "stranger")
+        self.echoes = RepeatedLogLines(self) if scenario.has_scarcity else None
         self._capture = _LogCapture(self)
 
     @property
@@ -301,8 +301,8 @@ class SimCluster:
 
     def _start_clients(self) -> None:
         scenario = self.scenario
-        ambushed = [tp for tp in self.partitions if tp.topic == AMBUSHED]
-        partitions = [tp for tp in self.partitions if tp.topic != AMBUSHED]
+        ambushed = [tp for tp in self.partitions if tp.topic == FLUSHED_TOPIC]
+        partitions = [tp for tp in self.partitions if tp.topic != FLUSHED_TOPIC]
         topics = [name for name in self.topics if name != "table"]
         inputs = ["orders"]
         self.clients = [
@@ -314,23 +314,23 @@ class SimCluster:
             *([OffsetKeeper(self, "keeper", partitions)] if scenario.has_keeper else []),
             *([TableKeeper(self, "table", self.table_partitions)] if scenario.has_table else []),
             *([Administrator(self, "admin")] if scenario.has_admin else []),
-            *(Guest(self, f"guest{number}", partitions) for number in range(scenario.guests)),
+            *(ForeignClient(self, f"guest{number}", partitions) for number in range(scenario.guests)),
             *(StaticMember(self, f"s{number}", topics) for number in range(scenario.static_members)),
-            *(Visitor(self, f"visitor{number}") for number in range(scenario.visitors)),
-            *(Reading(self, f"ambusher{number}", ambushed) for number in range(scenario.ambushers)),
+            *(UnusualMember(self, f"visitor{number}") for number in range(scenario.visitors)),
+            *(ReaderFaultClient(self, f"ambusher{number}", ambushed) for number in range(scenario.ambushers)),
             *(ModernReader(self, f"m{number}", "modern", inputs) for number in range(scenario.modern_members)),
             *([ModernReader(self, "mixed", "group", topics, is_alone=False)] if scenario.has_mixed_group else []),
             *(
                 Transformer(self, f"c{number}", CHAIN_GROUP, inputs, is_modern=scenario.has_modern_chain)
                 for number in range(scenario.transformers)
             ),
-            *([Pledger(self, "pledger", partitions)] if scenario.has_pledger else []),
+            *([TwoPhaseProducer(self, "pledger", partitions)] if scenario.has_pledger else []),
             *([PersistentProducer(self, "again")] if self.has_coming else []),
             *(self.reckless_clients() if scenario.has_reckless else []),
-            Latecomer(self, "late", partitions),
-            *([Founder(self, "founder"), QuotaSetter(self, "quotas")] if scenario.has_ensemble else []),
-            *(witnesses(self, partitions) if scenario.has_witnesses else []),
-            *(needy(self) if scenario.has_scarcity else []),
+            LateRequester(self, "late", partitions),
+            *([TopicCreator(self, "founder"), QuotaSetter(self, "quotas")] if scenario.has_ensemble else []),
+            *(encounter_clients(self, partitions) if scenario.has_witnesses else []),
+            *(descriptor_clients(self) if scenario.has_scarcity else []),
         ]
         self.clients = [client for client in self.clients if client.name not in self._without]
         for client in self.clients:
@@ -397,7 +397,7 @@ class SimCluster:
     def work_on(self) -> None:
         """Run the administrators of `after_the_faults.py`, one after the other."""
         world = self.world
-        for client in latter(self):
+        for client in aftermath_clients(self):
             client.start()
             deadline_s = world.now_s + SETTLE_S
             while not client.is_done and world.now_s < deadline_s:
@@ -413,7 +413,12 @@ class SimCluster:
         deadline_s = world.now_s + 2 * SETTLE_S
         groups = [client.group for client in self.clients if isinstance(client, OffsetKeeper)]
         groups += ["modern"] if self.scenario.modern_members else []
-        groups += [group for client in self.clients if isinstance(client, Guest | Visitor) for group in client.groups]
+        groups += [
+            group
+            for client in self.clients
+            if isinstance(client, ForeignClient | UnusualMember)
+            for group in client.groups
+        ]
         auditor = Auditor(self, groups)
         auditor.start()
         while not auditor.is_done and world.now_s < deadline_s:
@@ -428,7 +433,7 @@ class SimCluster:
     def rest(self) -> None:
         """Check that the brokers' memory and disks keep nothing of clients, groups and topics that are gone."""
         world = self.world
-        deleted = what_is_deleted(self) if self.scenario.has_scarcity else set()
+        deleted = deleted_files(self) if self.scenario.has_scarcity else set()
         for _ in range(3):
             world.run_until(world.now_s + leak_check.QUIET_S)
             left = leak_check.left(self)
@@ -437,9 +442,9 @@ class SimCluster:
             # Preferred leaders may have been elected meanwhile: a coordinator that moves restarts the timers of its members.
         for what in left:
             world.violate("memory returns", what)
-        for what in nobodys(self) if self.scenario.has_scarcity else ():
+        for what in unowned_logs(self) if self.scenario.has_scarcity else ():
             world.violate("every log on disk belongs to a topic and a broker", what)
-        if deleted and (remains := sorted(deleted & what_is_deleted(self))):
+        if deleted and (remains := sorted(deleted & deleted_files(self))):
             world.violate("deleted files leave the disk", f"{remains} are still there")
         world.run_until(world.now_s)
 
@@ -512,7 +517,7 @@ class SimCluster:
         return None if data is None else dict(decode_config(path, data))
 
     def is_registered(self, broker: int) -> bool:
-        """Whether the broker has a registration that a controller can see. (`ControlWatch` looks for brokers that answer and
+        """Whether the broker has a registration that a controller can see. (`ControlInvariants` looks for brokers that answer and
         are not registered.)
         """
         server = self.zookeeper.server
@@ -549,7 +554,7 @@ class SimCluster:
     @property
     def topics_with_settings(self) -> list[str]:
         """Return the topics that clients created with settings or have requested with settings."""
-        founded = (name for client in self.clients if isinstance(client, Founder) for name in client.topics)
+        founded = (name for client in self.clients if isinstance(client, TopicCreator) for name in client.topics)
         return [*self.topics, *founded]
 
     @property
@@ -559,7 +564,7 @@ class SimCluster:
 
     def is_ignored(self, tp: TopicPartition) -> bool:
         """Whether the usual audits skip the partition: the topic is deleted and created again, or promises nothing."""
-        return tp.topic in (COMING, RECKLESS) or tp.topic.startswith(REMADE)
+        return tp.topic in (COMING, RECKLESS) or tp.topic.startswith(RECREATED)
 
     def written_at(self, tp: TopicPartition) -> int:
         """Return ZooKeeper's zxid of the last change of the partition's state; -1 while ZooKeeper is down."""
@@ -604,7 +609,7 @@ class SimCluster:
 
     # -- for the oracle ---------------------------------------------------------------------------------------------------
 
-    def told_of_offsets(self, whom: str, group: str, found: Mapping[TopicPartition, int]) -> None:
+    def shown_group_offsets(self, whom: str, group: str, found: Mapping[TopicPartition, int]) -> None:
         """Check the offsets that a client was given for a group: enough replicas must have their records."""
         places: dict[TopicPartition, list[int]] = {}
         for process in self.brokers.values():
@@ -623,7 +628,7 @@ class SimCluster:
             if offsets:
                 # A former leader may have the commit at another offset: a commit without an answer was repeated at the next
                 # leader.
-                self.watch.told(whom, where, min(offsets))
+                self.watch.shown(whom, where, min(offsets))
 
     def is_in_store(self, tp: TopicPartition, offset: int) -> bool:
         """Whether the object store has the committed record at this offset."""

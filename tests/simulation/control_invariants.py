@@ -27,7 +27,7 @@ MIN_ISR = 3
 #: Partitions of each coordinator topic.
 COORDINATORS = 2
 #: A group id, and a transactional id, that belongs to the last partition.
-WHOSE = "group"
+LAST_PARTITION_KEY = "group"
 #: How long a cluster with a whole network may need to elect a new leader or controller, once the failure can be known.
 REPLACED_S = 3.0
 #: How long until there is another controller after the controller's process died. The process's connection is closed, so the
@@ -36,7 +36,7 @@ DEPOSED_S = 2.0
 #: How long a request may continue after its sender has heard that the receiver is gone.
 GONE_S = 0.5
 #: How long a broker may need to learn what its controller or ZooKeeper knows, while both can reach it.
-TOLD_S = 2.0
+INFORMED_S = 2.0
 #: How long until all brokers have heard from ZooKeeper that a broker has registered.
 RETURNED_S = 1.5
 #: How long a broker may take to start after a kill.
@@ -47,7 +47,7 @@ FORGOTTEN_S = 0.15
 SETTLED_S = 6.0
 
 
-class ControlWatch:
+class ControlInvariants:
     def __init__(self, cluster: "SimCluster") -> None:
         self._cluster = cluster
         self._world = cluster.world
@@ -86,17 +86,17 @@ class ControlWatch:
                 self._look_at_links(process)
                 self._look_at_directories(process)
                 self._look_at_places(process)
-                self._look_for_the_uncounted(process)
-                if (told := self._told_by(process)) is not None:
-                    self._look_for_the_forgotten(process, told)
-                    self._look_for_strays(process, told)
-                    self._look_at_settings(process, told)
-                    self._look_at_what_has_failed(process, told, states)
+                self._look_for_uncounted_topics(process)
+                if (informant := self._informant_of(process)) is not None:
+                    self._look_for_deleted_topics(process, informant)
+                    self._look_for_strays(process, informant)
+                    self._look_at_settings(process, informant)
+                    self._look_at_failed_replicas(process, informant, states)
         self._look_at_controllers()
         self._look_at_ephemerals()
-        self._look_for_the_dead(states)
-        self._look_for_the_living()
-        self._look_at_the_reckless(states)
+        self._look_for_dead_leaders(states)
+        self._look_for_living_brokers()
+        self._look_at_unclean_elections(states)
         self._since = self._still
 
     def _broken(self, name: str, detail: str) -> None:
@@ -123,7 +123,7 @@ class ControlWatch:
         markers = assembled.coordinator.markers
         self._look_at_decided(process, assembled.coordinator)
         if markers._decided:
-            self._look_for_forgotten(process, markers)
+            self._look_for_lost_markers(process, markers)
             if process.is_serving and self._cluster.network.is_calm:
                 self._look_at_markers(process, markers)
 
@@ -217,21 +217,26 @@ class ControlWatch:
         """Check that every broker maps a group or transaction to the same partition, or answers that it does not know yet."""
         for parts in ("groups", "transactions"):
             assembled = getattr(process.broker, parts, None)
-            place = None if assembled is None else assembled.coordinator.topic.place_of(WHOSE)
-            if place is not None and place != partition_of(WHOSE, COORDINATORS):
+            place = None if assembled is None else assembled.coordinator.topic.place_of(LAST_PARTITION_KEY)
+            if place is not None and place != partition_of(LAST_PARTITION_KEY, COORDINATORS):
                 self._broken(
                     "all brokers map a key to the same partition",
-                    f"{WHOSE} of {parts} is in {place}, says {process.name}",
+                    f"{LAST_PARTITION_KEY} of {parts} is in {place}, says {process.name}",
                 )
 
-    def _look_for_the_uncounted(self, process: BrokerProcess) -> None:
+    def _look_for_uncounted_topics(self, process: BrokerProcess) -> None:
         """Check that a broker that knows a coordinator topic counts its partitions: before that, it serves no group of it."""
         if (process.name, process.lives) in self._cannot_count or not self._cluster.zookeeper.is_serving:
             return
         for parts in ("groups", "transactions"):
             assembled = getattr(process.broker, parts, None)
             topic = None if assembled is None else assembled.coordinator.topic
-            if topic is None or topic._is_asking or topic.place_of(WHOSE) is not None or not self._belongs(process):
+            if (
+                topic is None
+                or topic._is_asking
+                or topic.place_of(LAST_PARTITION_KEY) is not None
+                or not self._belongs(process)
+            ):
                 continue
             self._broken(
                 "a coordinator knows the partition of every key", f"{process.name} has not counted {topic.name}"
@@ -246,8 +251,8 @@ class ControlWatch:
             if not each.is_online and process.is_serving:
                 self._broken("a directory goes offline only if its disk fails", f"{each.path} of {process.name}")
 
-    def _look_at_what_has_failed(
-        self, process: BrokerProcess, told: object, states: dict[TopicPartition, LeaderAndIsr]
+    def _look_at_failed_replicas(
+        self, process: BrokerProcess, informant: object, states: dict[TopicPartition, LeaderAndIsr]
     ) -> None:
         """Check that a broker whose log directory has failed leads none of its partitions while another replica is in sync."""
         nodes = self._nodes()
@@ -258,7 +263,7 @@ class ControlWatch:
                 continue
             others = tuple((each, self._serves(each)) for each in state.isr if each != process.id)
             are_well = [life and not self._has_failed(self._cluster.brokers[each], tp) for each, life in others]
-            same = (told, state.leader_epoch, others)
+            same = (informant, state.leader_epoch, others)
             if any(are_well) and self._lasts(("failed", process.id, tp), same, REPLACED_S):
                 self._broken(
                     "a broker with a failed directory does not lead its partitions",
@@ -288,7 +293,7 @@ class ControlWatch:
                     f"{process.name} has no markers of {decided.transactional_id} written to {sorted(decided.left)}",
                 )
 
-    def _look_for_forgotten(self, process: BrokerProcess, markers: Any) -> None:
+    def _look_for_lost_markers(self, process: BrokerProcess, markers: Any) -> None:
         """Check that an unwritten marker is being sent or queued, whatever has happened to its broker."""
         assert process.loop is not None
         waiting = [*markers._parked, *(marker for queue in markers._queues.values() for marker in queue)]
@@ -385,7 +390,7 @@ class ControlWatch:
             return False
         return registrar.is_of_this_session and registrar.epoch == _czxid(self._nodes(), process.id)
 
-    def _told_by(self, process: BrokerProcess) -> object:
+    def _informant_of(self, process: BrokerProcess) -> object:
         """Return a value that stands for the controller that can inform the broker, or None. A changed value restarts the
         time.
         """
@@ -402,27 +407,27 @@ class ControlWatch:
             return None
         return (process.lives, known, controller.id, controller.broker.controller.epoch, cluster.zookeeper.lives)  # type: ignore[union-attr]
 
-    def _look_for_the_forgotten(self, process: BrokerProcess, told: object) -> None:
+    def _look_for_deleted_topics(self, process: BrokerProcess, informant: object) -> None:
         """Check that no broker keeps a topic in its metadata long after ZooKeeper has deleted it."""
         nodes = self._nodes()
         for name in process.broker.metadata.topics:  # type: ignore[union-attr]
-            if topic_path(name) not in nodes and self._lasts(("deleted", process.id, name), told, TOLD_S):
+            if topic_path(name) not in nodes and self._lasts(("deleted", process.id, name), informant, INFORMED_S):
                 self._broken("brokers forget a deleted topic", f"{process.name} still knows {name}")
 
-    def _look_for_strays(self, process: BrokerProcess, told: object) -> None:
+    def _look_for_strays(self, process: BrokerProcess, informant: object) -> None:
         """Check that no broker leads a partition for long of which it is not a replica."""
         for partition in process.broker.replicas:  # type: ignore[union-attr]
             replicas = self._cluster.settled_replicas(partition.tp)
             if not partition.machine.is_leader or not replicas or process.id in replicas:
                 continue
             key = ("stray", process.id, partition.tp)
-            if self._lasts(key, (told, partition.machine.leader_epoch, replicas), TOLD_S):
+            if self._lasts(key, (informant, partition.machine.leader_epoch, replicas), INFORMED_S):
                 self._broken(
                     "a broker without a replica does not lead",
                     f"{process.name} leads {partition.tp}, which is on {replicas}",
                 )
 
-    def _look_at_settings(self, process: BrokerProcess, told: object) -> None:
+    def _look_at_settings(self, process: BrokerProcess, informant: object) -> None:
         """Check that brokers have the settings in ZooKeeper of the topics that they host. Only for worlds where notifications
         stay until every broker has read them and clocks are right: a broker whose clock is an hour ahead removes notifications
         early.
@@ -438,7 +443,7 @@ class ControlWatch:
             found = process.broker.dynamic._overrides.get(name, {})  # type: ignore[union-attr]
             if name not in hosted or wanted is None or dict(found) == wanted:
                 continue
-            if self._lasts(("settings", process.id, name), (told, str(wanted)), TOLD_S):
+            if self._lasts(("settings", process.id, name), (informant, str(wanted)), INFORMED_S):
                 self._broken(
                     "brokers have the settings in ZooKeeper",
                     f"{name} on {process.name}: {dict(found)}, where it has {wanted}",
@@ -529,7 +534,7 @@ class ControlWatch:
         assert server is not None
         return server.service.machine.tree.nodes
 
-    def _look_for_the_dead(self, states: dict[TopicPartition, LeaderAndIsr]) -> None:
+    def _look_for_dead_leaders(self, states: dict[TopicPartition, LeaderAndIsr]) -> None:
         """Check that a dead broker leads nothing, once the controller can know."""
         cluster = self._cluster
         controller = cluster.controller()
@@ -561,7 +566,7 @@ class ControlWatch:
                     f"{tp}: broker {state.leader} has been gone for {REPLACED_S:.0f} s, and {others} are in sync",
                 )
 
-    def _look_for_the_living(self) -> None:
+    def _look_for_living_brokers(self) -> None:
         """Check that the controller's cluster has every registered broker that answers: it may be wrong, but not for long."""
         cluster = self._cluster
         controller = cluster.controller()
@@ -589,7 +594,7 @@ class ControlWatch:
         process = self._cluster.brokers.get(broker)
         return process is not None and not process.is_stopping and not process.storage.faults
 
-    def _look_at_the_reckless(self, states: dict[TopicPartition, LeaderAndIsr]) -> None:
+    def _look_at_unclean_elections(self, states: dict[TopicPartition, LeaderAndIsr]) -> None:
         """Check unclean elections: no replica replaces a better one whose session lives. That one may only look dead."""
         if not self._cluster.scenario.has_reckless or not self._cluster.zookeeper.is_serving:
             return

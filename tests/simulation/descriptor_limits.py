@@ -15,16 +15,16 @@ from barnabas.broker.storage.names import DELETE_DIR_SUFFIX, DELETED_SUFFIX, LOG
 from barnabas.broker.zookeeper_client import paths
 from barnabas.client.admin.partitions import alter_replica_log_dirs
 from barnabas.client.asynchronous import AsyncClient
-from tests.simulation.encounter_clients import Remaker, Schemer
+from tests.simulation.encounter_clients import EncounterClient, TopicRemaker
 from tests.simulation.load import Client
 from tests.simulation.process import BrokerProcess
-from tests.simulation.triggers import LyingInWait
+from tests.simulation.triggers import TimedFaults
 
 if TYPE_CHECKING:
     from tests.simulation.cluster import SimCluster
 
 #: How many descriptors are left, and for how long.
-LEFT = (0, 0, 0, 1, 2, 3, 6)
+DESCRIPTORS_LEFT = (0, 0, 0, 1, 2, 3, 6)
 SHORT_S = (1.0, 6.0)
 #: About as many descriptors as a new log needs.
 FEW = (4, 6)
@@ -34,7 +34,7 @@ TRIES = 4
 SAME_MAX = 200
 
 
-class Scarcity(LyingInWait):
+class Scarcity(TimedFaults):
     @property
     def kinds(self) -> tuple[Callable[[], None], ...]:
         return (self.run_short_of_descriptors, self.run_short_as_a_transaction_ends, self.invite_the_needy)
@@ -58,10 +58,12 @@ class Scarcity(LyingInWait):
         self._when(is_time, lambda: run_short(self._cluster, found[0], self._world.between(*SHORT_S), left=0))
 
     def invite_the_needy(self) -> None:
-        needy = self._choose(each for each in self._cluster.clients if isinstance(each, NeedyRemaker | NeedyMover))
-        if needy is not None:
-            self._alone(needy.takes_s)
-            needy.invite()
+        descriptor_clients = self._choose(
+            each for each in self._cluster.clients if isinstance(each, ShortDescriptorRecreator | ShortDescriptorMover)
+        )
+        if descriptor_clients is not None:
+            self._alone(descriptor_clients.takes_s)
+            descriptor_clients.invite()
 
 
 def _has_decided(broker: BrokerProcess) -> bool:
@@ -72,7 +74,7 @@ def _has_decided(broker: BrokerProcess) -> bool:
 def run_short(cluster: "SimCluster", broker: BrokerProcess, seconds: float, *, left: int | None = None) -> None:
     """Take nearly all descriptors of a broker for so many seconds or until its process ends. `left`: None chooses at random."""
     world, life = cluster.world, broker.lives
-    left, keeps = world.random.choice(LEFT) if left is None else left, world.chance(0.5)
+    left, keeps = world.random.choice(DESCRIPTORS_LEFT) if left is None else left, world.chance(0.5)
     world.note(broker.name, f"gets {left} more descriptors{', and keeps them' if keeps else ''} for {seconds:.2f} s")
     broker.leave_descriptors(left, keeps_what_it_closes=keeps)
 
@@ -102,7 +104,7 @@ def without_logs(broker: BrokerProcess) -> list[TopicPartition]:
     ]
 
 
-def what_is_deleted(cluster: "SimCluster") -> set[str]:
+def deleted_files(cluster: "SimCluster") -> set[str]:
     """Return the files and directories on disk whose names mark them for deletion."""
     return {
         f"{broker.name}:{path}"
@@ -112,7 +114,7 @@ def what_is_deleted(cluster: "SimCluster") -> set[str]:
     }
 
 
-def nobodys(cluster: "SimCluster") -> Iterator[str]:
+def unowned_logs(cluster: "SimCluster") -> Iterator[str]:
     """Describe logs on disk that their broker does not know, and logs without a topic id."""
     for broker in cluster.brokers.values():
         logs = broker.broker.logs.all_logs()  # type: ignore[union-attr]
@@ -126,7 +128,7 @@ def nobodys(cluster: "SimCluster") -> Iterator[str]:
                 yield f"{log.directory} of {broker.name} has no topic id"
 
 
-class Echoes:
+class RepeatedLogLines:
     """Finds brokers that retry without a pause: they log the same line again and again."""
 
     def __init__(self, cluster: "SimCluster") -> None:
@@ -144,7 +146,7 @@ class Echoes:
             self._world.violate("nothing spins", f"{who} says more than {SAME_MAX} times in a second: {message}")
 
 
-class NeedyRemaker(Remaker):
+class ShortDescriptorRecreator(TopicRemaker):
     """Deletes a topic of a broker that has no descriptor to write its checkpoints, and creates it again after the deletion."""
 
     takes_s = 5.0
@@ -164,7 +166,7 @@ class NeedyRemaker(Remaker):
         return is_gone or await self._until(lambda: self.cluster.data_at(paths.topic(tp.topic)) is None)
 
 
-class NeedyMover(Schemer):
+class ShortDescriptorMover(EncounterClient):
     """Has a broker with a few descriptors move a log to another directory: they may or may not suffice to begin the move."""
 
     takes_s = 1.5
@@ -193,5 +195,5 @@ class NeedyMover(Schemer):
                 end_scarcity(self.cluster, broker)
 
 
-def needy(cluster: "SimCluster") -> list[Client]:
-    return [NeedyRemaker(cluster, "remaker"), NeedyMover(cluster, "mover")]
+def descriptor_clients(cluster: "SimCluster") -> list[Client]:
+    return [ShortDescriptorRecreator(cluster, "remaker"), ShortDescriptorMover(cluster, "mover")]

@@ -16,7 +16,7 @@ from barnabas.client.consumer import Consumer
 from barnabas.client.errors import BrokerRefused, ClientError
 from barnabas.client.fetching import ConsumerConfig
 from barnabas.client.producer import Producer, ProducerConfig
-from tests.simulation.load import REMADE, Client, Persistent
+from tests.simulation.load import RECREATED, Client, Persistent
 from tests.simulation.process import BrokerProcess
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class PatientReader(Persistent):
                 await consumer.poll(PATIENT_MS)
 
 
-class Schemer(Client):
+class EncounterClient(Client):
     """A client that sets up an encounter when invited, and checks the result."""
 
     #: How long the encounter takes: no other one begins in this time.
@@ -101,7 +101,7 @@ class Schemer(Client):
         return is_well and all(each.is_serving and not each.storage.faults for each in self.cluster.brokers.values())
 
 
-class TwinMaker(Schemer):
+class TwinMaker(EncounterClient):
     """Two clients create a topic of the same name, and the controller that got the first request loses ZooKeeper before it
     creates anything. If a client gets "already exists", the topic must exist.
     """
@@ -154,7 +154,7 @@ class TwinMaker(Schemer):
         return ErrorCode.NONE
 
 
-class Remaker(Schemer):
+class TopicRemaker(EncounterClient):
     """Deletes a topic while a broker with a slow disk checkpoints that its first records were deleted, and creates it again.
     The broker is killed after it has acknowledged records of the new topic: they must survive the restart.
     """
@@ -164,7 +164,7 @@ class Remaker(Schemer):
     async def _meet(self, cluster: AsyncClient) -> None:
         broker = self.chance.choice(list(self.cluster.brokers.values()))
         self._made += 1
-        tp = TopicPartition(f"{REMADE}{self._made}", 0)
+        tp = TopicPartition(f"{RECREATED}{self._made}", 0)
         topic = NewTopic(name=tp.topic, assignment={0: [broker.id]}, configs={"min.insync.replicas": "1"})
         await create_topics(cluster, [topic])
         await self._write(cluster, tp, 8)
@@ -275,9 +275,9 @@ class QuietWriter(Client):
         return self.world.now_s - began_s
 
 
-def witnesses(cluster: "SimCluster", partitions: Sequence[TopicPartition]) -> list[Client]:
+def encounter_clients(cluster: "SimCluster", partitions: Sequence[TopicPartition]) -> list[Client]:
     return [
         *(PatientReader(cluster, f"patient{number}", partitions) for number in range(3)),
         TwinMaker(cluster, "twin"),
-        Remaker(cluster, "remaker"),
+        TopicRemaker(cluster, "remaker"),
     ]

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 from barnabas.base.ids import TopicPartition
 from barnabas.broker.zookeeper_client import paths
-from tests.simulation.encounter_clients import Schemer
+from tests.simulation.encounter_clients import EncounterClient
 from tests.simulation.process import BrokerProcess
-from tests.simulation.triggers import LyingInWait
+from tests.simulation.triggers import TimedFaults
 
 if TYPE_CHECKING:
     from tests.simulation.faults import Faults
@@ -27,7 +27,7 @@ LENGTH_BYTES = 4
 NAME_BYTES = 20
 
 
-class Meetings(LyingInWait):
+class Encounters(TimedFaults):
     def __init__(self, faults: "Faults") -> None:
         super().__init__(faults)
         self._turns: list[Callable[[], None]] = []
@@ -44,12 +44,12 @@ class Meetings(LyingInWait):
                 self._damage_an_acl,
                 self._break_the_directory_of_a_leader,
                 self._break_the_disk_under_long_polls,
-                *(partial(self._invite, each) for each in self._cluster.clients if isinstance(each, Schemer)),
+                *(partial(self._invite, each) for each in self._cluster.clients if isinstance(each, EncounterClient)),
             ]
             self._world.random.shuffle(self._turns)
         self._turns.pop()()
 
-    def _invite(self, schemer: Schemer) -> None:
+    def _invite(self, schemer: EncounterClient) -> None:
         self._alone(schemer.takes_s)
         schemer.invite()
 

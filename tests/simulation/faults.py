@@ -13,11 +13,11 @@ from barnabas.base.ids import TopicPartition
 from barnabas.broker.zookeeper_client.paths import TOPICS, config_entity, partition_state, topic
 from barnabas.broker.zookeeper_client.znodes import LeaderAndIsr
 from tests.simulation.descriptor_limits import Scarcity
-from tests.simulation.encounters import Meetings
+from tests.simulation.encounters import Encounters
 from tests.simulation.ensemble import EnsembleFaults
 from tests.simulation.load import RECKLESS
 from tests.simulation.process import BrokerProcess, Process
-from tests.simulation.timed_broker_faults import Coincidences
+from tests.simulation.timed_broker_faults import TimedBrokerFaults
 
 if TYPE_CHECKING:
     from tests.simulation.cluster import SimCluster
@@ -44,7 +44,7 @@ FOREIGN_DATA = (
 )
 
 #: Parts of log lines that brokers write when an operation has begun or is half done.
-AMBUSHES = (
+HALF_DONE_LINES = (
     "ISR of",
     "proposing to",
     "leading ",
@@ -222,8 +222,8 @@ class Faults:
                 self._kill_then_cut_all_power,
                 self._spoil_a_topic,
                 self._delete_a_root,
-                *Coincidences(self).kinds,
-                *Meetings(self).kinds,
+                *TimedBrokerFaults(self).kinds,
+                *Encounters(self).kinds,
                 *EnsembleFaults(self).kinds,
                 *Scarcity(self).kinds,
             )
@@ -306,7 +306,7 @@ class Faults:
 
     def _ambush(self) -> None:
         """Hit the next broker that logs a certain line: defects are where an operation has begun and not ended."""
-        self._awaited = self._world.random.choice(AMBUSHES)
+        self._awaited = self._world.random.choice(HALF_DONE_LINES)
         self._world.note("faults", f"wait for a broker to say {self._awaited!r}")
 
     def heard(self, who: str, message: str) -> None:

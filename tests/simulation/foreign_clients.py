@@ -56,7 +56,7 @@ _TIMEOUT_MS: Final = 5_000
 _REFUSED_AT_ONCE: Final = (ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
 
-class Guest(Client):
+class ForeignClient(Client):
     def __init__(self, cluster: "SimCluster", name: str, partitions: Sequence[TopicPartition]) -> None:
         super().__init__(cluster, name)
         self._partitions = list(partitions)
@@ -401,7 +401,7 @@ class Guest(Client):
             known = self.oracle.asks_for_end(tp, isolation)
             listed = (await list_offsets(cluster, {tp: LATEST}, isolation_level=isolation))[tp]
             if listed.error is ErrorCode.NONE:
-                self.oracle.told_end(self.name, tp, isolation, listed.leader_epoch, listed.offset, known)
+                self.oracle.gets_end(self.name, tp, isolation, listed.leader_epoch, listed.offset, known)
 
     async def _never_returns(self, cluster: AsyncClient) -> None:
         """Abandon a transaction: the coordinator must abort it in time, or readers of committed records stop."""
@@ -463,17 +463,17 @@ class Guest(Client):
         except ClientError as error:
             self.note(f"cannot look at {group}: {error}")
         else:
-            self._told_of(group, {tp: entry.offset for tp, entry in found.items()})
+            self._shown_offsets(group, {tp: entry.offset for tp, entry in found.items()})
 
-    def _told_of(self, group: str, found: Mapping[TopicPartition, int]) -> None:
+    def _shown_offsets(self, group: str, found: Mapping[TopicPartition, int]) -> None:
         self.oracle.finds(group, found)
-        self.cluster.told_of_offsets(self.name, group, found)
+        self.cluster.shown_group_offsets(self.name, group, found)
 
     async def _asks_for_offsets(self, cluster: AsyncClient) -> None:
         """Ask for a group's offsets: the answered offsets must stay, as committed ones do."""
         group = "group-of-keeper"
         found = await committed_offsets(cluster, group, require_stable=True)
-        self._told_of(group, {tp: entry.offset for tp, entry in found.items()})
+        self._shown_offsets(group, {tp: entry.offset for tp, entry in found.items()})
 
     async def _asks_for_a_new_epoch(self, cluster: AsyncClient) -> None:
         """Use the protocol in which the cluster raises epochs for the whole transaction, whatever the cluster agrees on

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from barnabas.base.ids import TopicPartition
 from barnabas.broker.replication.state import Role
 from barnabas.broker.zookeeper_client.znodes import LeaderAndIsr
-from tests.simulation.control_invariants import SETTLED_S, ControlWatch
+from tests.simulation.control_invariants import SETTLED_S, ControlInvariants
 from tests.simulation.process import BrokerProcess
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ ELECTED_S = 2.5
 BEGUN_S = 1.0
 
 
-class Watch:
+class Invariants:
     """Owner: the world. Reads the memory of the brokers and changes nothing."""
 
     def __init__(self, cluster: "SimCluster") -> None:
@@ -56,11 +56,11 @@ class Watch:
         #: (broker, partition) whose log is closed and whose end is not known.
         self._unknown: set[tuple[int, TopicPartition]] = set()
         #: Partition -> highest offset that a client has been given as committed.
-        self._told: dict[TopicPartition, int] = {}
+        self._shown: dict[TopicPartition, int] = {}
         #: (broker, its life, partition) -> (pending ISR proposal, since when, the controller then).
         self._proposed: dict[tuple[int, int, TopicPartition], tuple[object, float, object]] = {}
         self._states: dict[TopicPartition, LeaderAndIsr] = {}
-        self._control = ControlWatch(cluster)
+        self._control = ControlInvariants(cluster)
         scenario = cluster.scenario
         #: Whether every record must be on disk before it is committed. The copy of a log that an administrator moves is not on
         #: disk at once.
@@ -332,13 +332,13 @@ class Watch:
                     found.append(f"{partition.tp} on {process.name} has what its leader has deleted")
         return found
 
-    def told(self, whom: str, tp: TopicPartition, offset: int) -> None:
+    def shown(self, whom: str, tp: TopicPartition, offset: int) -> None:
         """Check the offset that a client was given as committed: `min.insync.replicas` replicas must have it, or the object
         store, because a follower that was out of sync may have emptied its log.
         """
-        if tp in self._cluster.oracle.excused or self._cluster.is_ignored(tp) or offset <= self._told.get(tp, -1):
+        if tp in self._cluster.oracle.excused or self._cluster.is_ignored(tp) or offset <= self._shown.get(tp, -1):
             return
-        self._told[tp] = offset
+        self._shown[tp] = offset
         for process in self._cluster.brokers.values():
             replicas = getattr(process.broker, "replicas", None)
             partition = replicas.hosted.get(tp) if replicas is not None else None

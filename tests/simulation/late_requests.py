@@ -50,7 +50,7 @@ class _Known:
         return self.process.lives == self.life
 
 
-class Latecomer(Client):
+class LateRequester(Client):
     def __init__(self, cluster: "SimCluster", name: str, partitions: Sequence[TopicPartition]) -> None:
         super().__init__(cluster, name)
         self._partitions = list(partitions)

@@ -252,10 +252,10 @@ class LaterMirrors(Trouble):
     """The mirror's brokers get and lose the permission to describe the source's topics, by turns."""
 
     def begin(self) -> None:
-        Moody(self._linked).start()
+        AclToggler(self._linked).start()
 
 
-class Moody(Client):
+class AclToggler(Client):
     """A client that grants and revokes the mirror's permission to describe the source's topics."""
 
     def __init__(self, linked: "LinkedWorld") -> None:

@@ -183,7 +183,7 @@ class LinkedWorld:
         self.world = self.source.world
         # A reader of a mirror reads records that were sent to the source.
         self.mirror.oracle.sent = ChainMap({}, self.source.oracle.sent)  # type: ignore[assignment]
-        self.mirror.oracle.on_told = self._told_by_mirror
+        self.mirror.oracle.on_offset_shown = self._shown_by_mirror
         self.operator = Operator(self)
         self.promote_after_s = chance.uniform(0.3, 0.9) * scenario.seconds
         if self.trouble_name == "stuck":
@@ -284,9 +284,9 @@ class LinkedWorld:
         acknowledged = (each for each in self.source.oracle.sent.values() if each.fate is Fate.DONE)
         self._due[topic] = [each for each in acknowledged if each.tp.topic == topic and each.is_durable]
 
-    def _told_by_mirror(self, whom: str, tp: TopicPartition, offset: int) -> None:
+    def _shown_by_mirror(self, whom: str, tp: TopicPartition, offset: int) -> None:
         """Check an offset that a client of the mirrors got, by a read or as the offset of its own record."""
-        self.mirror.watch.told(whom, tp, offset)
+        self.mirror.watch.shown(whom, tp, offset)
         record = next((each for each in self._own().values() if each.tp == tp and each.offset == offset), None)
         if record is not None and record.producer == whom and self._is_mirror(tp.topic):
             self._broken("a mirror is read-only until it is promoted", f"{tp} took {record.name} at offset {offset}")

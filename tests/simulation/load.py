@@ -32,7 +32,7 @@ CHAIN_GROUP = "chain"
 COMING = "coming"
 RECKLESS = "reckless"
 #: Prefix of the names of topics that a client of `encounter_clients.py` deletes and creates again.
-REMADE = "remade-"
+RECREATED = "remade-"
 #: A partition that was compacted once, and whose history is now in an object store.
 FORMER = TopicPartition("former", 0)
 
@@ -282,7 +282,7 @@ class Reader(Persistent):
                     found = await list_offsets(cluster, {tp: LATEST}, isolation_level=self._isolation)
                     listed = found[tp]
                     if listed.error is ErrorCode.NONE:
-                        self.oracle.told_end(self.name, tp, self._isolation, listed.leader_epoch, listed.offset, known)
+                        self.oracle.gets_end(self.name, tp, self._isolation, listed.leader_epoch, listed.offset, known)
 
 
 class GroupReader(Persistent):
@@ -368,7 +368,7 @@ class OffsetKeeper(Client):
             return
         offsets = {tp: entry.offset for tp, entry in found.items()}
         self.oracle.finds(self.group, offsets)
-        self.cluster.told_of_offsets(self.name, self.group, offsets)
+        self.cluster.shown_group_offsets(self.name, self.group, offsets)
 
 
 class Auditor(Client):
@@ -394,7 +394,7 @@ class Auditor(Client):
                 return
 
     async def _wait_until_in_sync(self, cluster: AsyncClient) -> None:
-        told = ""
+        last_trouble = ""
         while True:
             topics = await cluster.all_topics()
             trouble = [
@@ -406,8 +406,8 @@ class Auditor(Client):
             missing = [name for name in self.cluster.topics if name not in topics]
             if not trouble and not missing:
                 return
-            if told != (told := "; ".join(trouble[:3]) or f"missing {missing}"):
-                self.note(f"waits: {told}")
+            if last_trouble != (last_trouble := "; ".join(trouble[:3]) or f"missing {missing}"):
+                self.note(f"waits: {last_trouble}")
             await asyncio.sleep(0.5)
 
     async def _audit(self, cluster: AsyncClient) -> None:

@@ -65,7 +65,7 @@ class Oracle:
     def __init__(self, world: World) -> None:
         self._world = world
         #: Called when a client got an offset as committed.
-        self.on_told: Callable[[str, TopicPartition, int], None] = lambda whom, tp, offset: None
+        self.on_offset_shown: Callable[[str, TopicPartition, int], None] = lambda whom, tp, offset: None
         self.sent: dict[str, Sent] = {}
         self._numbers: dict[tuple[str, TopicPartition], int] = {}
         self.acknowledged = 0
@@ -113,7 +113,7 @@ class Oracle:
         record.fate, record.offset = Fate.DONE, offset
         self.acknowledged += 1
         if record.is_durable:
-            self.on_told(record.producer, record.tp, offset)
+            self.on_offset_shown(record.producer, record.tp, offset)
 
     def begins(self, name: str) -> Sum:
         transaction = Sum(name)
@@ -125,7 +125,7 @@ class Oracle:
         if offset <= before and tp not in self.excused:
             self._broken("a reader reads in order", f"{reader} read {tp} at {offset} after {before}")
         self._positions[reader, tp] = offset
-        self.on_told(reader, tp, offset)
+        self.on_offset_shown(reader, tp, offset)
         self._sees(reader, tp, offset, name)
         if isolation == READ_COMMITTED:
             self._seen_committed.setdefault(tp, {})[offset] = (reader, name)
@@ -148,7 +148,7 @@ class Oracle:
         """
         return self._ends.get((tp, isolation), (-1, -1))
 
-    def told_end(
+    def gets_end(
         self, reader: str, tp: TopicPartition, isolation: int, leader_epoch: int, offset: int, known: tuple[int, int]
     ) -> None:
         """Check that the end never goes back while a reader's leader epoch does not. `known`: the result of `asks_for_end`."""

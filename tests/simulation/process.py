@@ -292,11 +292,11 @@ class ZooKeeperProcess(Process):
         await self.server.start()
         self._listen_to(self.server.service)
         last_zxid = self.server.service.machine.last_zxid
-        told = self.world.zxids_told.get(self.name, 0)
-        if last_zxid < told:
+        sent = self.world.zxids_sent.get(self.name, 0)
+        if last_zxid < sent:
             self.world.violate(
                 "ZooKeeper forgets nothing that it has answered",
-                f"0x{told:x} was answered, and the last is 0x{last_zxid:x}",
+                f"0x{sent:x} was answered, and the last is 0x{last_zxid:x}",
             )
         self.is_ready = loop_of(self).is_serving = True
         assert self.server.failed is not None
@@ -323,7 +323,7 @@ class BrokerProcess(Process):
         self.open_store: Callable[[Disk], Store] = _no_store
         #: Called before the next life begins, while the memory of the last one can still be read.
         self.on_start: Callable[[BrokerProcess], None] = lambda process: None
-        #: Called instead of `on_end` when the broker was told to stop.
+        #: Called instead of `on_end` after `stop`.
         self.on_stopped: Callable[[Process, BaseException | None], None] = lambda process, error: None
 
     @property
@@ -364,15 +364,15 @@ class BrokerProcess(Process):
         self.world.note(self.name, "is ready")
 
     def _ended(self, loop: SimLoop, task: "asyncio.Task[None]") -> None:
-        told = self.is_stopping
+        was_stopping = self.is_stopping
         on_end = self.on_end
-        if told:
+        if was_stopping:
             self.on_end = self.on_stopped
         super()._ended(loop, task)
         self.on_end = on_end
 
     def stop(self) -> None:
         """Stop the broker as SIGTERM does."""
-        self.world.note(self.name, "is told to stop")
+        self.world.note(self.name, "stops on request")
         if self.broker is not None:
             self.broker.stop()

@@ -20,7 +20,7 @@ from barnabas.client.group import GroupConsumer
 from barnabas.client.membership import GroupConfig
 from barnabas.client.transactions import Transactions
 from tests.simulation.process import BrokerProcess
-from tests.simulation.slow_readers import Answered
+from tests.simulation.slow_readers import SlowReaderFaultClient
 
 #: The topic that they read, and its partitions.
 _TOPIC: Final = "orders"
@@ -41,7 +41,7 @@ class Source(Protocol):
     def consumed(self, partition: TopicPartition, next_offset: int) -> None: ...
 
 
-class Reading(Answered):
+class ReaderFaultClient(SlowReaderFaultClient):
     """Visits that happen only if the scenario names them."""
 
     async def _reads(self, source: Source, read: dict[TopicPartition, int], is_done: Callable[[], bool]) -> bool:
@@ -172,12 +172,12 @@ class Reading(Answered):
         if not await self._until(is_registered):
             return None
         self.cluster.expire_session(controller)
-        if not await self._until(lambda: self._is_told_of_itself(broker)):
+        if not await self._until(lambda: self._knows_its_registration(broker)):
             return None
         successor = self.cluster.controller()
         return successor if successor not in (controller, broker) and not broker.broker.metadata.topics else None  # type: ignore[union-attr]
 
-    def _is_told_of_itself(self, broker: BrokerProcess) -> bool:
+    def _knows_its_registration(self, broker: BrokerProcess) -> bool:
         metadata = getattr(broker.broker, "metadata", None)
         return metadata is not None and metadata.is_alive(broker.id)
 

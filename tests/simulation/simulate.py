@@ -29,7 +29,7 @@ def run_seed(seed: int, *, seconds: float | None = None, without: tuple[str, ...
 
     began_s = _begin(seed)
     cluster = SimCluster(seed, Scenario.of(seed), without=frozenset(without))
-    return _came_to(seed, cluster, lambda: cluster.run(seconds=seconds), began_s) | {
+    return _report_of(seed, cluster, lambda: cluster.run(seconds=seconds), began_s) | {
         "parts": [*cluster.fault_names, *(client.name for client in cluster.clients)]
     }
 
@@ -40,7 +40,7 @@ def run_tiered(seed: int, *, seconds: float | None = None) -> dict[str, Any]:
 
     began_s = _begin(seed)
     cluster = TieredCluster(seed)
-    return _came_to(seed, cluster, lambda: cluster.run(seconds=seconds), began_s)
+    return _report_of(seed, cluster, lambda: cluster.run(seconds=seconds), began_s)
 
 
 def run_linked(seed: int) -> dict[str, Any]:
@@ -49,11 +49,11 @@ def run_linked(seed: int) -> dict[str, Any]:
 
     began_s = _begin(seed)
     linked = LinkedWorld(seed)
-    return _came_to(seed, linked.source, linked.run, began_s)
+    return _report_of(seed, linked.source, linked.run, began_s)
 
 
 def _begin(seed: int) -> float:
-    _fix_chance(seed)
+    _seed_random(seed)
     log = logging.getLogger("barnabas")
     log.setLevel(logging.INFO)
     log.propagate = False
@@ -61,7 +61,7 @@ def _begin(seed: int) -> float:
     return time.process_time()
 
 
-def _came_to(seed: int, cluster: "SimCluster", run: Callable[[], None], began_s: float) -> dict[str, Any]:
+def _report_of(seed: int, cluster: "SimCluster", run: Callable[[], None], began_s: float) -> dict[str, Any]:
     world = cluster.world
     report: dict[str, Any] = {"seed": seed, "broken": None}
     try:
@@ -73,7 +73,7 @@ def _came_to(seed: int, cluster: "SimCluster", run: Callable[[], None], began_s:
         report["trace"] = "".join(traceback.format_exception(cause if cause is not None else failure))
     report |= {
         "parts": [],
-        "story": world.told(),
+        "story": world.story_text(),
         "digest": world.digest(),
         "virtual_s": round(world.now_s - world.began_s, 1),
         "cpu_s": round(time.process_time() - began_s, 2),
@@ -107,11 +107,11 @@ def run_storage(seed: int) -> dict[str, Any]:
     from tests.simulation.storage_kinds import kind_of
     from tests.simulation.storage_loop_turns import LoopHeld
 
-    _fix_chance(seed)
+    _seed_random(seed)
     began_s = time.process_time()
     kind = kind_of(seed)
     world = kind.world(seed, journaled=kind.is_journaled)
-    report: dict[str, Any] = {**_NOTHING, "seed": seed, "broken": None}
+    report: dict[str, Any] = {**_NO_REPORT, "seed": seed, "broken": None}
     try:
         kind.run(world, kind.times)
     except Exception as failure:
@@ -123,7 +123,7 @@ def run_storage(seed: int) -> dict[str, Any]:
     return report | {"story": "\n".join(world.story), "cpu_s": round(time.process_time() - began_s, 2)}
 
 
-def _fix_chance(seed: int) -> None:
+def _seed_random(seed: int) -> None:
     """Let the seed choose what the operating system would choose at random: ids of topics, clusters and directories."""
     chance = Random(seed ^ 0x5EED)
     os.urandom = chance.randbytes
@@ -134,7 +134,7 @@ def _fix_chance(seed: int) -> None:
 
 
 #: The report of a run that did not end.
-_NOTHING: dict[str, Any] = {
+_NO_REPORT: dict[str, Any] = {
     "parts": [],
     "story": "",
     "digest": "",
@@ -178,7 +178,7 @@ def run_forked(seed: int, *, world: str = "cluster", **options: Any) -> dict[str
         "link": lambda: run_linked(seed),
         "tier": lambda: run_tiered(seed, seconds=options.get("seconds")),
     }
-    report = {**_NOTHING, "seed": seed} | in_child(worlds[world])
+    report = {**_NO_REPORT, "seed": seed} | in_child(worlds[world])
     _compile(report.pop("codecs"))
     return report
 

@@ -16,7 +16,7 @@ from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.transactions import Transactions
 from tests.simulation.network import WINDOW_BYTES
 from tests.simulation.process import BrokerProcess
-from tests.simulation.succession_faults import Successor
+from tests.simulation.succession_faults import SuccessionFaultClient
 from tests.simulation.timed_client_faults import Led
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ _SMALL_WINDOW_BYTES: Final = 16 * 1024
 _TAKEN_S: Final = 1.0
 
 
-class Answered(Successor):
+class SlowReaderFaultClient(SuccessionFaultClient):
     """Visits that happen only if the scenario names them."""
 
     async def _is_cut_while_it_is_sent(self, cluster: AsyncClient) -> None:

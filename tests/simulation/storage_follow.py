@@ -95,7 +95,7 @@ class GarbledWorld(StorageWorld):
             log, ledger = self.log(PLAIN), self.ledgers[PLAIN]
             offset = int(log.log_end_offset)
             if rng.random() < 0.3:
-                self.begin_anew(PLAIN, log, ledger)
+                self.begin_again(PLAIN, log, ledger)
                 # The first offset of the leader's batch that contains its log start.
                 offset = max(int(log.log_start_offset) - rng.randint(0, 3), 0)
             sent = self._answer(offset)

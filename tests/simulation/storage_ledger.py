@@ -140,14 +140,16 @@ def check_derived(log: Log, found: list[Stored]) -> None:
         expected = max(start, min([*opened.values(), end]))
         assert log.last_stable_offset == expected, f"{name}: last stable {log.last_stable_offset}, not {expected}"
     if not log.config.is_compacted:
-        told = {(txn.producer_id, txn.last_offset): txn.first_offset for txn in log.aborted_transactions(start, end)}
+        answered = {
+            (txn.producer_id, txn.last_offset): txn.first_offset for txn in log.aborted_transactions(start, end)
+        }
         for producer_id, first_offset, last_offset in aborted:
             if last_offset >= start:
-                known = told.pop((producer_id, last_offset), None)
+                known = answered.pop((producer_id, last_offset), None)
                 assert known is not None and (known == first_offset or known < first_found), (
                     f"{name}: {known}, {aborted}"
                 )
-        assert all(known < first_found for known in told.values()), f"{name}: never aborted: {told}"
+        assert all(known < first_found for known in answered.values()), f"{name}: never aborted: {answered}"
     for header, _ in found:
         if header.base_offset >= start:
             epoch = max((e.epoch for e in log.epochs.entries if e.start_offset <= header.base_offset), default=None)
@@ -176,6 +178,8 @@ def check_indexes(log: Log) -> None:
             assert batches[entry.position].base_offset <= entry.offset
     visible = [(timestamp, offset) for timestamp, offset in stamps if offset >= log.log_start_offset]
     for timestamp in sorted({stamp for stamp, _ in visible})[::5]:
-        told = log.offset_for_timestamp(timestamp)
+        answered = log.offset_for_timestamp(timestamp)
         expected = next(offset for stamp, offset in visible if stamp >= timestamp)
-        assert told is not None and told.offset == expected, f"{log.partition}: at {timestamp} {told}, not {expected}"
+        assert answered is not None and answered.offset == expected, (
+            f"{log.partition}: at {timestamp} {answered}, not {expected}"
+        )

@@ -90,7 +90,7 @@ class ReadingWorld(StorageWorld):
                     assert log.offset_for_timestamp(now_ms - 100) is None
             self.restart(rng.choice(("kill", "clean")))
             with self.turn():
-                self.begin_anew(PLAIN, self.log(PLAIN), ledger)
+                self.begin_again(PLAIN, self.log(PLAIN), ledger)
 
     def cut(self, partition: TopicPartition, offset: int) -> None:
         with self.turn():

@@ -73,8 +73,10 @@ class RemadeWorld(StorageWorld):
 
     def check(self, partition: TopicPartition, promise: Promise, how: str) -> None:
         if partition == PLAIN:
-            told = self.log(PLAIN).high_watermark
-            assert told <= self._replicated, f"{PLAIN} is replicated up to {told}, and was up to {self._replicated}"
+            flushed = self.log(PLAIN).high_watermark
+            assert flushed <= self._replicated, (
+                f"{PLAIN} is replicated up to {flushed}, and was up to {self._replicated}"
+            )
         super().check(partition, promise, how)
 
     def _fill(self, count: int) -> None:
@@ -142,14 +144,14 @@ class FlushingWorld(StorageWorld):
         assert log.flusher.is_due()
         self._waiting.append(end)
 
-        def told(error: Exception | None) -> None:
+        def flushed(error: Exception | None) -> None:
             assert error is None
             self._waiting.remove(end)
             self._acknowledged = max(self._acknowledged, end)
             if more:
                 self._write(more - 1)
 
-        log.flusher.flush_then(end, told)
+        log.flusher.flush_then(end, flushed)
 
     def between_lives(self, how: str) -> None:
         self._waiting.clear()
@@ -209,12 +211,12 @@ class FailingWorld(FallibleWorld):
         self.append_data(partition, log, self.ledgers[partition], self._keyed(), Origin.CLIENT)
         end = int(log.log_end_offset)
 
-        def told(error: Exception | None) -> None:
+        def flushed(error: Exception | None) -> None:
             self.tell(f"{partition} is {'not ' if error else ''}acknowledged up to {end}")
             if error is None:
                 self._acknowledged[partition] = max(self._acknowledged[partition], end)
 
-        log.flusher.flush_then(end, told)
+        log.flusher.flush_then(end, flushed)
 
     def promise(self, partition: TopicPartition) -> Promise:
         promised = super().promise(partition)

@@ -39,7 +39,9 @@ class PoorWorld(ScarceWorld):
             if rng.random() < 0.3:
                 self._roll()
             # About the number that the operation needs: with fewer it does not begin, with more it succeeds.
-            change, self.left_max = rng.choice(((self._abort, 3), (self._begin_anew_or_not, 6), (self._find_damage, 6)))
+            change, self.left_max = rng.choice(
+                ((self._abort, 3), (self._try_to_begin_again, 6), (self._find_damage, 6))
+            )
             change()
             assert not self._is_offline, "a process without a free descriptor has given up a disk that is well"
             self.check_now()
@@ -55,7 +57,7 @@ class PoorWorld(ScarceWorld):
         if log.log_end_offset == end and not self._is_offline:
             self.append_data(PLAIN, log, ledger, marker, Origin.COORDINATOR)
 
-    def _begin_anew_or_not(self) -> bool:
+    def _try_to_begin_again(self) -> bool:
         """Begin the log again at a later offset, as a follower does whose leader has deleted the next records. Return whether
         it has.
         """
@@ -142,9 +144,9 @@ class PoorFollowerWorld(PoorWorld):
                 self._roll()
             self.restart(rng.choice(("power", "kill", "clean")))
             sending = self._send()
-            has_begun_anew = self._begin_anew_or_not()
+            has_begun_again = self._try_to_begin_again()
             assert not self._is_offline, "a process without a free descriptor has given up a disk that is well"
-            self._check_start(COMPACTED if has_begun_anew else None)
+            self._check_start(COMPACTED if has_begun_again else None)
             self.check_now()
             for each in sending:
                 each.release()

@@ -366,7 +366,7 @@ class StorageWorld:
                 self.tell(f"delete records of {partition} below {offset}")
                 log.maybe_increment_log_start_offset(offset)
         elif choice < 0.944:
-            self.begin_anew(PLAIN, self.log(PLAIN), self.ledgers[PLAIN])
+            self.begin_again(PLAIN, self.log(PLAIN), self.ledgers[PLAIN])
         elif choice < 0.955:
             ledger.epoch += rng.randint(1, 3)
             self.tell(f"{partition} in epoch {ledger.epoch}")
@@ -509,7 +509,7 @@ class StorageWorld:
         ledger.batches = [stored for stored in ledger.batches if stored.header.base_offset < offset]
         ledger.cutting_to = 1 << 62
 
-    def begin_anew(self, partition: TopicPartition, log: Log, ledger: Ledger) -> None:
+    def begin_again(self, partition: TopicPartition, log: Log, ledger: Ledger) -> None:
         """Begin the log again, as a follower does whose leader has deleted the next records."""
         offset = int(log.log_end_offset) + self.rng.randint(0, 5)
         self.tell(f"{partition} begins anew at {offset}")

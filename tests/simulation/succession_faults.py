@@ -31,7 +31,7 @@ from barnabas.wire.messages.join_group import JoinGroupRequest, JoinGroupRequest
 from barnabas.wire.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberIdentity
 from barnabas.wire.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment, SyncGroupResponse
 from tests.simulation.oracle import Fate, Sent, Sum
-from tests.simulation.timed_client_faults import Ambusher, Led, answers_to
+from tests.simulation.timed_client_faults import Led, TimedFaultClient, answers_to
 
 #: Timeout of a transaction that is to time out, and how long that takes at most, with another coordinator.
 _TIMEOUT_MS: Final = 200
@@ -52,7 +52,7 @@ _COPIED: Final = 3
 _SILENT_S: Final = SILENT_MS / 1000 + 0.1
 
 
-class Successor(Ambusher):
+class SuccessionFaultClient(TimedFaultClient):
     """Visits that happen only if the scenario names them."""
 
     # -- of a producer ----------------------------------------------------------------------------------------------------

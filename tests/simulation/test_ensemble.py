@@ -184,15 +184,15 @@ def test_view_of_a_client_never_goes_back_and_a_watch_fires_before_the_change_is
             is_over = True
 
         async def look(session: ZooKeeperSession) -> None:
-            last, told = 0, ["nothing was read before"]
+            last, events_seen = 0, ["nothing was read before"]
             mine = await session.create(f"/mine-{world.number()}", ephemeral=True)
             first_id = session.session_id
             while not is_over:
                 events: list[str] = []
                 number = await number_at(session, events.append)
                 assert number >= last, f"{number} after {last}"
-                assert number == last or told, f"{number} after {last}, and nobody was told"
-                last, told = number, events
+                assert number == last or events_seen, f"{number} after {last}, and nobody was told"
+                last, events_seen = number, events
                 if world.chance(0.05):
                     await session.set(mine, str(number).encode())
                     assert await session.exists(mine) is not None

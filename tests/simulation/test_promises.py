@@ -144,7 +144,7 @@ def test_a_topic_made_again_has_all_of_its_own_records_and_none_of_the_former() 
 
 
 def test_log_that_was_closed_cleanly_may_hold_more_than_was_seen_last() -> None:
-    """Seed 20207: a follower that is told to stop appends until it closes its logs, between two looks of `Watch`."""
+    """Seed 20207: a follower that is told to stop appends until it closes its logs, between two looks of `Invariants`."""
     cluster = SimCluster(1, Scenario())
     partition = SimpleNamespace(
         tp=INPUT,
@@ -155,12 +155,12 @@ def test_log_that_was_closed_cleanly_may_hold_more_than_was_seen_last() -> None:
     process.broker = cast("Any", SimpleNamespace(replicas=FakeReplicas([partition])))
     watch = cluster.watch
     watch._least[INPUT] = 1
-    watch.told("reader", INPUT, 2)
+    watch.shown("reader", INPUT, 2)
     with pytest.raises(Violation, match="committed records are on enough replicas"):
-        violated_by(cluster.world, lambda: watch.told("reader", INPUT, 3))
+        violated_by(cluster.world, lambda: watch.shown("reader", INPUT, 3))
     cluster.world.violation = None
     partition.log = None
-    watch.told("reader", INPUT, 4)
+    watch.shown("reader", INPUT, 4)
     assert cluster.world.violation is None
 
 

@@ -20,7 +20,7 @@ from barnabas.broker.zookeeper_client.znodes import (
     encode_preferred_replica_election,
 )
 from tests.simulation.process import BrokerProcess
-from tests.simulation.triggers import NONSENSE, LyingInWait
+from tests.simulation.triggers import NONSENSE, TimedFaults
 
 if TYPE_CHECKING:
     from tests.simulation.faults import Faults
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 LOGS = "/zookeeper/version-2/log."
 
 
-class Coincidences(LyingInWait):
+class TimedBrokerFaults(TimedFaults):
     def __init__(self, faults: "Faults") -> None:
         super().__init__(faults)
         self._made = 0

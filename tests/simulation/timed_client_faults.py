@@ -27,7 +27,7 @@ from barnabas.client.transactions import Transactions
 from barnabas.wire.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
 from barnabas.wire.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment, SyncGroupResponse
 from tests.simulation.control_invariants import COORDINATORS
-from tests.simulation.foreign_clients import Guest
+from tests.simulation.foreign_clients import ForeignClient
 from tests.simulation.load import give_up, settle
 from tests.simulation.oracle import Fate, Sent, Sum
 from tests.simulation.process import BrokerProcess
@@ -39,10 +39,10 @@ if TYPE_CHECKING:
     from tests.simulation.network import _Line
 
 #: A topic that no other client writes to: acknowledged records are on disk, and records are small.
-AMBUSHED: Final = "ambushed"
-AMBUSHED_PARTITIONS: Final = 4
+FLUSHED_TOPIC: Final = "ambushed"
+FLUSHED_PARTITIONS: Final = 4
 _RECORD_BYTES_MAX: Final = 4_000
-AMBUSHED_SETTINGS: Final = {
+FLUSHED_SETTINGS: Final = {
     "min.insync.replicas": "2",
     "flush.messages": "1",
     "max.message.bytes": str(_RECORD_BYTES_MAX),
@@ -54,7 +54,7 @@ _LIMIT_S: Final = 2.0
 _SYNC_S: Final = 1.0
 #: The same for two elections.
 _LONG_SYNC_S: Final = 3.0
-#: By this time `Watch`, which looks twenty times a second, has seen it.
+#: By this time `Invariants`, which looks twenty times a second, has seen it.
 _LOOKED_AT_S: Final = 0.1
 _TIMEOUT_MS: Final = 5_000
 #: Longer than any of the timed faults takes.
@@ -79,7 +79,7 @@ class Led(NamedTuple):
         return -1 if log is None else int(log.log_end_offset)
 
 
-class Ambusher(Guest):
+class TimedFaultClient(ForeignClient):
     def __init__(self, cluster: "SimCluster", name: str, partitions: Sequence[TopicPartition]) -> None:
         super().__init__(cluster, name, partitions)
         self.groups = []
@@ -521,7 +521,7 @@ class Ambusher(Guest):
             (small, large)
             for led in by_leader.values()
             for large in led
-            if large.topic == AMBUSHED
+            if large.topic == FLUSHED_TOPIC
             for small in led
             if small != large
         ]

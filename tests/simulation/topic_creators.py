@@ -46,8 +46,8 @@ class Repeater(Client):
         raise NotImplementedError
 
 
-class Founder(Repeater):
-    """Creates topics with settings. `ControlWatch` checks that all brokers that host one have its settings."""
+class TopicCreator(Repeater):
+    """Creates topics with settings. `ControlInvariants` checks that all brokers that host one have its settings."""
 
     def __init__(self, cluster: "SimCluster", name: str) -> None:
         super().__init__(cluster, name)

@@ -255,7 +255,7 @@ class Transformer(Persistent):
         await cluster.retrying("TxnOffsetCommit", once)
 
 
-class Pledger(Client):
+class TwoPhaseProducer(Client):
     """Prepares transactions and ends them later: only itself may end them (KIP-939)."""
 
     is_transactional = True

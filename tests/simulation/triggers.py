@@ -23,7 +23,7 @@ SNAPSHOTS = "/zookeeper/version-2/snapshot."
 BAD_BYTE = 0xFF
 
 
-class LyingInWait:
+class TimedFaults:
     def __init__(self, faults: "Faults") -> None:
         self._faults = faults
         self._cluster = faults._cluster

@@ -58,7 +58,7 @@ class StaticMember(Persistent):
             await self.pause(0.0, self.chance.choice([0.2, 1.0, 4.0]))
 
 
-class Visitor(Client):
+class UnusualMember(Client):
     def __init__(self, cluster: "SimCluster", name: str) -> None:
         super().__init__(cluster, name)
         self._count = 0

@@ -45,7 +45,7 @@ class World:
         self.story: list[tuple[float, str, str]] = []
         self.violation: Violation | None = None
         #: Host -> the last zxid that any of its clients got.
-        self.zxids_told: dict[str, int] = {}
+        self.zxids_sent: dict[str, int] = {}
         #: The loops of dead processes: kept, so that nothing of theirs is closed in the middle of the run.
         self.graveyard: list[object] = []
         #: The exception that caused the violation, if there is one.
@@ -110,8 +110,8 @@ class World:
 
     # -- what happened --------------------------------------------------------------------------------------------------
 
-    def note(self, who: str, what: str) -> None:
-        self.story.append((self.now_s, who, what))
+    def note(self, subject: str, what: str) -> None:
+        self.story.append((self.now_s, subject, what))
 
     def violate(self, name: str, detail: str) -> None:
         """End the run with the first promise that is broken."""
@@ -119,10 +119,10 @@ class World:
             self.violation = Violation(name, detail)
             self.note("oracle", f"BROKEN {name}: {detail}")
 
-    def told(self, last: int | None = None) -> str:
+    def story_text(self, last: int | None = None) -> str:
         lines = self.story if last is None else self.story[-last:]
-        return "\n".join(f"{when_s - 100:9.4f} {who:<12} {what}" for when_s, who, what in lines)
+        return "\n".join(f"{when_s - 100:9.4f} {subject:<12} {what}" for when_s, subject, what in lines)
 
     def digest(self) -> str:
         """Return a hash of the story: equal for equal runs."""
-        return hashlib.sha256(self.told().encode()).hexdigest()[:16]
+        return hashlib.sha256(self.story_text().encode()).hexdigest()[:16]

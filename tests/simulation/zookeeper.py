@@ -231,8 +231,8 @@ class SimKazooClient:
             return
         if zxid > 0:
             self._last_zxid = zxid
-            told, host = self.loop.world.zxids_told, self._hosts[0][0]
-            told[host] = max(zxid, told.get(host, 0))
+            sent, host = self.loop.world.zxids_sent, self._hosts[0][0]
+            sent[host] = max(zxid, sent.get(host, 0))
         if not self._pending:
             return  # the answer to the close request
         request, answer, expected = self._pending.popleft()
@@ -252,7 +252,7 @@ class SimKazooClient:
             kind.setdefault(request.path, {})[watcher] = None
 
     def _watched(self, frame: bytes) -> None:
-        watch, _ = requests.Watch.deserialize(frame, _HEADER.size)
+        watch, _ = requests.Invariants.deserialize(frame, _HEADER.size)
         fired: list[Any] = []
         if watch.type in (1, 2, 3):
             fired += self._data_watchers.pop(watch.path, {})

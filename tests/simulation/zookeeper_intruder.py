@@ -57,7 +57,7 @@ def _in_the_next_epoch(path: str, data: bytes) -> bytes:
     return json.dumps({**state, "leader_epoch": state["leader_epoch"] + 1}).encode()
 
 
-class Stranger(Client):
+class Intruder(Client):
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         self._client: SimKazooClient | None = None

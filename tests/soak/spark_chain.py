@@ -154,8 +154,8 @@ class Chain:
         self._driver = None
         self.verify(numbers.sent)
         self.check_happened(faults or self.kinds())
-        told = ", ".join(f"{name} {count}" for name, count in sorted((self.happened + self.reads()).items()))
-        self.note(f"what happened: {told}; speculative attempts: {self.speculative_attempts()}")
+        counts = ", ".join(f"{name} {count}" for name, count in sorted((self.happened + self.reads()).items()))
+        self.note(f"what happened: {counts}; speculative attempts: {self.speculative_attempts()}")
         return numbers.sent
 
     def kinds(self) -> list[str]:

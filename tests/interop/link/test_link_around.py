@@ -139,8 +139,8 @@ def test_source_behind_tls_and_scram_is_mirrored_and_its_acls_follow(
             done.result(60)
         wait_until(lambda: not {*of_ann} <= acls(here.bootstrap), 90, what="the ACL is gone here, too")
         assert ("GROUP", topic, "User:ann", "READ") in acls(here.bootstrap)
-        told = {name: value for name, value in link.describe()["configs"].items() if name == "sasl.jaas.config"}
-        assert told == {"sasl.jaas.config": None}
+        shown = {name: value for name, value in link.describe()["configs"].items() if name == "sasl.jaas.config"}
+        assert shown == {"sasl.jaas.config": None}
 
 
 def test_throttle_holds_a_link_back(guarded: KraftCluster, here: LocalCluster, topic: str) -> None:
@@ -192,8 +192,8 @@ def run_tool(main: str, *arguments: str) -> str:
 
 def test_kafkas_tools_do_not_mind_the_apis_of_links(java: None, here: LocalCluster, topic: str) -> None:
     """ApiVersions lists these APIs with keys from 10000 on. Kafka 4.3.0's clients skip keys that they do not know."""
-    told = run_tool("org.apache.kafka.tools.BrokerApiVersionsCommand", "--bootstrap-server", here.bootstrap)
-    assert "UNKNOWN(10000)" in told
+    shown = run_tool("org.apache.kafka.tools.BrokerApiVersionsCommand", "--bootstrap-server", here.bootstrap)
+    assert "UNKNOWN(10000)" in shown
     at = ("--bootstrap-server", here.bootstrap, "--topic", topic)
     run_tool("org.apache.kafka.tools.TopicCommand", *at, "--create", "--partitions", "1", "--replication-factor", "1")
     run_tool(

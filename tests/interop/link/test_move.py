@@ -70,8 +70,8 @@ def test_planned_promotion_under_load_waits_until_nothing_is_left(
         wait_until(lambda: len(writer.acked) > len(before) + 500, what="the writers go on")
         transactor.stop()
         writer.stop()
-        told = link.wait_for_state(topic, "promoted")["partitions"]
-        final = {each["partition"]: each["final_offset"] for each in told}
+        partitions = link.wait_for_state(topic, "promoted")["partitions"]
+        final = {each["partition"]: each["final_offset"] for each in partitions}
         found = {(m.partition(), m.offset()): m.value() for m in read_all(mirror.bootstrap, topic)}
         assert before.items() <= found.items()
         assert {at: value for at, value in writer.acked.items() if at[1] < final[at[0]]}.items() <= found.items()

@@ -32,14 +32,17 @@ ACLS = [
 
 
 class Step(NamedTuple):
-    who: int
+    client_number: int
     op: int
     body: bytes
 
 
 def random_steps(seed: int, count: int) -> list[Step]:
     rng = random.Random(seed)
-    return [Step(who, *random_request(rng, who)) for who in (rng.randrange(3) for _ in range(count))]
+    return [
+        Step(client_number, *random_request(rng, client_number))
+        for client_number in (rng.randrange(3) for _ in range(count))
+    ]
 
 
 def random_path(rng: random.Random) -> str:
@@ -71,7 +74,7 @@ def one_write(rng: random.Random) -> tuple[int, bytes]:
     return versioned(rng, rng.choice([Op.SET_DATA, Op.DELETE]))
 
 
-def random_request(rng: random.Random, who: int) -> tuple[int, bytes]:
+def random_request(rng: random.Random, client_number: int) -> tuple[int, bytes]:
     """Return a random request. Client 0 has persistent watches and the others standard ones, and each path is watched in one
     mode: 3.8 forgets a mode when the same client watches the same path in another one (ZOOKEEPER-4466, fixed in 3.9 and here).
     """
@@ -88,8 +91,8 @@ def random_request(rng: random.Random, who: int) -> tuple[int, bytes]:
         return Op.MULTI, b"".join(parts) + wire.MULTI_END
     if kind < 0.85:
         op = rng.choice([Op.EXISTS, Op.GET_DATA, Op.GET_CHILDREN, Op.GET_CHILDREN2])
-        return op, wire.text(random_path(rng)) + struct.pack(">?", who > 0 and rng.random() < 0.6)
-    if kind < 0.88 and who == 0:
+        return op, wire.text(random_path(rng)) + struct.pack(">?", client_number > 0 and rng.random() < 0.6)
+    if kind < 0.88 and client_number == 0:
         path = rng.choice(["/a", "/b", "/a/x", "/p"])
         return Op.ADD_WATCH, wire.text(path) + struct.pack(">i", path in ("/a", "/p"))
     if kind < 0.90:
@@ -129,20 +132,20 @@ class Side:
         for client in self.clients:
             client.sock.close()
 
-    def reopen(self, who: int) -> object:
+    def reopen(self, client_number: int) -> object:
         """End a session and start another one: its ephemeral znodes and watches are deleted."""
-        client = self.clients[who]
-        told = self._settle(client, client.request(Op.CLOSE_SESSION))
+        client = self.clients[client_number]
+        settled = self._settle(client, client.request(Op.CLOSE_SESSION))
         client.sock.close()
-        fresh = self.clients[who] = RawClient(self.port)
+        fresh = self.clients[client_number] = RawClient(self.port)
         assert fresh.connect(timeout_ms=30_000)
-        self.owners[fresh.session_id] = who + 1
-        return self._normal(Op.CLOSE_SESSION, *told)
+        self.owners[fresh.session_id] = client_number + 1
+        return self._normal(Op.CLOSE_SESSION, *settled)
 
     def do(self, step: Step) -> list[object]:
         """Return the answer and the events of the client that sends the request, and the events of the others."""
         heard: list[object] = []
-        client = self.clients[step.who]
+        client = self.clients[step.client_number]
         heard.append(self._normal(step.op, *self._settle(client, client.request(step.op, step.body))))
         for other in self.clients:
             if other is not client:
@@ -215,8 +218,10 @@ def test_random_operations_have_the_same_outcome(apache: int, ours: ZooKeeperPro
             expected, got = there.do(step), here.do(step)
             assert got == expected, f"seed {seed}, step {number}: {step}"
             if rng.random() < 0.01:
-                who = rng.randrange(2)
-                assert here.reopen(who) == there.reopen(who), f"seed {seed}, close after step {number}"
+                client_number = rng.randrange(2)
+                assert here.reopen(client_number) == there.reopen(client_number), (
+                    f"seed {seed}, close after step {number}"
+                )
     finally:
         there.close()
         here.close()
