@@ -374,7 +374,7 @@ class SimCluster:
         late = []
         for client in self.clients:
             if client.is_up and client.is_transactional and self.oracle.is_log_excused(TRANSACTION_STATE_TOPIC):
-                client.note("waits for a transaction whose log was lost: as with Kafka, nobody will end it")
+                client.note("waits for a transaction whose log was lost: as with Kafka, it stays open")
                 client.kill()
             elif client.is_up:
                 late.append(client.name)
@@ -517,8 +517,8 @@ class SimCluster:
         return None if data is None else dict(decode_config(path, data))
 
     def is_registered(self, broker: int) -> bool:
-        """Whether the broker has a registration that a controller can see. (`ControlInvariants` looks for brokers that answer and
-        are not registered.)
+        """Whether the broker has a registration that a controller can see. (`ControlInvariants` looks for brokers that
+        answer and are not registered.)
         """
         server = self.zookeeper.server
         return server is not None and broker_id(broker) in server.service.machine.tree.nodes

@@ -252,7 +252,7 @@ class SimKazooClient:
             kind.setdefault(request.path, {})[watcher] = None
 
     def _watched(self, frame: bytes) -> None:
-        watch, _ = requests.Invariants.deserialize(frame, _HEADER.size)
+        watch, _ = requests.Watch.deserialize(frame, _HEADER.size)
         fired: list[Any] = []
         if watch.type in (1, 2, 3):
             fired += self._data_watchers.pop(watch.path, {})
