@@ -1,4 +1,4 @@
-"""aiokafka, as its users use it."""
+"""aiokafka, used as by its users."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

@@ -1,4 +1,4 @@
-"""librdkafka, through confluent-kafka, as its users use it."""
+"""librdkafka through confluent-kafka, used as by its users."""
 
 import time
 from collections.abc import Callable
@@ -135,7 +135,7 @@ def test_topic_is_created_when_somebody_writes_to_it(bootstrap: str, topic: str)
 
 def test_long_poll_answers_as_soon_as_a_record_comes(bootstrap: str, topic: str) -> None:
     create(bootstrap, topic)
-    # Far longer than the poll below waits: the answer cannot be that of a fetch which timed out.
+    # Far longer than the poll below: the answer cannot be that of a fetch that timed out.
     patient = {"fetch.wait.max.ms": 250_000, "socket.timeout.ms": 300_000}
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": topic, **patient})
     consumer.assign([TopicPartition(topic, 0, 0)])

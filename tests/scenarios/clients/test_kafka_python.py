@@ -1,4 +1,4 @@
-"""kafka-python, as its users use it."""
+"""kafka-python, used as by its users."""
 
 import time
 from typing import Any

@@ -1,6 +1,6 @@
 """Two races of librdkafka that a broker can defuse, message by message at a real broker, and with librdkafka itself.
 
-A sequence of an ended transaction that comes again is refused, not confirmed; a batch behind one that was refused a moment
+A repeated sequence number of an ended transaction is refused and not confirmed; a batch behind one that was refused a moment
 ago is early, not out of order.
 """
 
@@ -52,9 +52,9 @@ from barnabas.wire.record_batch import iter_batches
 from barnabas.wire.records import BatchBuilder
 from tests.scenarios.broker_metrics import metrics_of
 
-#: The last versions of clients that add partitions themselves and keep their epoch, as librdkafka does.
+#: The last versions for clients that add partitions themselves and keep their epoch, as librdkafka does.
 PRODUCE_VERSION, END_TXN_VERSION, ADD_PARTITIONS_VERSION = 10, 3, 3
-#: Topics by their ids.
+#: The first Produce version that identifies topics by id.
 BY_ID_VERSION = 13
 WAIT_S = 60
 
@@ -67,7 +67,7 @@ def cluster() -> Iterator[Cluster]:
 
 
 class OldProducer:
-    """A transactional producer on one connection to a partition's leader. It repeats nothing."""
+    """A transactional producer on one connection to a partition's leader. It never retries."""
 
     def __init__(self, client: AsyncClient, connection: Connection, tp: TopicPartition, transactional_id: str | None):
         self._client = client
@@ -183,7 +183,7 @@ def run(scenario: Callable[[], Awaitable[None]]) -> None:
 
 
 def committed(cluster: Cluster, topic: str) -> list[bytes]:
-    """Everything up to the end that a read_committed consumer sees."""
+    """Return everything up to the end that a read_committed consumer sees."""
     consumer = Consumer(
         {
             "bootstrap.servers": cluster.bootstrap,
@@ -261,7 +261,9 @@ def test_batch_behind_one_that_lacked_replicas_waits_for_its_turn(cluster: Clust
 
 
 async def needs(cluster: Cluster, tp: TopicPartition, broker: int, replicas: int) -> None:
-    """Of two, of which one is away. The leader hears of it by a notification: another producer tries until it has."""
+    """Set min.insync.replicas of a topic with two replicas, one of which is down, and wait until the leader has the
+    notification: another producer tries until it has.
+    """
     await asyncio.to_thread(alter_topic, cluster, tp.topic, "min.insync.replicas", str(replicas))
     code = ErrorCode.NONE if replicas == 1 else ErrorCode.NOT_ENOUGH_REPLICAS
     async with producer_of(cluster, tp, broker) as probe:
@@ -272,7 +274,9 @@ async def needs(cluster: Cluster, tp: TopicPartition, broker: int, replicas: int
 
 
 def test_librdkafka_keeps_its_epoch_when_its_second_batch_comes_before_its_first(cluster: Cluster, topic: str) -> None:
-    """Both are under way, and each is held for a while: the first is refused, then replicas suffice, then the second comes."""
+    """Both batches are in flight and delayed: the first is refused, then enough replicas are in sync, then the second
+    arrives.
+    """
     cluster.create_topic(topic, replication_factor=2)
     cluster.wait_for_isr(topic, 2)
     tp, leader = TopicPartition(topic, 0), cluster.leader_of(topic)
@@ -299,7 +303,7 @@ def test_librdkafka_keeps_its_epoch_when_its_second_batch_comes_before_its_first
         cluster.fail_api(leader, "Produce", delay_ms=4_000, times=2, client_id=topic)
         for value in (b"1", b"2"):
             produce(value)
-            producer.poll(0.5)  # a request of its own
+            producer.poll(0.5)  # each record gets its own request
         wait_until(lambda: refused_appends(cluster, leader, topic) == before + 1, what="the first to be refused")
         asyncio.run(needs(cluster, tp, leader, 1))
         assert producer.flush(WAIT_S) == 0
@@ -346,7 +350,7 @@ def test_topic_id_that_a_leader_learns_between_two_batches_does_not_begin_with_t
 
     async def scenario() -> None:
         async with producer_of(cluster, tp, leader) as producer:
-            # The leader does not hear of the new topic; the controller does, and tells clients its id.
+            # The leader does not hear of the new topic; the controller does, and gives clients its id.
             cluster.be_deaf_to(leader, [controller])
             await asyncio.to_thread(create, cluster, topic, leader)
             topic_id = await asyncio.to_thread(id_of, cluster, topic, controller)
@@ -365,7 +369,7 @@ def test_topic_id_that_a_leader_learns_between_two_batches_does_not_begin_with_t
 
 
 def test_librdkafka_aborts_and_goes_on_when_it_reuses_a_sequence_that_was_written(cluster: Cluster, topic: str) -> None:
-    """It purges a message that waits for its retry; the leader had written it. The next record must not be lost."""
+    """It purges a message that waits for its retry, which the leader had written. The next record must not be lost."""
     cluster.create_topic(topic, replication_factor=2)
     cluster.wait_for_isr(topic, 2)
     leader = cluster.leader_of(topic)
@@ -381,7 +385,7 @@ def test_librdkafka_aborts_and_goes_on_when_it_reuses_a_sequence_that_was_writte
             "transactional.id": topic,
             "client.id": topic,
             "linger.ms": 0,
-            # What failed waits until it is purged.
+            # A failed message waits until it is purged.
             "reconnect.backoff.ms": 3_000,
             "reconnect.backoff.max.ms": 3_000,
             "statistics.interval.ms": 20,
@@ -447,7 +451,7 @@ def create_on(cluster: Cluster, topic: str, broker: int) -> None:
 
 
 def id_of(cluster: Cluster, topic: str, broker: int) -> bytes:
-    """As one broker knows it."""
+    """Return the topic's id as one broker knows it."""
     host, _, port = cluster.address(broker).rpartition(":")
     request = MetadataRequest(topics=[MetadataRequestTopic(name=topic)], allow_auto_topic_creation=False)
 

@@ -1,4 +1,4 @@
-"""Metadata by topic id, as the Java client asks for it."""
+"""Metadata by topic id, as the Java client requests it."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""Who leads: ISRs, preferred leaders, unclean elections, controlled shutdown, failed log directories."""
+"""Leadership: ISRs, preferred leaders, unclean elections, controlled shutdown, failed log directories."""
 
 import pytest
 
@@ -153,7 +153,7 @@ def test_state_that_somebody_else_changed_is_read_again_before_the_next_decision
     cluster.write(SetData(paths.partition_state(ORDERS), LeaderAndIsr(2, (2, 1), 0, controller_epoch=1).encode()))
     assert cluster.alter_isr(ORDERS, (2,), partition_epoch=state.partition_epoch) is ErrorCode.INVALID_UPDATE_VERSION
     assert isinstance(cluster.alter_isr(ORDERS, (2,)), LeaderAndIsr)
-    # And an election that runs into it decides again.
+    # An election that meets the change decides again.
     cluster.write(SetData(paths.partition_state(ORDERS), LeaderAndIsr(2, (2, 1), 0, controller_epoch=1).encode()))
     cluster.kill(2)
     assert cluster.state(ORDERS).leader == 1
@@ -173,7 +173,7 @@ def test_isr_change_that_an_old_broker_left_as_a_note_is_spread() -> None:
 
 
 def lost(settings: dict[str, str] | None = None) -> ModelCluster:
-    """Only 2 was in sync, and it is gone."""
+    """Return a cluster in which only broker 2 was in sync, and it is gone."""
     cluster = three()
     cluster.create_topic("orders", (2, 3), settings=settings)
     cluster.alter_isr(ORDERS, (2,))
@@ -186,7 +186,7 @@ def test_topic_that_allows_it_gets_an_unclean_leader_that_is_recovering() -> Non
     state = cluster.state(ORDERS)
     assert (state.leader, state.isr, state.recovery) == (3, (3,), LeaderRecoveryState.RECOVERING)
     assert cluster.controller.machine.context.unclean_elections == 1
-    # Once consistent it says so, and others may join.
+    # When the leader is consistent it reports that, and others may join.
     recovered = cluster.alter_isr(ORDERS, (3,), recovery=LeaderRecoveryState.RECOVERED)
     assert isinstance(recovered, LeaderAndIsr) and recovered.recovery is LeaderRecoveryState.RECOVERED
 
@@ -229,7 +229,7 @@ def test_unclean_election_by_hand_without_any_live_replica_says_so() -> None:
 
 
 def displaced() -> ModelCluster:
-    """2 is preferred and in sync again, 3 leads."""
+    """Return a cluster in which broker 2 is preferred and in sync again, and broker 3 leads."""
     cluster = with_orders()
     cluster.kill(2)
     cluster.start(2)
@@ -296,7 +296,7 @@ def test_imbalance_within_the_percentage_is_left_alone() -> None:
         cluster.alter_isr(TopicPartition("orders", number), (3, 2))
     cluster.call(lambda token: ElectLeaders(token, (ORDERS,), ElectionType.PREFERRED))
     cluster.tell(cluster.controller.id, TimerFired(Timer.AUTO_LEADER_REBALANCE))
-    # One of two: not more than half.
+    # One of two partitions: not more than half.
     assert cluster.state(TopicPartition("orders", 1)).leader == 3
 
 
@@ -310,7 +310,7 @@ def test_no_timer_without_auto_leader_rebalance() -> None:
 
 
 def test_broker_that_stops_hands_over_a_few_partitions_at_a_time_and_hears_of_it_last() -> None:
-    """Each partition is without a leader for as long as its share takes."""
+    """Each partition is without a leader only as long as its step takes."""
     cluster = three()
     cluster.create_topic("many", *([2, 1, 3] for _ in range(SHUTDOWN_STEP + 10)))
     cluster.create_topic("others", *([1, 2, 3] for _ in range(SHUTDOWN_STEP + 20)))
@@ -327,7 +327,7 @@ def test_broker_that_stops_hands_over_a_few_partitions_at_a_time_and_hears_of_it
     reply = cluster.call(lambda token: ControlledShutdown(token, 2, cluster.brokers[2].epoch))
     assert reply == ControlledShutdownReply(())
     assert told == [
-        # the new leader first
+        # the new leaders first
         *((broker, "SendLeaderAndIsr", SHUTDOWN_STEP) for broker in (1, 3, 2)),
         *((broker, "SendLeaderAndIsr", 10) for broker in (1, 3, 2)),
         # then the ISRs without it
@@ -351,7 +351,7 @@ def test_broker_that_shuts_down_hands_its_partitions_over_before_it_goes() -> No
     assert (state.leader, state.isr) == (3, (3, 1))
     assert cluster.state(TopicPartition("followed", 0)).isr == (1,)
     assert (TopicPartition("followed", 0), False) in cluster.brokers[2].stopped
-    # The only replica of a partition stays where it is.
+    # The only replica of a partition keeps the lead.
     assert cluster.state(TopicPartition("alone", 0)).leader == 2
     cluster.kill(2)
     assert cluster.state(ORDERS).leader_epoch == 1
@@ -403,7 +403,7 @@ def test_replica_in_a_failed_log_directory_loses_the_lead_and_its_place_in_the_i
     assert cluster.zk.children("/log_dir_event_notification") == ()
     # The broker itself is alive.
     assert cluster.brokers[1].live_brokers == (1, 2, 3)
-    # Started again with a good disk, it is asked again.
+    # After a restart with a working disk, it gets LeaderAndIsr again.
     cluster.bounce(2)
     assert cluster.brokers[1].metadata[ORDERS].offline_replicas == ()
 
@@ -457,7 +457,7 @@ def test_election_tells_the_replicas_and_nobody_twice() -> None:
 
 
 def test_broker_that_returns_does_not_lead_on_in_an_epoch_of_its_former_life_while_the_state_cannot_be_read() -> None:
-    """It may have lost records with its power that followers of that epoch have. Cluster seed 51."""
+    """It may have lost records in a power cut that followers in that epoch have. Cluster seed 51."""
     cluster = ModelCluster()
     cluster.start(1, 2)
     cluster.create_topic("orders", (2,))
@@ -480,7 +480,7 @@ def test_broker_that_returns_does_not_lead_on_in_an_epoch_of_its_former_life_whi
 
 
 def test_settings_of_a_topic_that_cannot_be_read_take_the_controller_from_nobody() -> None:
-    """They are asked for when no replica in sync is alive: may another one lead?"""
+    """The settings are read when no in-sync replica is alive, to decide about an unclean election."""
     cluster = ModelCluster()
     cluster.start(1, 2, 3)
     cluster.create_topic("orders", (2,), settings={"retention.ms": "1"})

@@ -1,4 +1,4 @@
-"""Brokers come and go: what the seeds say about membership and the controller, told as stories."""
+"""Brokers come and go: membership and the controller, as stories."""
 
 import pytest
 
@@ -25,7 +25,7 @@ def test_first_broker_to_create_the_controller_znode_is_controller_and_the_other
 
 
 def test_controller_stays_in_office_when_somebody_scribbles_over_its_znode() -> None:
-    """The version of /controller_epoch guards what it writes. When the znode goes with its session, others race for it."""
+    """The version of /controller_epoch guards its writes. When the znode goes with its session, other brokers race for it."""
     cluster = ModelCluster()
     cluster.start(1, 2, 3)
     cluster.write(SetData(paths.CONTROLLER, b"no json"))
@@ -64,7 +64,7 @@ def test_controller_that_slept_through_its_session_changes_nothing_and_resigns()
     before = cluster.zk.dump()
     cluster.wake(sleeper)
     assert sleeper.machine.is_active
-    # It acts as controller: the first write is refused, since /controller_epoch has moved on.
+    # It acts as controller: its first write is refused, since /controller_epoch has another version.
     token = cluster.token()
     cluster.tell(1, AllocateProducerIds(token, 2, cluster.brokers[2].epoch))
     assert sleeper.replies[token] == Failure(ErrorCode.NOT_CONTROLLER)
@@ -120,12 +120,12 @@ def test_new_broker_with_a_dead_ones_id_takes_its_partitions_over() -> None:
     cluster.kill(2)
     cluster.start(2)
     broker = cluster.brokers[2]
-    # It hears of all brokers and all partitions, then of what it hosts, and follows.
+    # It gets all brokers and all partitions, then the partitions that it hosts, and follows.
     assert broker.live_brokers == (1, 2, 3)
     assert broker.metadata[ORDERS].leader == 3
     assert broker.hosted[ORDERS].leadership.leader == 3
     assert [type(each) for each in broker.received][:2] == [SendUpdateMetadata, SendLeaderAndIsr]
-    # Caught up, its leader lets it in.
+    # When it has caught up, its leader adds it to the ISR.
     cluster.alter_isr(ORDERS, (3, 1, 2))
     assert cluster.state(ORDERS).isr == (3, 1, 2)
 
@@ -149,7 +149,7 @@ def test_partition_without_live_in_sync_replica_waits_for_one() -> None:
     cluster.alter_isr(ORDERS, (2,))
     cluster.kill(2)
     state = cluster.state(ORDERS)
-    # The last in-sync replica stays in the ISR: it alone has everything.
+    # The last in-sync replica stays in the ISR: only it has all records.
     assert (state.leader, state.isr) == (-1, (2,))
     assert cluster.controller.machine.context.offline_partition_count() == 1
     cluster.start(2)
@@ -162,7 +162,7 @@ def test_new_controller_finds_what_the_old_one_left_and_elects() -> None:
     cluster.start(1, 2, 3)
     cluster.create_topic("orders", (1, 2, 3))
     cluster.create_topic("other", (3, 2))
-    # Controller and leader in one: they die together.
+    # Broker 1 is both controller and leader.
     cluster.kill(1)
     assert cluster.controller.machine.epoch == 2
     assert cluster.state(ORDERS).leader == 2
@@ -202,19 +202,19 @@ def test_broker_that_was_away_while_nobody_was_in_office_leaves_the_isr() -> Non
     cluster = ModelCluster()
     cluster.start(1, 2, 3)
     cluster.create_topic("orders", (2, 3), (3, 2), (2,))
-    # The controller dies; before another takes office, 2 loses power, and is back.
+    # The controller dies. Before another broker takes over, broker 2 loses power and restarts.
     cluster.unseen(lambda: (cluster.kill(1), cluster.bounce(2)))
     assert cluster.controller.machine.epoch == 2
     led = cluster.state(ORDERS)
     assert (led.leader, led.isr, led.leader_epoch) == (3, (3,), 1)
     followed = cluster.state(TopicPartition("orders", 1))
     assert (followed.leader, followed.isr) == (3, (3,))
-    # Nobody else has this one: it leads again, in an epoch of its own.
+    # Broker 2 has the only replica of this partition: it leads again, in a new epoch.
     alone = cluster.state(TopicPartition("orders", 2))
     assert (alone.leader, alone.isr, alone.leader_epoch) == (2, (2,), 1)
     assert cluster.brokers[2].hosted[ORDERS].leadership == led
     assert cluster.brokers[3].hosted[ORDERS].leadership == led
-    # Caught up, it returns.
+    # When it has caught up, it returns to the ISR.
     assert isinstance(cluster.alter_isr(ORDERS, (3, 2)), LeaderAndIsr)
 
 
@@ -222,7 +222,7 @@ def test_broker_that_only_lost_its_session_is_trusted_before_one_that_was_away()
     cluster = ModelCluster()
     cluster.start(1, 2, 3)
     cluster.create_topic("orders", (2, 3), (3, 2))
-    # All registrations are younger than the ISRs then, but the process of 3 has lost nothing.
+    # All registrations are then newer than the ISRs, but the process of broker 3 has lost nothing.
     cluster.unseen(lambda: (cluster.kill(1), cluster.bounce(2), cluster.expire_session(3)))
     for partition in (ORDERS, TopicPartition("orders", 1)):
         state = cluster.state(partition)
@@ -231,7 +231,7 @@ def test_broker_that_only_lost_its_session_is_trusted_before_one_that_was_away()
 
 @pytest.mark.parametrize(("first", "second"), [(2, 3), (3, 2)])
 def test_members_of_an_isr_that_go_at_once_all_stay_in_it_and_who_returns_first_leads(first: int, second: int) -> None:
-    """One of them may have lost its power and the other only its session: whichever was left would be a guess."""
+    """One of them may have lost power and the other only its session: to keep one of them would be a guess."""
     cluster = ModelCluster()
     cluster.start(1, 2, 3)
     cluster.create_topic("orders", (2, 3), (3, 2))
@@ -242,7 +242,7 @@ def test_members_of_an_isr_that_go_at_once_all_stay_in_it_and_who_returns_first_
     for partition in (ORDERS, TopicPartition("orders", 1)):
         assert (cluster.state(partition).leader, cluster.state(partition).isr) == (first, (first,))
     cluster.start(second)
-    assert cluster.state(ORDERS).isr == (first,), "what was written meanwhile it has not got"
+    assert cluster.state(ORDERS).isr == (first,), "it lacks the records that were written meanwhile"
 
 
 def test_member_of_an_isr_that_goes_last_stays_in_it_alone() -> None:

@@ -48,7 +48,7 @@ def under_way(cluster: ModelCluster) -> dict[TopicPartition, ReplicaAssignment]:
 def test_partition_moves_when_its_new_replicas_have_caught_up() -> None:
     cluster = four()
     assert reassign(cluster, (3, 4)) is None
-    # New replicas follow; the old ones still serve.
+    # The new replicas follow while the old ones still serve.
     assert cluster.assignment(ORDERS) == ReplicaAssignment((3, 4, 1, 2), adding=(3, 4), removing=(1, 2))
     assert under_way(cluster) == {ORDERS: cluster.assignment(ORDERS)}
     assert cluster.brokers[3].hosted[ORDERS].is_new
@@ -56,7 +56,7 @@ def test_partition_moves_when_its_new_replicas_have_caught_up() -> None:
     cluster.alter_isr(ORDERS, (1, 2, 3))
     assert under_way(cluster)
     cluster.alter_isr(ORDERS, (1, 2, 3, 4))
-    # All of the target are in sync: the lead moves, and the old replicas go.
+    # All target replicas are in sync: the lead moves, and the old replicas are removed.
     assert cluster.assignment(ORDERS) == ReplicaAssignment((3, 4))
     state = cluster.state(ORDERS)
     assert (state.leader, set(state.isr)) == (3, {3, 4})
@@ -72,7 +72,7 @@ def test_replication_factor_grows_and_shrinks() -> None:
     reassign(cluster, (1, 2, 3))
     cluster.alter_isr(ORDERS, (1, 2, 3))
     assert cluster.assignment(ORDERS) == ReplicaAssignment((1, 2, 3))
-    # Shrinking needs nobody to catch up.
+    # Shrinking does not wait for a replica to catch up.
     reassign(cluster, (1,))
     assert cluster.assignment(ORDERS) == ReplicaAssignment((1,))
     assert cluster.state(ORDERS).isr == (1,)
@@ -145,7 +145,7 @@ def test_reassignment_goes_on_under_a_new_controller() -> None:
 def test_partition_whose_state_cannot_be_read_waits_and_the_cluster_keeps_its_controller(
     is_new_controller: bool,
 ) -> None:
-    """Each controller in turn failed at it and resigned: no partition of the cluster got another leader any more."""
+    """Each controller in turn failed at it and resigned: no partition of the cluster could get another leader."""
     cluster = four()
     cluster.create_topic("fine", (1, 2))
     if is_new_controller:
@@ -253,7 +253,7 @@ def test_znode_that_asks_for_the_impossible_is_removed(data: bytes) -> None:
     cluster = four()
     cluster.write(Create(paths.REASSIGN_PARTITIONS, data))
     assert not cluster.zk.exists(paths.REASSIGN_PARTITIONS)
-    # And the next one is seen.
+    # The controller notices the next one.
     cluster.write(Create(paths.REASSIGN_PARTITIONS, encode_reassign_partitions({ORDERS: (2, 1)})))
     assert cluster.assignment(ORDERS) == ReplicaAssignment((2, 1))
 
@@ -268,7 +268,7 @@ def test_list_can_be_asked_for_certain_partitions() -> None:
 
 @pytest.mark.parametrize("plan", [(1, 4), (4, 2), None])
 def test_plan_that_does_without_the_replica_that_leads_elects_another_first(plan: tuple[int, ...] | None) -> None:
-    """A replica that is being added leads as soon as it is in sync, if it is the preferred one."""
+    """An added replica leads as soon as it is in sync, if it is the preferred one."""
     cluster = four()
     assert reassign(cluster, (3, 4)) is None
     cluster.alter_isr(ORDERS, (1, 2, 3))
@@ -283,7 +283,7 @@ def test_plan_that_does_without_the_replica_that_leads_elects_another_first(plan
 
 
 def test_partitions_that_are_added_as_a_reassignment_begins_stay() -> None:
-    """The controller hears of the reassignment first, and writes the topic's znode, too."""
+    """The controller hears of the reassignment first, and also writes the topic's znode."""
     cluster = four()
     more = TopicAssignment(cluster.topic_id("orders"), {0: ReplicaAssignment((1, 2)), 1: ReplicaAssignment((2, 3))})
 
@@ -304,7 +304,7 @@ class ControllerDied(Exception):
 
 
 def die_at(cluster: ModelCluster, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The controller dies with its so many'th batch to ZooKeeper from now on, before it is carried out."""
+    """Let the controller die before its `number`th batch to ZooKeeper from now on is executed."""
     controller, carry_out, batches = cluster.controller, cluster._carry_out, itertools.count()
 
     def carry_out_or_die(broker: ModelBroker, effect: Effect) -> None:
@@ -321,7 +321,7 @@ def bury_controller(cluster: ModelCluster) -> None:
 
 
 def leaders_by_their_own_word(cluster: ModelCluster) -> dict[int, int]:
-    """With their epochs."""
+    """Return the leaders, as they believe themselves, with their epochs."""
     return {
         each.id: each.hosted[ORDERS].leadership.leader_epoch
         for each in cluster.brokers.values()
@@ -333,8 +333,9 @@ def leaders_by_their_own_word(cluster: ModelCluster) -> dict[int, int]:
 def test_controller_dies_while_one_plan_replaces_another_that_has_the_leader(
     batch: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The leader is not among the replicas of the new plan. Whoever takes over must not leave it in office, and tell only the
-    others of the next epoch."""
+    """The leader is not in the new plan. The next controller must not leave it in office and inform only the other replicas
+    about the next epoch.
+    """
     cluster = ModelCluster()
     cluster.start(9, 1, 2, 3, 4, 5)
     cluster.create_topic("orders", (1, 2))
@@ -355,7 +356,7 @@ def test_controller_dies_while_one_plan_replaces_another_that_has_the_leader(
 def test_controller_dies_as_a_reassignment_ends_and_nobody_leads_on(
     batch: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A replica that is removed, and led, hears of it before ZooKeeper forgets that it was one."""
+    """A removed replica that led hears of its removal before ZooKeeper forgets that it was a replica."""
     cluster = ModelCluster()
     cluster.start(9, 1, 2, 3, 4)
     cluster.create_topic("orders", (1, 2))
@@ -370,7 +371,7 @@ def test_controller_dies_as_a_reassignment_ends_and_nobody_leads_on(
 
 
 def test_leader_that_is_no_replica_any_more_is_replaced_by_a_new_controller() -> None:
-    """As a controller of Kafka's leaves it, if it dies while one plan replaces another."""
+    """A Kafka controller leaves the state like this if it dies while one plan replaces another."""
     cluster = ModelCluster()
     cluster.start(9, 1, 2, 3)
     cluster.create_topic("orders", (1, 2))

@@ -101,7 +101,7 @@ def test_deletion_waits_for_a_broker_that_is_down() -> None:
     cluster.delete_topic("orders")
     assert cluster.zk.exists("/admin/delete_topics/orders")
     assert cluster.zk.exists("/brokers/topics/orders")
-    # Nobody serves it meanwhile.
+    # No broker serves it meanwhile.
     assert not cluster.brokers[1].metadata
     cluster.start(2)
     assert not cluster.zk.exists("/brokers/topics/orders")
@@ -156,7 +156,7 @@ def test_late_answer_to_a_deletion_that_was_given_up_does_no_harm() -> None:
 
 
 def test_answer_of_a_brokers_former_life_does_not_end_a_deletion() -> None:
-    """It restarts, and refuses what was meant for its former life. The controller reads that after it has asked again."""
+    """The broker restarts, and refuses a request for its former life. The controller reads that after its next request."""
     cluster = three()
     cluster.create_topic("orders", (2,))
     cluster.hold_deletions = True

@@ -1,4 +1,4 @@
-"""Which programs the documents may call: those of every Debian, those that README.md tells to install, and barnabas' own."""
+"""The programs that documents may call: those of every Debian, those that README.md tells users to install, and our own."""
 
 import re
 import shlex
@@ -7,23 +7,23 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
-#: Of packages that every Debian has: apt, bash, coreutils, findutils, grep, hostname, passwd, sed, util-linux.
+#: From packages of every Debian: apt, bash, coreutils, findutils, grep, hostname, passwd, sed, util-linux.
 _OF_EVERY_DEBIAN: Final = (
     "apt-get bash cat chmod cp cut date dd df dirname du echo env expr false find grep head hostname id install ln ls "
     "mkdir mktemp mv nice nohup printf pwd readlink realpath rm rmdir sed seq sh sleep sort stat tail tee test timeout "
     "touch tr true tty uname uniq useradd wc xargs"
 )
 ESSENTIAL: Final = frozenset(_OF_EVERY_DEBIAN.split())
-#: Package in README.md -> the program that it is for.
+#: Package in README.md -> the program that it provides.
 NAMED_BY_THE_README: Final = {
     "git": "git",
     "make": "make",
     "openjdk-17-jre-headless": "java",
     "python3-venv": "python3",
 }
-#: What the virtual environment has, which README.md makes.
+#: Programs in the virtual environment that README.md creates.
 _OF_THE_ENVIRONMENT: Final = frozenset({"barnabas", "pip", "python", "pytest"})
-#: Words of bash after which another command follows, and those after which its arguments do.
+#: Words of bash that are followed by another command, and those that are followed by its arguments.
 _BEFORE_A_COMMAND: Final = frozenset(
     {"!", "{", "}", "do", "done", "elif", "else", "fi", "if", "then", "until", "while"}
 )
@@ -40,7 +40,7 @@ class Command(NamedTuple):
 
 
 def commands_of(text: str) -> Iterator[Command]:
-    """The programs that the shell blocks of a document call. Of blocks with a `$` at the beginning, the others are output."""
+    """Yield the programs that the shell blocks of a document call. In blocks with a `$` prompt, other lines are output."""
     own = set(_FUNCTION.findall(text)) | _BUILT_IN
     for block in _FENCE.finditer(text):
         first = text.count("\n", 0, block.start()) + 2
@@ -63,7 +63,7 @@ def commands_of(text: str) -> Iterator[Command]:
 
 def _programs(line: str) -> Iterator[str]:
     lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
-    lexer.whitespace_split = True  # also at the newlines of a line that was continued
+    lexer.whitespace_split = True  # also at the newlines of a continued line
     is_first = True
     for token in lexer:
         if token in _SEPARATORS:
@@ -78,7 +78,7 @@ def _programs(line: str) -> Iterator[str]:
 
 
 def not_named(text: str) -> list[Command]:
-    """Programs that neither every Debian has, nor README.md names, nor the text of this document (`podman build …`)."""
+    """Return programs that neither Debian has, nor README.md names, nor this document names in its text (`podman build …`)."""
     prose = _FENCE.sub("", text)
     named = set(re.findall(r"`([\w.-]+)[` ]", prose))
     known = ESSENTIAL | set(NAMED_BY_THE_README.values()) | _OF_THE_ENVIRONMENT | named
@@ -86,7 +86,7 @@ def not_named(text: str) -> list[Command]:
 
 
 def folder_of_programs(folder: Path) -> Path:
-    """Links to the programs that a document may call: with this folder as `PATH`, others are not found."""
+    """Return a folder of links to the permitted programs: with this folder as `PATH`, others are not found."""
     folder.mkdir()
     for program in ESSENTIAL | set(NAMED_BY_THE_README.values()):
         if (there := shutil.which(program)) is not None:

@@ -1,9 +1,9 @@
-"""Runs a document: its blocks marked ```` ```sh run ```` and ```` ```python run ````, in order, as one reader would.
+"""Runs a document: its blocks marked ```` ```sh run ```` and ```` ```python run ````, in order, as a reader would.
 
-Shell blocks share one bash, which stops at the first failure; a Python block is a program of its own. The bash finds only the
-programs that `programs` lists: a document that needs another one fails on a bare machine. A block
-```` ```text output ```` after one says what it prints: each of its lines must be there, in order, with `…` for anything.
-Addresses that a document gives for a cluster on its usual ports stand for the cluster of the test.
+Shell blocks share one bash, which stops at the first failure; a Python block is a separate program. The bash finds only the
+programs that `programs` lists: a document that needs another one fails on a bare machine. A block ```` ```text output ````
+after such a block has its expected output: each of its lines must appear, in order, with `…` for anything. The addresses of a
+cluster on its usual ports stand for the cluster of the test.
 """
 
 import fnmatch
@@ -29,7 +29,7 @@ TIMEOUT_S: Final = 500
 class Block:
     language: str
     code: str
-    #: The line of the document that it starts at.
+    #: The line of the document at which the block starts.
     line: int
     expected: list[str] = field(default_factory=list)
 
@@ -49,14 +49,14 @@ def blocks_of(text: str) -> list[Block]:
 
 
 def run_document(document: Path, folder: Path, addresses: Mapping[str, str]) -> None:
-    """Run it in `folder`; raises AssertionError that names the line of the block."""
+    """Run the document in `folder`. Raise AssertionError with the line of the block that fails."""
     text = document.read_text()
     for shown, real in addresses.items():
         text = text.replace(shown, real)
     blocks = blocks_of(text)
     script = ["set -eo pipefail"]
     for number, block in enumerate(blocks):
-        # The newline before it: a block may end without one.
+        # The newline comes first because a block's output may end without one.
         script.append(f"printf '\\n{_MARK}{number}\\n'")
         if block.language == "python":
             file = folder / f"block_{number}.py"
@@ -85,7 +85,7 @@ def run_document(document: Path, folder: Path, addresses: Mapping[str, str]) -> 
 
 
 def first_missing(expected: list[str], printed: list[str]) -> str | None:
-    """The first expected line that does not come after the ones before it."""
+    """Return the first expected line that does not come after the ones before it."""
     lines = iter(printed)
     for wanted in expected:
         pattern = re.sub(r"([\[\]?*])", r"[\1]", wanted).replace("…", "*")

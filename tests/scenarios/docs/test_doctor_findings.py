@@ -1,4 +1,4 @@
-"""Each finding of the doctor, caused on a real cluster."""
+"""Each finding of `barnabas doctor`, caused on a real cluster."""
 
 import asyncio
 import contextlib
@@ -32,7 +32,7 @@ from barnabas.testing import Cluster, wait_until
 
 
 def findings(config: str | ClientConfig, limits: Limits | None = None) -> dict[str, Finding]:
-    """By check. Where one is there several times, the first."""
+    """Return the findings by check; the first one if a check has several."""
     settings = client_config(config) if isinstance(config, str) else config
     found: dict[str, Finding] = {}
     for finding in asyncio.run(check_cluster(settings, limits)).findings:
@@ -41,14 +41,14 @@ def findings(config: str | ClientConfig, limits: Limits | None = None) -> dict[s
 
 
 class Careless(Cluster):
-    """Lets misspelt settings pass."""
+    """A cluster that accepts misspelt settings."""
 
     def _check_names(self, settings: list[str]) -> None:
         return
 
 
 def until_found(config: str | ClientConfig, *checks: str, limits: Limits | None = None) -> dict[str, Finding]:
-    """A doctor waits for seconds only: on a busy machine what it asks for may come too late, and it looks again."""
+    """Repeat the check: doctor waits only for seconds, and on a busy machine an answer may come too late."""
     found: dict[str, Finding] = {}
 
     def is_there() -> bool:
@@ -62,7 +62,7 @@ def until_found(config: str | ClientConfig, *checks: str, limits: Limits | None 
 
 @pytest.fixture(scope="module")
 def patient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """Three brokers that do not agree, with settings that do nothing."""
+    """Three brokers with differing settings, and settings without effect."""
     disks = tmp_path_factory.mktemp("disks")
     own = {2: {"num.partitions": "5"}, 3: {"log.dirs": f"{disks}/a,{disks}/b"}}
     config = {"num.io.threads": "9", "nmu.partitions": "3"}
@@ -163,7 +163,9 @@ def test_group_whose_member_does_not_rejoin_is_told_of(patient: Cluster) -> None
     while not first.assignment():
         first.poll(0.1)
     second = Consumer(settings)
-    second.subscribe(["orders"])  # it joins in the background; the first does not poll, so it does not rejoin
+    second.subscribe(
+        ["orders"]
+    )  # the second consumer joins in the background; the first does not poll, so it does not rejoin
     limits = Limits(group_gap_s=0.1)
     try:
         found = until_found(patient.bootstrap, "group-rebalancing", limits=limits)
@@ -172,7 +174,7 @@ def test_group_whose_member_does_not_rejoin_is_told_of(patient: Cluster) -> None
         done = [first, second]
         while done:
             for consumer in done:
-                consumer.poll(0.05)  # a rebalance under way needs both to end
+                consumer.poll(0.05)  # a rebalance in progress needs both to end
             with contextlib.suppress(RuntimeError):
                 done.pop().close()
 
@@ -190,7 +192,7 @@ def test_object_store_that_takes_nothing_is_told_of() -> None:
     with Cluster(brokers=1, config=config) as cluster:
         cluster.create_topic("history", partitions=1, replication_factor=1, config=settings)
         producer = Producer({"bootstrap.servers": cluster.bootstrap})
-        for _ in range(20):  # two to a segment
+        for _ in range(20):  # two records for each segment
             producer.produce("history", b"x" * 400)
             assert producer.flush(60) == 0
         found = until_found(cluster.bootstrap, "tier-behind")
@@ -213,11 +215,11 @@ def test_certificates_and_tokens_that_end_are_told_of() -> None:
         found = until_found(settings, "certificate-ends", "token-ends", "zookeeper-not-asked", limits=limits)
         assert found["certificate-ends"].subject == "broker 1"
         assert "User:admin" in found["token-ends"].subject
-        # In plain text to a port of TLS: nobody has to start a broker.
+        # A plain-text connection to a TLS port: the advice is not to start a broker.
         assert "with --command-config" in findings(cluster.bootstrap)["bootstrap-unreachable"].advice
         stranger = client_config(settings=cluster.client_settings("client"))
         assert "CLUSTER_AUTHORIZATION_FAILED" in until_found(stranger, "not-answered")["not-answered"].message
-        # What a secured ZooKeeper hides from strangers is a note.
+        # Data that a secured ZooKeeper hides from strangers leads only to a note.
         assert found["zookeeper-not-asked"].severity is Severity.NOTE
 
 
@@ -225,7 +227,7 @@ def test_what_happens_to_a_cluster_under_the_doctors_eyes() -> None:
     with Cluster(brokers=3, config={"zookeeper.session.timeout.ms": "60000"}) as cluster:
         controller = cluster.controller()
         first, second = (broker for broker in cluster.broker_ids if broker != controller)
-        # The controller can tell nobody what it sees in ZooKeeper.
+        # The controller cannot inform any broker about changes in ZooKeeper.
         cluster.cut_off(controller)
         asyncio.run(meddle(cluster.zookeeper_connect, gone=first, moved=second, new=9))
         config = client_config(cluster.address(second), {"socket.connection.setup.timeout.ms": "500"})
@@ -238,7 +240,7 @@ def test_what_happens_to_a_cluster_under_the_doctors_eyes() -> None:
         until_found(cluster.address(second), "zookeeper-unreachable")
         result = CliRunner().invoke(app, ["doctor", "--bootstrap-server", cluster.address(second)])
         assert result.exit_code == 1
-        # A broker that answers in time says since when; one on a busy machine may not.
+        # A broker that answers in time reports since when; one on a busy machine may not.
         lines = [line for line in result.stdout.splitlines() if not line.startswith("        since:")]
         [first_line, means, do, *_] = lines
         assert first_line.startswith(f"ERROR   ZooKeeper at {cluster.zookeeper_connect}: no broker reaches it: ")
@@ -265,7 +267,7 @@ def test_brokers_that_advertise_the_address_of_one_are_told_of() -> None:
 
 
 def test_loopback_address_beside_another_is_told_of() -> None:
-    # Nobody resolves the name: nothing leaves this machine.
+    # The name is not resolved, so no packet leaves this machine.
     with Cluster(brokers=2) as cluster:
         asyncio.run(meddle(cluster.zookeeper_connect, moved=2, to=("broker-2.invalid", 9092)))
         found = until_found(cluster.address(1), "advertised-listener-loopback", "advertised-listener-unreachable")
@@ -274,7 +276,7 @@ def test_loopback_address_beside_another_is_told_of() -> None:
 
 
 def test_cluster_without_a_controller_is_told_of() -> None:
-    """Brokers name the last one for as long as there is no other."""
+    """Brokers report the last controller as long as there is no other."""
     with Cluster(brokers=2) as cluster:
         asyncio.run(enthrone(cluster.zookeeper_connect, 99))
         missing = until_found(cluster.bootstrap, "no-controller")["no-controller"]
@@ -282,7 +284,7 @@ def test_cluster_without_a_controller_is_told_of() -> None:
         assert missing.message == (
             "there is no controller: /controller in ZooKeeper names broker 99, which is not registered"
         )
-        # As the advice says.
+        # Follow the advice.
         asyncio.run(enthrone(cluster.zookeeper_connect, None))
         wait_until(lambda: "no-controller" not in findings(cluster.bootstrap), 60, what="an election")
         cluster.create_topic("after", partitions=1, replication_factor=2)
@@ -294,7 +296,7 @@ def test_znodes_that_strangers_can_change_are_reported_with_the_command_that_clo
         client = KazooClient(cluster.zookeeper_connect, auth_data=[("digest", "kafka:secret")])
         client.start()
         try:
-            # A broker leaves the root of a whole ZooKeeper open, and says so.
+            # A broker leaves the root of an unshared ZooKeeper open, and logs that.
             root = until_found(cluster.bootstrap, "znodes-open")["znodes-open"]
             assert (root.severity, "can change /" in root.message) == (Severity.WARNING, True)
             client.set_acls("/config/users", [make_acl("world", "anyone", all=True)])
@@ -334,7 +336,7 @@ def test_broker_that_has_not_heard_of_the_new_controller_is_told_of() -> None:
         before = cluster.controller()
         deaf, other = (broker for broker in cluster.broker_ids if broker != before)
         cluster.be_deaf_to(deaf, [before, other])
-        cluster.pause(deaf)  # it must not win the election
+        cluster.pause(deaf)  # this broker must not win the election
         assert cluster.move_controller() == other
         cluster.resume(deaf)
         disputed = until_found(cluster.address(other), "controller-disputed")["controller-disputed"]
@@ -343,7 +345,7 @@ def test_broker_that_has_not_heard_of_the_new_controller_is_told_of() -> None:
 
 
 def test_internal_topic_that_cannot_be_made_is_told_of() -> None:
-    """The trap of one broker with the settings of three: consumers wait, and nothing else says why."""
+    """One broker with the settings for three: consumers wait, and no other output explains why."""
     with Cluster(brokers=1, config={"offsets.topic.replication.factor": "3"}) as cluster:
         found = until_found(cluster.bootstrap, "internal-topic-impossible")["internal-topic-impossible"]
         assert found.subject == "topic __consumer_offsets" and found.severity is Severity.ERROR
@@ -373,7 +375,7 @@ def test_internal_topic_that_is_not_compacted_is_told_of(patient: Cluster) -> No
 async def meddle(
     connect: str, *, moved: int, to: tuple[str, int] = ("127.0.0.1", 1), gone: int | None = None, new: int | None = None
 ) -> None:
-    """What only faults or people do to registrations."""
+    """Change registrations as only faults or people do."""
     session = ZooKeeperSession(SessionConfig(connect))
     await session.start()
     try:
@@ -388,7 +390,7 @@ async def meddle(
 
 
 async def enthrone(connect: str, broker_id: int | None) -> None:
-    """/controller names this broker, whoever was it before; None leaves the election to the brokers."""
+    """Write this broker to /controller, whichever was there before; None leaves the election to the brokers."""
     session = ZooKeeperSession(SessionConfig(connect))
     await session.start()
     try:

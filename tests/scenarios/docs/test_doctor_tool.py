@@ -1,4 +1,4 @@
-"""`barnabas doctor` beside a patient: a cluster that is made ill in front of it."""
+"""`barnabas doctor` beside a cluster in which faults are caused."""
 
 import json
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from barnabas.testing import Cluster, wait_until
 
 
 def doctor(bootstrap: str) -> tuple[int, dict[str, dict[str, Any]]]:
-    """Its exit status, and what it found, by check."""
+    """Return its exit status and its findings by check."""
     result = CliRunner().invoke(app, ["doctor", "--bootstrap-server", bootstrap, "--json"])
     document = json.loads(result.stdout)
     assert document["ok"] is (result.exit_code == 0)
@@ -20,7 +20,7 @@ def doctor(bootstrap: str) -> tuple[int, dict[str, dict[str, Any]]]:
 
 
 def commit_an_offset(bootstrap: str) -> None:
-    """A coordinator writes a record with its own time."""
+    """Commit an offset, so that a coordinator writes a record with its own timestamp."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "g", "log_level": 0})
     consumer.commit(offsets=[TopicPartition("orders", 0, 0)], asynchronous=False)
     consumer.close()
@@ -58,7 +58,7 @@ def test_doctor_finds_what_was_done_to_a_cluster(kafka_cluster: Callable[..., Cl
 
 
 def test_doctor_tells_of_a_broker_that_does_not_answer_where_it_says(kafka_cluster: Callable[..., Cluster]) -> None:
-    # Killed, and for as long as its session lasts still a member, with an address where nobody is.
+    # The killed broker is a member until its session ends, with an address at which no process listens.
     cluster = kafka_cluster(brokers=2, config={"zookeeper.session.timeout.ms": "30000"})
     cluster.kill(2)
     status, found = doctor(cluster.address(1))

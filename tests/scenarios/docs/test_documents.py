@@ -1,4 +1,4 @@
-"""Every command of these documents runs, against a cluster that is started as the document says."""
+"""Every command of these documents runs against a cluster that is started as the document says."""
 
 import os
 import re
@@ -17,7 +17,7 @@ from tests.scenarios.docs.programs import NAMED_BY_THE_README, commands_of, not_
 from tests.scenarios.docs.runner import TIMEOUT_S, blocks_of, first_missing, run_document
 
 ROOT = Path(__file__).parents[3]
-#: What the document gives to `barnabas up`.
+#: Document -> arguments for `barnabas up`.
 STARTED_WITH = {
     "README.md": {},
     "docs/quickstart.md": {},
@@ -25,7 +25,7 @@ STARTED_WITH = {
     "docs/operating.md": {"barnabas.metrics.port": "0"},
     "docs/console.md": {},
 }
-#: With a console beside the brokers.
+#: Documents whose cluster has a console.
 WITH_CONSOLE = {"docs/console.md"}
 
 
@@ -61,13 +61,13 @@ def test_document_calls_only_programs_that_it_or_the_readme_names(name: str) -> 
     assert not unknown, "name it in the text, in `…`, or use a program that README.md tells to install"
 
 
-#: About releases: those that were, and the next.
+#: Documents about past releases and the next one.
 OF_RELEASES = {"CHANGELOG.md", "docs/releasing.md"}
 
 
 @pytest.mark.parametrize("name", [name for name in DOCUMENTS if name not in OF_RELEASES])
 def test_document_installs_from_a_clone_as_long_as_there_is_no_release(name: str) -> None:
-    """pip finds no `barnabas` elsewhere, and whoever takes the name would be installed instead."""
+    """pip finds no `barnabas` elsewhere, and would install a package of whoever takes the name."""
     text = (ROOT / name).read_text().replace("Once barnabas is installed, `pip install 'barnabas[spark]'`", "")
     assert re.findall(r"pip install (?:--\S+ )*'?barnabas\b(?!-\*).*", text) == []
 
@@ -104,7 +104,7 @@ def not_in_sync() -> Iterator[str]:
 
 @pytest.mark.parametrize("script", ["wait_in_sync", "wait_for_replicas"])
 def test_waiting_for_a_broker_that_does_not_answer_does_not_end(script: str, tmp_path: Path, not_in_sync: str) -> None:
-    """Once the script took "cannot connect" for "all replicas are in sync", and the next broker was restarted."""
+    """The script once took "cannot connect" as "all replicas are in sync", and the next broker was restarted."""
     text = (ROOT / "docs/operating.md").read_text().replace("127.0.0.1:9092", "127.0.0.1:1")
     found = re.search(rf"cat > {script} <<'END'\n(.*?)^END$", text, re.MULTILINE | re.DOTALL)
     assert found

@@ -1,4 +1,4 @@
-"""`examples/pytest_plugin` passes as its README says, from its own folder, and shows what each test took."""
+"""`examples/pytest_plugin` passes as its README says, from its own folder, and shows the time of each test."""
 
 import os
 import re
@@ -25,6 +25,6 @@ def test_sample_project_passes_and_shows_the_time_of_each_test() -> None:
     assert re.search(r"\b11 passed\b", done.stdout)
     calls = re.findall(r"^([0-9.]+)s call +(\S+)$", done.stdout, re.MULTILINE)
     assert len(calls) == 11
-    # A topic of one's own is cheap; what is left is the client's. The first to come pays for the cluster in its setup.
+    # A topic for each test is cheap; the rest of the time is the client's. The first test's setup starts the cluster.
     ends = re.findall(r"^([0-9.]+)s teardown +\S+test_every_test_starts_with_an_empty_topic", done.stdout, re.MULTILINE)
     assert ends and all(float(seconds) < 30 for seconds in ends)

@@ -1,4 +1,4 @@
-"""docs/extending.md: its changes are made to a copy of the source, and the programs that show them run."""
+"""docs/extending.md: its changes are applied to a copy of the source, and the programs that demonstrate them run."""
 
 import os
 import re
@@ -23,7 +23,7 @@ _SHOWN: Final = "This shows it"
 @dataclass
 class Edit:
     file: str
-    #: Empty for a new file.
+    #: below, above or instead of the anchor; empty for a new file.
     place: str
     anchor: str
     text: str
@@ -75,7 +75,7 @@ EXAMPLES = examples()
 
 @pytest.fixture(scope="module")
 def changed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The source and the documents, with every change of the page."""
+    """Return a copy of the source and the documents with every change of the page."""
     root = tmp_path_factory.mktemp("extended")
     for part in ("src", "docs", "scripts"):
         shutil.copytree(ROOT / part, root / part, ignore=shutil.ignore_patterns("__pycache__"))
@@ -126,6 +126,6 @@ def test_changed_source_passes_the_linter_and_its_settings_are_documented(change
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.title)
 def test_example_fails_without_its_change(example: Example) -> None:
-    """Otherwise the program would show nothing."""
+    """Otherwise the program would demonstrate nothing."""
     with pytest.raises(AssertionError):
         run(ROOT, sys.executable, "-c", example.program)

@@ -1,4 +1,4 @@
-"""Each test of the page finds its bug: it fails with the code that has it, and passes with the mended one."""
+"""Each test of the page finds its bug: it fails with the buggy code, and passes with the fixed code."""
 
 import re
 from collections.abc import Callable
@@ -14,7 +14,7 @@ _BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 def sections() -> dict[str, str]:
-    """The code of each section, by its title."""
+    """Return the code of each section, by its title."""
     _, *parts = re.split(r"^## ", PAGE.read_text(), flags=re.MULTILINE)
     return {part.partition("\n")[0]: "\n".join(_BLOCK.findall(part)) for part in parts}
 

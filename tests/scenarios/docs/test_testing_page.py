@@ -1,4 +1,4 @@
-"""The Python examples of docs/testing.md run in this process, where clusters are cheap, and show what the page says."""
+"""The Python examples of docs/testing.md run in this process, where clusters are cheap, and print what the page says."""
 
 import contextlib
 import io
@@ -11,7 +11,7 @@ import pytest
 
 import barnabas.testing.cases  # noqa: F401
 
-# What is imported above stays when pytester takes the modules of an inner run away.
+# The modules imported above stay when pytester removes the modules of an inner run.
 pytest_plugins = ("pytester",)
 
 PAGE = Path(__file__).parents[3] / "docs" / "testing.md"

@@ -1,4 +1,4 @@
-"""Small helpers for scenarios in which something breaks."""
+"""Helpers for scenarios with faults."""
 
 import contextlib
 
@@ -9,7 +9,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from barnabas.cli.local_cluster import LocalCluster, wait_until
 from tests.soak.workload import QUIET
 
-#: Brokers notice each other's end within about two seconds.
+#: Settings with which brokers notice each other's end within about two seconds.
 QUICK = {
     "zookeeper.session.timeout.ms": "2000",
     "replica.lag.time.max.ms": "2000",
@@ -19,7 +19,7 @@ QUICK_COORDINATOR = ("--tick-time", "500")
 
 
 class Admin:
-    """Asks and tells a cluster what these scenarios need."""
+    """Requests to a cluster that these scenarios need."""
 
     def __init__(self, cluster: LocalCluster) -> None:
         self.cluster = cluster
@@ -60,7 +60,7 @@ class Admin:
         )
 
     def write(self, topic: str, values: list[bytes], partition: int = 0, timeout_s: float = 60.0) -> list[int]:
-        """The offsets; raises what went wrong."""
+        """Write the values; return their offsets, or raise the error."""
         offsets: list[int] = []
         errors: list[object] = []
 
@@ -90,7 +90,7 @@ class Admin:
 
 @pytest.fixture
 def quick_cluster(new_cluster) -> LocalCluster:
-    """Three brokers that this test may break."""
+    """Three brokers that the test may break."""
     return new_cluster(brokers=3, config=QUICK, zookeeper_options=QUICK_COORDINATOR)
 
 

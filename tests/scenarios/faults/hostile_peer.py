@@ -1,4 +1,4 @@
-"""A broker under attack, as its operator and an honest client see it; and a peer that sends whatever it likes."""
+"""A broker under attack, as its operator and an honest client see it; and a peer that sends any bytes."""
 
 import contextlib
 import socket
@@ -34,9 +34,9 @@ from tests.computed import computed_s
 from tests.scenarios.faults.conftest import Admin  # type: ignore[attr-defined]
 from tests.soak.workload import QUIET
 
-#: What one broker may grow by while it is attacked.
+#: The most by which a broker may grow during an attack.
 GROWTH_BYTES_MAX = 80_000_000
-#: The broker's loop may compute for so long between an honest client's record and its acknowledgement, while others attack.
+#: The most that the broker's loop may compute between an honest client's record and its acknowledgement during an attack.
 LATENCY_S_MAX = 1.0
 
 
@@ -62,7 +62,7 @@ class Victim:
         return peer
 
     def write(self) -> float:
-        """What the broker's loop computes until one record of a client that is connected is acknowledged, in seconds."""
+        """Write a record on an open connection; return the seconds that the broker's loop computes until it is acknowledged."""
         began_s = self.computed_s()
         errors: list[object] = []
         self._producer.produce(self.topic, b"honest", on_delivery=lambda error, message: errors.append(error))
@@ -81,7 +81,7 @@ class Victim:
         assert "Traceback" not in self.cluster.log(1)[self._log_size :]
 
     def set_cluster(self, name: str, value: str) -> None:
-        """A setting of all brokers, while they run."""
+        """Change a setting of all brokers while they run."""
         change = AlterableConfig(name=name, config_operation=0, value=value)
         resource = AlterConfigsResource(resource_type=4, resource_name="", configs=[change])
         with self.connect() as peer:
@@ -94,8 +94,9 @@ class Victim:
 
 
 class Bystander:
-    """`with Bystander(victim) as other: …; other.worst_s`: what the broker's loop computed, at most, between an honest
-    client's request and its answer."""
+    """`with Bystander(victim) as other: …; other.worst_s`: the most that the broker's loop computed between an honest client's
+    request and its answer.
+    """
 
     def __init__(self, victim: Victim) -> None:
         self._victim = victim
@@ -124,7 +125,7 @@ class Bystander:
 
 
 def receive(peer: socket.socket) -> bytes:
-    """One frame, without its size."""
+    """Return one frame, without its size."""
     return _exactly(peer, struct.unpack(">i", _exactly(peer, 4))[0])
 
 
@@ -139,7 +140,7 @@ def _exactly(peer: socket.socket, count: int) -> bytes:
 
 
 def ask(peer: socket.socket, request: ApiMessage, version: int, client_id: str = "hostile") -> ApiMessage:
-    """One request and its answer."""
+    """Send one request and return its answer."""
     peer.sendall(frame.encode_request(request, version, 1, client_id))
     answer = receive(peer)
     _, at = frame.parse_response_header(request.API_KEY, version, answer)
@@ -153,7 +154,7 @@ def is_closed(peer: socket.socket) -> bool:
 
 
 def batch(codec: Codec, records: bytes, count: int, attributes: int = 0) -> bytearray:
-    """A batch with a right checksum around any bytes."""
+    """Return a batch with a right checksum around any bytes."""
     max_timestamp = -1 if attributes & TIMESTAMP_TYPE_FLAG else 0
     head = HEADER.pack(
         *(0, 49 + len(records), 0, 2, 0, codec.value | attributes, count - 1, 0, max_timestamp, -1, -1, -1, count)
@@ -172,7 +173,7 @@ def send(victim: Victim, topic: str, records: bytes) -> bytes:
 
 
 def produce(peer: socket.socket, topic: str, records: bytes, acks: int = 1) -> PartitionProduceResponse:
-    """One batch to partition 0, and what the broker says of it."""
+    """Send one batch to partition 0 and return the broker's answer."""
     data = PartitionProduceData(index=0, records=records)
     topics = [TopicProduceData(name=topic, partition_data=[data])]
     answer = ask(peer, ProduceRequest(acks=acks, timeout_ms=5000, topic_data=topics), 9)

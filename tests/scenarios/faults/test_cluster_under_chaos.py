@@ -1,5 +1,6 @@
-"""Real processes that are killed, stopped, paused and restarted under load: a few seconds of what `tests.soak.chaos` does
-for minutes. What is drawn depends on the seed, not on the clock."""
+"""Real processes that are killed, stopped, paused and restarted under load: a few seconds of what `tests.soak.chaos` does for
+minutes. The seed chooses the faults, independent of the clock.
+"""
 
 import random
 
@@ -7,7 +8,7 @@ import pytest
 
 from tests.soak.chaos import FAULTS, Chaos, chaos_cluster
 
-#: Each seed has this many faults.
+#: Number of faults for each seed.
 LENGTH = 2
 
 

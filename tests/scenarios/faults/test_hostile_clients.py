@@ -1,5 +1,6 @@
-"""Peers that speak nonsense, too much, or not at all, against a real broker: others are served as ever, memory stays
-bounded, and the log says what happened."""
+"""Peers that send nonsense, too much, or nothing, against a real broker: other clients are served as before, memory stays
+bounded, and the log says what happened.
+"""
 
 import contextlib
 import random
@@ -21,7 +22,7 @@ from tests.scenarios.faults.hostile_peer import Victim, batch, is_closed, send
 def cluster():
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 20_000)), hard))  # the broker inherits it
-    # With Kafka's default backlog of 50 the kernel drops connections that come faster than a busy machine accepts them.
+    # With Kafka's default backlog of 50 the kernel drops connections that arrive faster than a busy machine accepts them.
     config = {
         "auto.create.topics.enable": "false",
         "socket.listen.backlog.size": "1000",
@@ -62,7 +63,7 @@ def test_huge_lengths_take_no_memory_and_are_told(victim: Victim):
 
 
 def test_many_that_announce_a_hundred_megabytes_and_send_slowly_take_what_they_have_sent(victim: Victim):
-    """On a listener without a login: 30 GB are announced, 15 MB come."""
+    """On a listener without a login: peers announce 30 GB and send 15 MB."""
     peers = [victim.connect() for _ in range(300)]
     for piece in range(5):
         for peer in peers:

@@ -1,4 +1,4 @@
-"""Well-formed requests that ask for too much, or for what nobody foresaw, against a real broker."""
+"""Well-formed requests that ask for too much, or for something unforeseen, against a real broker."""
 
 import resource
 import socket
@@ -78,7 +78,7 @@ def victim(cluster: LocalCluster, topic: str) -> Iterator[Victim]:
 
 
 def new_producer(victim: Victim, peer: socket.socket, transactional_id: str) -> InitProducerIdResponse:
-    """A transactional producer, when the coordinator is there."""
+    """Create a transactional producer, as soon as the coordinator is available."""
 
     def made() -> InitProducerIdResponse:
         found = ask(peer, FindCoordinatorRequest(key=transactional_id, key_type=1), 2)
@@ -130,7 +130,7 @@ def test_refusal_of_many_records_names_the_first_hundred(victim: Victim):
     victim.check()
 
 
-#: The broker's loop may not compute for longer before it looks at somebody else's request.
+#: The most that the broker's loop may compute before it serves another client's request.
 BYSTANDER_S_MAX = 0.5
 
 
@@ -241,7 +241,7 @@ def test_fetch_of_very_many_partitions_is_answered_in_turns(victim: Victim):
     write(3, 700, 1_010)
     with victim.connect() as peer:
         assert fetch(peer, start, 1 << 20) == [3, 700, 1_010]
-        assert fetch(peer, start, 300) == [3]  # one batch in any case, and no more than asked for
+        assert fetch(peer, start, 300) == [3]  # one batch in any case, and no more than the limit
         before = dict(ends)
         writer = threading.Timer(0.3, write, [1_011])
         writer.start()
@@ -268,7 +268,9 @@ def test_bomb_that_is_stored_costs_little_each_time_a_timestamp_is_looked_for(vi
     value = bytes(120_000_000)
     record = b"\0\0\0\1" + encode_varint(len(value)) + value + b"\0"
     bomb = batch(codec, compress(codec, encode_varint(len(record)) + record), 1)
-    struct.pack_into(">qq", bomb, BASE_TIMESTAMP_AT, 1_000, 2_000)  # the second is a lie: no record is as late
+    struct.pack_into(
+        ">qq", bomb, BASE_TIMESTAMP_AT, 1_000, 2_000
+    )  # the second timestamp is wrong: no record is as late
     struct.pack_into(">I", bomb, CRC_AT, compute_crc(bomb, 0, len(bomb) - 12))
     wanted = [ListOffsetsPartition(partition_index=0, timestamp=1_500)]
     question = ListOffsetsRequest(replica_id=-1, topics=[ListOffsetsTopic(name=victim.topic, partitions=wanted)])
@@ -306,7 +308,7 @@ def test_garbage_is_refused_where_the_framing_is_checked(victim: Victim):
 
 
 def with_longer_string(request: ApiMessage, version: int) -> bytes:
-    """The request with 40,000 bytes in the place of a string of 300: our writer refuses such a one."""
+    """Return the request with a string of 40,000 bytes instead of 300, which our writer would refuse."""
     short, long = bytearray(), bytearray()
     for text, size in ((short, 300), (long, 40_000)):
         append_uvarint(text, size + 1)
@@ -346,7 +348,7 @@ def with_longer_string(request: ApiMessage, version: int) -> bytes:
 def test_string_that_no_client_could_read_in_an_answer_ends_the_connection(
     victim: Victim, request_: ApiMessage, version: int
 ):
-    """As at Kafka. Java's AdminClient would die of it at the next listing of groups or users."""
+    """Kafka does the same. Java's AdminClient would fail at the next listing of groups or users."""
     with victim.connect() as peer:
         peer.sendall(with_longer_string(request_, version))
         assert is_closed(peer)

@@ -1,6 +1,6 @@
-"""A broker whose event loop hangs, while its other threads go on, loses its office like one that has died.
+"""A broker whose event loop hangs while its other threads run loses its offices like a dead one.
 
-SIGSTOP does not show this: it stops kazoo's thread as well, which keeps the session with ZooKeeper. Here a signal handler
+SIGSTOP cannot cause this: it also stops kazoo's thread, which keeps the ZooKeeper session. Here a signal handler
 sleeps in the broker's main thread, where its event loop runs.
 """
 
@@ -30,7 +30,7 @@ signal.signal(signal.SIGUSR1, lambda *_: time.sleep({HANG_S}))
 
 @pytest.fixture
 def hanging(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    """Processes of clusters that hang for a minute at SIGUSR1."""
+    """Let processes of clusters hang for a minute at SIGUSR1."""
     (tmp_path / "sitecustomize.py").write_text(HANGS)
     with monkeypatch.context() as patch:
         patch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
@@ -41,7 +41,7 @@ def hanging(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
 
 
 class Offices:
-    """What ZooKeeper says about the controller and leaders."""
+    """The controller and the leaders in ZooKeeper."""
 
     def __init__(self, cluster: LocalCluster) -> None:
         self._client = KazooClient(cluster.zookeeper_connect)
@@ -87,7 +87,7 @@ def test_controller_whose_loop_hangs_is_replaced_within_its_session_and_nothing_
         assert time.monotonic() - began_s < SESSION_S + 10
         replaced_by = offices.controller()
         time.sleep(max(0.0, began_s + HANG_S + 5 - time.monotonic()))
-        # The broker is back. It follows, and did nothing as the controller that it no longer is.
+        # The broker is back. It follows, and has done nothing as the former controller.
         admin.wait_in_sync(topic)
         assert offices.controller() == replaced_by
         wait_until(

@@ -1,4 +1,4 @@
-"""Requests leave no garbage that Python must search the heap for: a search holds the loop, and everybody waits for it."""
+"""Requests leave no cyclic garbage: a collection searches the heap and holds the loop, and all clients wait for it."""
 
 import re
 from collections.abc import Callable
@@ -12,13 +12,13 @@ RECORDS = 1200
 
 
 def collections(cluster: LocalCluster) -> float:
-    """How often the youngest generation was searched."""
+    """Return how often the youngest generation was collected."""
     (line,) = re.findall(r'^python_gc_collections\{generation="0"\} (\S+)$', metrics_of(cluster), re.MULTILINE)
     return float(line)
 
 
 def test_steady_traffic_has_the_heap_searched_next_to_never(new_cluster: Callable[..., LocalCluster]) -> None:
-    """Forty objects in a circle for each long poll had it searched every 500 records."""
+    """Forty objects in a cycle for each long poll once caused a collection every 500 records."""
     cluster = new_cluster(brokers=1, config={"barnabas.metrics.port": "0"})
     producer = Producer({"bootstrap.servers": cluster.bootstrap, "acks": "all", "linger.ms": 0})
     consumer = Consumer(

@@ -1,4 +1,4 @@
-"""Strangers who open connections until there is no descriptor left, against a real broker with room for 1024."""
+"""Strangers that open connections until no descriptor is left, against a real broker with a limit of 1024."""
 
 import contextlib
 import resource
@@ -16,7 +16,7 @@ from barnabas.wire.messages.create_topics import CreatableTopic, CreateTopicsReq
 from tests.scenarios.faults.hostile_peer import Victim, ask
 
 DESCRIPTORS = 1024
-#: The start of a TLS record that never comes whole.
+#: The start of a TLS record that is never completed.
 HALF_HELLO = b"\x16\x03\x01\x02\x00\x01\x00"
 
 
@@ -32,7 +32,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
         "ssl.keystore.location": str(folder / "broker.pem"),
         "socket.listen.backlog.size": "2000",
         "log.flush.offset.checkpoint.interval.ms": "100",
-        # Nobody's share of the descriptors is what is tried here.
+        # This test is not about the limit for each address.
         "max.connections.per.ip": "100000",
     }
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -59,7 +59,7 @@ def victim(cluster: LocalCluster, topic: str) -> Iterator[Victim]:
 @pytest.mark.parametrize("listener", ["PLAINTEXT", "TLS"])
 def test_strangers_take_no_descriptor_that_files_need(victim: Victim, listener: str):
     port = int(victim.cluster.listener_address(1, listener).rpartition(":")[2])
-    friend = victim.connect()  # whoever is connected is served
+    friend = victim.connect()  # clients that are connected are served
     for _ in range(DESCRIPTORS * 2):
         peer = socket.create_connection(("127.0.0.1", port), timeout=60)
         victim.peers.append(peer)
@@ -69,7 +69,7 @@ def test_strangers_take_no_descriptor_that_files_need(victim: Victim, listener: 
     victim.write()
     broker = psutil.Process(victim.cluster.pid(1))
     victim.admin.wait(lambda: broker.num_fds() > DESCRIPTORS * 0.7, "the strangers to come to the limit")
-    # New partitions need files, and the flood is still there.
+    # New partitions need files while the flood lasts.
     other = f"{victim.topic}-b"
     new = CreatableTopic(name=other, num_partitions=20, replication_factor=1)
     answer = ask(friend, CreateTopicsRequest(topics=[new], timeout_ms=10_000), 5)

@@ -1,4 +1,4 @@
-"""Brokers that must not start: one line that says why, exit code 1, and nobody else is hurt."""
+"""Brokers that must not start: one line with the reason, exit code 1, and no effect on other brokers."""
 
 import socket
 import subprocess
@@ -34,7 +34,7 @@ def start(folder: Path, cluster: LocalCluster, **settings: str) -> subprocess.Co
 
 
 def refused(done: subprocess.CompletedProcess[str]) -> str:
-    """The one line."""
+    """Return the one line."""
     assert done.returncode == 1
     assert done.stdout == "", "it never said that it is ready"
     assert "Traceback" not in done.stderr

@@ -1,4 +1,4 @@
-"""Brokers that come back: with an empty disk, after a long absence, to a topic that was deleted, to be leader again."""
+"""Brokers that return: with an empty disk, after a long absence, after a topic was deleted, as preferred leaders."""
 
 import shutil
 from pathlib import Path
@@ -50,7 +50,7 @@ def test_a_broker_that_was_away_while_records_were_deleted_starts_where_the_lead
         if broker != away:
             quick_cluster.terminate(broker)
     names = sorted(path.name for path in (quick_cluster.log_dir(away) / f"{topic}-0").glob("*.log"))
-    assert int(Path(names[0]).stem) > 500, "what it had was given up: the leader's log starts far behind it"
+    assert int(Path(names[0]).stem) > 500, "the broker dropped its log: the leader's log starts after its end"
 
 
 def test_a_topic_deleted_while_a_broker_is_down_is_gone_when_it_returns(quick_cluster, admin, topic):
@@ -90,7 +90,7 @@ def test_an_unclean_election_happens_only_where_it_is_allowed(quick_cluster, adm
     allowed.result()
     admin.wait(lambda: admin.leader(topic) == 2, "an unclean leader")
     [end] = admin.client.list_offsets({TopicPartition(topic, 0): OffsetSpec.latest()}).values()
-    assert end.result().offset == 1, "what only the lost leader had is lost"
+    assert end.result().offset == 1, "records that only the lost leader had are lost"
     quick_cluster.start_broker(1)
     admin.wait_in_sync(topic, 2)
     assert admin.write(topic, [b"goes on"]) == [1]

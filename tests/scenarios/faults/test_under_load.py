@@ -1,4 +1,4 @@
-"""Changes while clients write and read: more partitions, replicas that move, directories that move or fail."""
+"""Changes while clients write and read: more partitions, moving replicas, moving or failing directories."""
 
 import json
 import shutil
@@ -12,7 +12,7 @@ from tests.soak.workload import Reader, Writer, read_all
 
 
 class Load:
-    """One writer and one reader; nothing may be lost, repeated or out of order while it lasts."""
+    """One writer and one reader; no record may be lost, repeated or out of order meanwhile."""
 
     def __init__(self, admin: Admin, topic: str, partitions: int) -> None:
         bootstrap = admin.cluster.bootstrap
@@ -94,20 +94,20 @@ def test_a_move_is_cancelled_and_replicas_are_added_and_removed_while_they_are_w
 
     writer = Writer("w", cluster.bootstrap, topic, 1, seed=1, rate=300)
     writer.start()
-    # 3 MB at 50 kB/s: it is still under way when it is cancelled.
+    # 3 MB at 50 kB/s: the move is still in progress when it is cancelled.
     reassign("--execute", plan(4, 2, 3), "--throttle", "50000")
     admin.wait(lambda: (cluster.log_dir(4) / f"{topic}-0").exists(), "a replica at broker 4")
     assert topic in tool(admin, "reassign-partitions", "--list")
     reassign("--cancel", plan(4, 2, 3))
     admin.wait(lambda: not (cluster.log_dir(4) / f"{topic}-0").exists(), "that broker 4 gave its replica up")
     now = admin.partitions(topic)[0]
-    # Not in their old order: what was written down is the order of the target, then of those that were to go, as in Kafka.
+    # The order is not the old one: as in Kafka, the target replicas come first, then those that were to be removed.
     assert ({*now.replicas}, {*now.isrs}) == ({1, 2, 3}, {1, 2, 3})
     assert topic not in tool(admin, "reassign-partitions", "--list")
 
     reassign("--execute", plan(1, 2, 3, 4))
     admin.wait(lambda: {*admin.partitions(topic)[0].isrs} == {1, 2, 3, 4}, "four replicas in sync")
-    # The leader is among those that go.
+    # The leader is among the removed replicas.
     reassign("--execute", plan(4, 3))
     admin.wait(lambda: {*admin.partitions(topic)[0].replicas} == {3, 4}, "two replicas")
     admin.wait(lambda: admin.leader(topic) in (3, 4), "a leader among them")
@@ -156,11 +156,11 @@ def test_a_directory_that_fails_takes_its_replicas_offline_and_others_lead(new_c
     admin.create_on(topic, [[1, 2, 3], [1, 2, 3]], segment_bytes="16384")
     admin.write(topic, [b"x" * 100] * 50, partition=0)
     failing = next(each for each in (tmp_path / "1a", tmp_path / "1b") if (each / f"{topic}-0").exists())
-    assert not (failing / f"{topic}-1").exists(), "its other replica is in the other directory"
+    assert not (failing / f"{topic}-1").exists(), "the other replica is in the other directory"
     shutil.rmtree(failing)
     admin.write(topic, [b"y" * 1000] * 100, partition=0)
     admin.wait(lambda: admin.leader(topic, 0) != 1, "another leader")
     assert cluster.member(1).running
-    assert admin.leader(topic, 1) == 1, "what is in the other directory stays"
+    assert admin.leader(topic, 1) == 1, "replicas in the other directory stay"
     assert admin.write(topic, [b"z"], partition=1) == [0]
     assert "Traceback" not in cluster.log(1)

@@ -1,4 +1,4 @@
-"""A cluster whose groups move fast: short sessions and heartbeats, so that tests need not wait for the defaults."""
+"""A cluster whose groups react fast: short sessions and heartbeats, so that tests need not wait for the defaults."""
 
 from collections.abc import Iterator
 

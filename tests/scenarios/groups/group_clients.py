@@ -1,4 +1,4 @@
-"""Consumers that run in threads of their own, and what they have seen."""
+"""Consumers that run in threads of their own, and the records that they have seen."""
 
 import threading
 import time
@@ -25,11 +25,11 @@ FAST_GROUPS = {
     "offsets.topic.num.partitions": "6",
 }
 
-#: The group has moved on, or is about to: the member learns of it with its next poll, and can commit then.
+#: The group is in, or about to start, another generation: the member learns of it at its next poll, and can commit then.
 NOT_NOW = (KafkaError.REBALANCE_IN_PROGRESS, KafkaError.ILLEGAL_GENERATION, KafkaError.STALE_MEMBER_EPOCH)
 
 CLASSIC = {"session.timeout.ms": 6000, "heartbeat.interval.ms": 200}
-#: Ways to be in a group, as librdkafka knows them.
+#: librdkafka's settings for each group protocol.
 PROTOCOLS: dict[str, dict[str, Any]] = {
     "eager": {**CLASSIC, "partition.assignment.strategy": "range"},
     "cooperative": {**CLASSIC, "partition.assignment.strategy": "cooperative-sticky"},
@@ -47,7 +47,7 @@ def create(bootstrap: str, topic: str, partitions: int) -> None:
 
 
 def _leaders(address: str, topic: str) -> int:
-    """How many partitions with a leader a broker knows of: a client may ask any of them."""
+    """Return how many partitions with a leader a broker knows: a client may ask any broker."""
     host, _, port = address.rpartition(":")
     request = MetadataRequest(topics=[MetadataRequestTopic(name=topic)], allow_auto_topic_creation=False)
     with BlockingConnection(host, int(port), client_config(address)) as connection:
@@ -71,14 +71,14 @@ def produce(bootstrap: str, topic: str, values: Iterable[int], partitions: int) 
 
 
 class InHand:
-    """Tells a record that librdkafka gives its application again by itself from one that was read twice.
+    """Distinguishes a record that librdkafka delivers again by itself from one that was read twice.
 
-    For each incremental rebalance librdkafka stops the fetchers of all partitions, and those that the member keeps go on
-    behind the last record that the application was given. A record is noted as given a moment after it was taken from the
-    queue (`rd_kafka_consume0`): when the fetchers are stopped between the two, they go on with that record instead of
-    behind it. Where a member goes on with a partition that it keeps is its own affair: it looks for no committed offset,
-    and a broker has no part in it (librdkafka's mock cluster shows the same). Therefore the one record that was in the
-    application's hand when a rebalance came may come again, once, as long as its partition was not taken away.
+    At each incremental rebalance librdkafka stops the fetchers of all partitions, and those of kept partitions continue after
+    the last record that the application got. librdkafka notes a record as delivered a moment after it takes it from the queue
+    (`rd_kafka_consume0`): if the fetchers stop between the two, they continue with that record instead of after it. A member
+    continues with a kept partition by itself: it fetches no committed offset, and a broker has no part in it (librdkafka's mock
+    cluster behaves in the same way). So the one record that was being delivered when a rebalance came may be delivered again,
+    once, while the member keeps its partition.
     """
 
     def __init__(self) -> None:
@@ -89,12 +89,12 @@ class InHand:
         self._at_rebalance = self._last
 
     def taken(self, partitions: Iterable[int]) -> None:
-        """Whoever gets them now goes on where they were committed."""
+        """Forget revoked partitions: their next owner continues at the committed offset."""
         if self._last is not None and self._last[0] in partitions:
             self._last = self._at_rebalance = None
 
     def comes_again(self, partition: int, offset: int) -> bool:
-        """Of every record that is read."""
+        """Whether this record is such a repetition. Called for every record that is read."""
         self._last = (partition, offset)
         if self._at_rebalance is None or self._at_rebalance[0] != partition:
             return False
@@ -103,7 +103,7 @@ class InHand:
 
 
 class Member:
-    """One consumer in one thread. Gives its partitions back in order: what it has read is committed before they go."""
+    """One consumer in one thread. Before it gives up partitions, it commits what it has read."""
 
     def __init__(self, bootstrap: str, group: str, topics: list[str], **config: Any) -> None:
         self._config = {
@@ -112,22 +112,22 @@ class Member:
             "auto.offset.reset": "earliest",
             "enable.auto.commit": False,
             "enable.auto.offset.store": False,
-            # The broker that is asked first may hear of a new topic a moment later than the client: look again soon.
+            # The first broker may hear of a new topic later than the client: refresh the metadata soon.
             "topic.metadata.refresh.interval.ms": 1000,
             **config,
         }
         self._topics = topics
         self.values: list[int] = []
-        #: What happened, with the time: partitions given and taken, commits, and runs of offsets that were read.
+        #: (when, event, its subject): assigned and revoked partitions, commits, and runs of offsets that were read.
         self.story: list[tuple[float, str, object]] = []
         self._run_of: dict[int, tuple[int, int]] = {}
         self._in_hand = InHand()
-        #: Partitions as they are now.
+        #: The present partitions.
         self.owned: set[tuple[str, int]] = set()
-        #: How often partitions were given or taken.
+        #: Number of assignments and revocations.
         self.assigned = 0
         self.revoked = 0
-        #: How often partitions were lost, because the group had given the member up.
+        #: Number of losses of partitions, after the group removed the member.
         self.lost = 0
         self.errors: list[object] = []
         self._stop = threading.Event()
@@ -141,7 +141,7 @@ class Member:
         try:
             while not self._stop.is_set():
                 self._read(consumer)
-            # In the middle of a rebalance nothing can be committed: stay until it is over, then leave in order.
+            # No offset can be committed during a rebalance: wait for its end, then leave.
             while not self._commit(consumer):
                 self._read(consumer)
             self._is_leaving = True
@@ -152,14 +152,14 @@ class Member:
             self.owned = set()
 
     def _read(self, consumer: Consumer) -> None:
-        # One by one: librdkafka's batch call repeats records when a rebalance falls into it.
+        # Read one by one: librdkafka's batch call repeats records at a rebalance.
         message = consumer.poll(0.05)
         if message is None:
             return
         error = message.error()
         if error is not None:
             self._tell("error", error)
-            # The broker that is asked may hear of a new topic a moment after the one that created it, as in Kafka.
+            # As in Kafka, this broker may hear of a new topic later than the one that created it.
             if error.code() != KafkaError.UNKNOWN_TOPIC_OR_PART or self.owned:
                 self.errors.append(error)
             return
@@ -179,7 +179,7 @@ class Member:
         self._run_of[partition] = (first, offset)
 
     def _end_runs(self, partitions: list[TopicPartition]) -> None:
-        """What comes after a partition was taken away is another story."""
+        """End the runs of offsets of revoked partitions."""
         for each in partitions:
             run = self._run_of.pop(each.partition, None)
             if run is not None:
@@ -189,7 +189,7 @@ class Member:
         self.story.append((time.monotonic(), what, of))
 
     def _commit(self, consumer: Consumer) -> bool:
-        """False: not now."""
+        """Commit; return False if that is not possible now."""
         try:
             committed = consumer.commit(asynchronous=False)
             self._tell("commit", [(each.partition, each.offset, each.error) for each in committed or []])
@@ -230,14 +230,14 @@ class Member:
         self.owned -= {(each.topic, each.partition) for each in partitions}
 
     def stop(self) -> None:
-        """Leave in order."""
+        """Leave the group and stop."""
         self._stop.set()
         self._thread.join(60)
         assert not self._thread.is_alive()
 
 
 class Crew:
-    """Members of one group on one topic."""
+    """The members of one group on one topic."""
 
     def __init__(self, bootstrap: str, group: str, topic: str, partitions: int, **config: Any) -> None:
         self.bootstrap, self.group, self.topic, self.partitions = bootstrap, group, topic, partitions
@@ -264,7 +264,7 @@ class Crew:
         return [value for member in self.everybody for value in member.values]
 
     def explain(self) -> str:
-        """The members' stories in order: what to read when something was read twice, or not at all."""
+        """Return the members' stories in order, for records that were read twice or not at all."""
         told = [(when, number, *rest) for number, each in enumerate(self.everybody) for when, *rest in each.story]
         told += [
             (float("inf"), number, "read to the end", (partition, *run))
@@ -279,7 +279,7 @@ class Crew:
         return "\n".join(lines)
 
     def is_balanced(self) -> bool:
-        """Every partition owned once, and the load even."""
+        """Whether every partition has one owner and the load is even."""
         owned = [place for member in self.members for place in member.owned]
         loads = [len(member.owned) for member in self.members]
         return len(owned) == len(set(owned)) == self.partitions and max(loads) - min(loads) <= 1

@@ -1,4 +1,4 @@
-"""What the members of these tests let pass: a record that the client repeats by itself, and nothing else."""
+"""The repetition that the members of these tests permit: a record that the client itself delivers again, and no other."""
 
 from tests.scenarios.groups.group_clients import InHand
 

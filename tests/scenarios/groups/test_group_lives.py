@@ -1,4 +1,4 @@
-"""Groups of librdkafka's members as they grow, shrink, restart and fail: nothing skipped, nothing read twice."""
+"""Groups of librdkafka's members that grow, shrink, restart and fail: no record is skipped or read twice."""
 
 from collections.abc import Callable
 
@@ -83,7 +83,7 @@ def test_static_member_that_restarts_disturbs_nobody(fast: str, topic: str, prot
         [two] = group.join(**{"group.instance.id": "two"})
         group.wait_balanced()
         places, given = set(one.owned), (two.assigned, two.revoked)
-        group.leave(one)  # a static member does not say goodbye
+        group.leave(one)  # a static member sends no LeaveGroup
         [again] = group.join(**{"group.instance.id": "one"})
         group.wait_balanced()
         assert again.owned == places

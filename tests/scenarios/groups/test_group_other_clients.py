@@ -18,7 +18,7 @@ GROUPS = 200
 
 
 class CommitOnRevoke(ConsumerRebalanceListener):  # type: ignore[misc]
-    """Gives partitions back in order."""
+    """Commits before it gives up partitions."""
 
     def __init__(self, consumer: AIOKafkaConsumer) -> None:
         self._consumer = consumer
@@ -111,8 +111,8 @@ def test_kafka_python_and_librdkafka_share_a_group(fast: str, topic: str) -> Non
             heartbeat_interval_ms=300,
         )
         try:
-            # kafka-python 3.0 joins before it knows the topic's partitions, and joins again when it does. If a poll's
-            # time is up just as that second join ends, it forgets the assignment. Knowing the topic first avoids both.
+            # kafka-python 3.0 joins before it knows the topic's partitions, and joins again when it does. If a poll times out
+            # just when that second join ends, it forgets the assignment. Fetching the topic's metadata first avoids both.
             assert consumer.partitions_for_topic(topic) == {0, 1, 2, 3}
             while not stop.is_set():
                 for records in consumer.poll(timeout_ms=50).values():
@@ -196,7 +196,7 @@ def test_200_groups_read_all_each_for_itself_and_their_successors_go_on_where_th
         return values
 
     async def generation(expected: range) -> None:
-        """A member of every group, all at the same time: each reads what its predecessor has not read, and leaves."""
+        """Run a member of every group at the same time: each reads what its predecessor has not read, and leaves."""
         consumers = [aio_consumer(fast, group) for group in groups]
         try:
             for consumer in consumers:

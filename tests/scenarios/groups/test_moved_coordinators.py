@@ -1,4 +1,4 @@
-"""Requests for a coordinator that another broker is: NOT_COORDINATOR in each version, so that clients look for it again."""
+"""Requests to a broker that is not the coordinator: NOT_COORDINATOR in each version, so that clients look for it again."""
 
 import asyncio
 from collections.abc import Iterator
@@ -150,7 +150,7 @@ def transaction_requests(name: str, topic: str) -> list[tuple[ApiMessage, type[A
 
 
 def errors_in(message: Any) -> Iterator[ErrorCode]:
-    """All error codes of a response, wherever they are; not those that say that all is well."""
+    """Yield all error codes of a response except NONE, wherever they are."""
     if isinstance(message, list):
         for each in message:
             yield from errors_in(each)
@@ -164,7 +164,7 @@ def errors_in(message: Any) -> Iterator[ErrorCode]:
 
 
 async def id_of(topic: str, connection: Connection) -> bytes:
-    """As soon as this broker knows the topic."""
+    """Return the topic's id as soon as this broker knows the topic."""
     while True:
         asked = MetadataRequest(topics=[MetadataRequestTopic(name=topic)])
         [found] = (await connection.request(asked, MetadataResponse)).topics

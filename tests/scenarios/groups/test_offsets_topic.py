@@ -1,4 +1,4 @@
-"""`__consumer_offsets` on disk, as its settings say."""
+"""`__consumer_offsets` on disk has the configured format."""
 
 from collections.abc import Callable
 

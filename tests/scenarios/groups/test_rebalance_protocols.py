@@ -1,4 +1,4 @@
-"""`group.coordinator.rebalance.protocols`: a cluster that is to stay with the classic protocol refuses the new one."""
+"""`group.coordinator.rebalance.protocols`: a cluster restricted to the classic protocol refuses the new one."""
 
 import asyncio
 

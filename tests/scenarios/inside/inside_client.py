@@ -1,4 +1,4 @@
-"""Asks brokers for their inside, as the console does."""
+"""Requests to the brokers' `/inside`, as the console makes them."""
 
 import json
 import urllib.error

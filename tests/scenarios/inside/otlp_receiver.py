@@ -1,4 +1,4 @@
-"""A collector for tests: takes OTLP over HTTP, as brokers send it, and keeps the spans."""
+"""An OTLP collector for tests: it receives spans over HTTP, as brokers send them, and keeps them."""
 
 import threading
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 @dataclass(frozen=True, slots=True)
 class Received:
     name: str
-    #: In hexadecimal; an empty parent for the first span of a trace.
+    #: Trace and span ids in hexadecimal; the first span of a trace has an empty parent.
     trace: str
     span: str
     parent: str

@@ -1,4 +1,4 @@
-"""What brokers show of their inside, on a real cluster: offsets, followers, who waits, decisions, producers, znodes."""
+"""The brokers' `/inside` on a real cluster: offsets, followers, waiting requests, decisions, producers, znodes."""
 
 import socket
 import threading
@@ -16,7 +16,7 @@ from tests.scenarios.inside.inside_client import ask, look
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
-    # Who is cut off for a while stays in the ISR.
+    # A follower that is cut off for a while stays in the ISR.
     with Cluster(brokers=3, inside=True, config={"replica.lag.time.max.ms": "600000"}) as cluster:
         yield cluster
 
@@ -112,7 +112,7 @@ def test_partition_that_is_not_here_is_not_found(cluster: Cluster) -> None:
 
 @contextmanager
 def long_poll(cluster: Cluster, topic: str) -> Iterator[None]:
-    """A consumer that waits for a megabyte that never comes."""
+    """A consumer that waits for a megabyte that never arrives."""
     consumer = Consumer(
         {
             "bootstrap.servers": cluster.bootstrap,
@@ -231,7 +231,7 @@ def test_hand_over_after_a_kill_is_on_the_timeline() -> None:
             what="the news that it is gone",
         )
         cluster.start_broker(victim)
-        # Who watches it finds it where it was.
+        # The restarted broker has the same address for its views.
         assert cluster.inside_url(victim) == url
         assert look(cluster, victim)["broker"] == victim
         wait_until(lambda: saw("ISR changed"), 60, what="the return to the ISR")

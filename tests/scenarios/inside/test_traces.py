@@ -51,7 +51,7 @@ def test_trace_follows_a_batch_through_its_leader_and_to_its_followers(
     assert append.parent == handler.span
     for name in ("follower fetch", "follower append"):
         assert {each.broker for each in spans if each.name == name} == set(cluster.broker_ids) - {leader}
-    # Other requests have traces of their own.
+    # Other requests have separate traces.
     wait_until(lambda: any(each.name == "Metadata" for each in receiver.spans()), 60, what="a trace of Metadata")
 
 

@@ -1,6 +1,6 @@
-"""Tests here install from PyPI; `-m "not pypi and not soak"` leaves them out on a machine without it.
+"""These tests install from PyPI; `-m "not pypi and not soak"` skips them on a machine without it.
 
-`make dist` gives them the wheel that it built, and one Python after the other.
+`make dist` runs them with the wheel that it built, on one Python after the other.
 """
 
 import sys
@@ -10,7 +10,7 @@ import pytest
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    # Known only where this folder is named on the command line, as `make dist` does.
+    # These options exist only if this folder is on the command line, as in `make dist`.
     parser.addoption("--wheel", type=Path, help="the wheel to test, instead of one made here")
     parser.addoption("--python", default=sys.executable, help="the Python to test it on")
 

@@ -1,6 +1,6 @@
-"""The package as others get it: a wheel in an empty environment, nothing of the development's around it.
+"""The package as users get it: a wheel in an empty environment, without the development environment.
 
-One test, because what it needs takes seconds to make; each step asserts for itself.
+It is one test, because its setup takes seconds; each step has its own assertions.
 """
 
 import json
@@ -15,11 +15,11 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[3]
-#: Everything that the broker brings along, itself included. Measured: 19 packages, 38 MB, of which uvloop is 14.
+#: Size of everything that the broker installs, including itself. Measured: 19 packages, 38 MB, of which uvloop has 14.
 INSTALLED_MB_MAX = 48
 PACKAGES_MAX = 22
 DEV_ONLY = {"aiokafka", "confluent_kafka", "hypothesis", "kafka", "kio", "mypy", "psutil", "pytest", "ruff"}
-#: Modules that are of use only beside an extra, which pyproject.toml names: pytest, spark, registry, console, fast.
+#: Modules that need an extra of pyproject.toml: pytest, spark, registry, console, fast.
 OF_EXTRAS = (
     "barnabas.testing.plugin",
     "barnabas.spark",
@@ -63,7 +63,7 @@ SIZES = """
 
 
 class Environment:
-    """A virtual environment, and nothing else: no PYTHONPATH, no user's packages, another working directory."""
+    """A virtual environment without PYTHONPATH and user packages, in another working directory."""
 
     def __init__(self, folder: Path, python: str) -> None:
         self.folder = folder
@@ -99,7 +99,7 @@ def test_wheel_in_an_empty_environment_is_small_complete_and_serves_records(
     wheel = pytestconfig.getoption("--wheel", None) or _make_wheel(environment)
     holds = set(zipfile.ZipFile(wheel).namelist())
     assert "barnabas/py.typed" in holds
-    # The console explains its terms without a network, and without our repository.
+    # The console has its explanations without a network and without our repository.
     pages = {
         f"barnabas/services/console/markdown/{page.relative_to(ROOT / 'docs')}"
         for page in (ROOT / "docs").rglob("*.md")

@@ -1,6 +1,6 @@
-"""The stage for stories about one partition: real machines, logs that are lists, and a controller who is the narrator.
+"""The stage for stories about one partition: real machines, logs that are lists, and a controller that the story plays.
 
-A story is a text file of commands, each followed by `----` and what it made happen. `HELP` lists the commands.
+A story is a text file of commands, each followed by `----` and its effects. `HELP` lists the commands.
 Records are letters; `b3` is record b, written in leader epoch 3.
 """
 
@@ -55,7 +55,7 @@ LAG_MS = 30_000
 
 
 class HighWatermarkRule(FetcherMachine):
-    """As followers did before KIP-101: cut to the own high watermark, ask nobody."""
+    """The rule before KIP-101: followers truncate to their own high watermark without asking the leader."""
 
     def _settle(self):
         cuts = [
@@ -68,7 +68,7 @@ class HighWatermarkRule(FetcherMachine):
 
 @dataclass
 class Replica:
-    """A broker with its one replica. `machine` and `fetcher` go with the process, the rest stays on disk."""
+    """A broker with its one replica. `machine` and `fetcher` belong to the process, the rest stays on disk."""
 
     broker: int
     records: list[tuple[int, str]] = field(default_factory=list)
@@ -131,7 +131,7 @@ class Stage:
         self.out: list[str] = []
 
     def run(self, line: str) -> list[str]:
-        """Carry one command out; what happened, line by line."""
+        """Execute one command; return its effects, line by line."""
         self.out = []
         words = line.split()
         options = dict(word.split("=", 1) for word in words if "=" in word)

@@ -1,4 +1,4 @@
-"""Each `.txt` file beside this one is a story: what is done, and the trace of it. `REWRITE=1` writes the traces anew."""
+"""Each `.txt` file in this folder is a story: commands, and their trace. `REWRITE=1` writes the traces again."""
 
 import os
 from pathlib import Path
@@ -11,7 +11,7 @@ STORIES = sorted(Path(__file__).parent.glob("*.txt"))
 
 
 def parse(text: str) -> list[tuple[list[str], str | None]]:
-    """The blocks of a story: lines of prose and, perhaps, a command, whose trace follows it in the file."""
+    """Return the blocks of a story: lines of prose and, perhaps, a command, whose trace follows it in the file."""
     blocks: list[tuple[list[str], str | None]] = []
     prose: list[str] = []
     lines = iter(text.splitlines())

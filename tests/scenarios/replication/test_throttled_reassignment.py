@@ -1,4 +1,4 @@
-"""A reassignment with `--throttle`: it takes its time, what is not throttled does not, and `--verify` ends the throttle."""
+"""A reassignment with `--throttle`: it takes its time, other replicas do not wait, and `--verify` ends the throttle."""
 
 import asyncio
 import json
@@ -50,7 +50,7 @@ def is_moved(admin: AdminClient, topic: str) -> bool:
 @pytest.mark.timeout(180)
 def test_throttled_replica_is_copied_at_the_rate_and_others_at_once(tmp_path: Path, topic: str) -> None:
     measured, slow, free = topics = [topic, f"{topic}-slow", f"{topic}-free"]
-    # Small steps, and a second look soon: or a few megabytes say little about a rate.
+    # Small fetches and short waits, so that a few megabytes show the rate.
     config = {
         "replica.fetch.max.bytes": "65536",
         "replica.fetch.backoff.ms": "100",
@@ -77,9 +77,9 @@ def test_throttled_replica_is_copied_at_the_rate_and_others_at_once(tmp_path: Pa
         assert time.monotonic() - began_s > 0.75 * SIZE_BYTES / RATE
         verify(cluster, plans[measured], measured)
 
-        # At this rate it would take most of an hour. Nobody who is not on the list waits for that.
+        # At this rate it would take most of an hour. Replicas that are not on the list do not wait for it.
         tool(cluster, plans[slow], "--execute", "--throttle", "1000")
-        # Brokers that are throttled are not touched again; this topic is not on anybody's list.
+        # `--additional` leaves the throttles of brokers alone; this topic is not on their lists.
         tool(cluster, plans[free], "--execute", "--additional")
         wait_until(lambda: is_moved(admin, free), 60, what="the replica that is not throttled")
         assert not is_moved(admin, slow)
@@ -89,7 +89,7 @@ def test_throttled_replica_is_copied_at_the_rate_and_others_at_once(tmp_path: Pa
 
 
 def verify(cluster: LocalCluster, plan: Path, topic: str) -> None:
-    """`--verify` says that it is done, and ends the throttle."""
+    """Check that `--verify` reports the end and removes the throttle."""
     assert "is completed" in tool(cluster, plan, "--verify")
     assert overrides(cluster, ConfigResourceType.TOPIC, topic) == {}
     for broker in ("1", "2"):

@@ -10,7 +10,7 @@ PLAIN_MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"
 SCRAM_MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"
 ADMIN, ALICE = ("admin", "admin-secret"), ("alice", "alice-secret")
 
-#: One listener of each kind that needs no certificate; brokers speak PLAIN with each other.
+#: One listener of each kind that needs no certificate; brokers use PLAIN between each other.
 SASL_CONFIG = {
     "listeners": "INTERNAL://127.0.0.1:0,CLIENT://127.0.0.1:0,PLAINTEXT://127.0.0.1:0",
     "listener.security.protocol.map": "INTERNAL:SASL_PLAINTEXT,CLIENT:SASL_PLAINTEXT,PLAINTEXT:PLAINTEXT",
@@ -25,13 +25,13 @@ SASL_CONFIG = {
         f'{PLAIN_MODULE} required user_{ADMIN[0]}="{ADMIN[1]}" user_{ALICE[0]}="{ALICE[1]}";'
     ),
     "authorizer.class.name": "kafka.security.authorizer.AclAuthorizer",
-    # The plain listener is there for tests that set the stage.
+    # Tests prepare the cluster through the plain listener.
     "super.users": "User:broker;User:admin;User:ANONYMOUS",
 }
 
 
 def bootstrap_of(cluster: LocalCluster, listener: str) -> str:
-    """Addresses of one listener, from what the brokers said when they were ready."""
+    """Return the addresses of one listener, from the ready lines of the brokers."""
     found = []
     for broker_id in cluster.broker_ids:
         line = cluster.member(broker_id).ready_line or ""
@@ -68,7 +68,7 @@ with ThreadPoolExecutor(8) as pool:
 
 
 def kafka_python_comes_in(*attempts: dict[str, object]) -> list[bool]:
-    """In a process of its own: a client of kafka-python that is refused leaves sockets behind."""
+    """Run in a process of its own: a refused kafka-python client leaves sockets open."""
     command = [sys.executable, "-W", "ignore", "-c", _KAFKA_PYTHON, json.dumps(attempts)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=90, check=True)
     found: list[bool] = json.loads(done.stdout.splitlines()[-1])

@@ -1,4 +1,4 @@
-"""ACLs on a real cluster, through Kafka's own kinds of client."""
+"""ACLs on a real cluster, through the clients of Kafka users."""
 
 import asyncio
 from collections.abc import Iterator
@@ -28,14 +28,14 @@ from barnabas.wire.messages.create_acls import AclCreation, CreateAclsRequest, C
 from barnabas.wire.messages.delete_acls import DeleteAclsFilter, DeleteAclsRequest, DeleteAclsResponse
 from barnabas.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 
-#: confluent-kafka has no name for it.
+#: confluent-kafka has no name for this error code.
 SECURITY_DISABLED = 54
 NOBODY_ELSE = "User:nobody-else"
 
 
 @pytest.fixture(scope="module")
 def open_cluster() -> Iterator[LocalCluster]:
-    """Everyone is anonymous here: entries about everybody on single topics decide."""
+    """A cluster where all clients are anonymous: entries about everybody for single topics decide."""
     config = {
         "authorizer.class.name": "kafka.security.authorizer.AclAuthorizer",
         "allow.everyone.if.no.acl.found": "true",
@@ -68,7 +68,7 @@ def filter_of(topic: str) -> AclBindingFilter:
 
 
 def send(bootstrap: str, topic: str) -> KafkaError | None:
-    """None, or why it was refused."""
+    """Send a record; return None, or the error."""
     outcome: list[KafkaError | None] = []
     producer = Producer({"bootstrap.servers": bootstrap, "message.timeout.ms": 20_000})
     producer.produce(topic, b"v", on_delivery=lambda error, _: outcome.append(error))
@@ -122,7 +122,7 @@ def test_revoked_read_stops_a_running_consumer(open_cluster: LocalCluster, topic
         told: list[KafkaError] = []
 
         def is_told() -> bool:
-            # The fetch that waits for data was allowed when it was asked, and may bring one more record, as in Kafka.
+            # As in Kafka, the waiting fetch was authorized when it arrived, and may return one more record.
             message = consumer.poll(1)
             if message is None:
                 assert send(bootstrap, topic) is None
@@ -139,7 +139,7 @@ def test_revoked_read_stops_a_running_consumer(open_cluster: LocalCluster, topic
 def test_revoked_permission_holds_for_the_next_request_to_the_broker_that_was_told(
     open_cluster: LocalCluster, topic: str
 ) -> None:
-    """And at the other broker when it has read the notification: no connection is made anew, nothing is waited for."""
+    """The other broker obeys it when it has read the notification: without a new connection and without waiting."""
     admin = AdminClient({"bootstrap.servers": open_cluster.bootstrap})
     admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(60)
     denied = AclCreation(
@@ -166,7 +166,7 @@ def test_revoked_permission_holds_for_the_next_request_to_the_broker_that_was_to
 
             for connection in (told, other):
                 while await code_at(connection) != ErrorCode.NONE:
-                    continue  # it has not heard of the topic yet
+                    continue  # the broker does not know the topic yet
             for _ in range(5):
                 await told.request(CreateAclsRequest(creations=[denied]), CreateAclsResponse)
                 assert await code_at(told) == ErrorCode.TOPIC_AUTHORIZATION_FAILED
@@ -202,6 +202,6 @@ def test_acls_without_an_authorizer_are_refused(bootstrap: str, topic: str) -> N
         async with AsyncClient(client_config(bootstrap)) as cluster:
             await describe_acls(cluster)
 
-    # Not with confluent-kafka, which takes the refusal for an empty list.
+    # Use our client: confluent-kafka treats the refusal as an empty list.
     with pytest.raises(BrokerRefused, match="No Authorizer is configured on the broker"):
         asyncio.run(describe())

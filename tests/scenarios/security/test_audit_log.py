@@ -1,4 +1,4 @@
-"""The audit log of a real broker: who changed what, who was denied what, and nobody can write a line of his own."""
+"""The audit log of a real broker: changes and denials with their user, and no client can forge a line."""
 
 import json
 import stat
@@ -68,7 +68,7 @@ def test_changes_and_denials_are_told_once_and_cannot_be_forged(cluster: LocalCl
         assert create(admin, "made") == 0
         assert create(eve, "not-made") != 0
         assert create(eve, FORGED) != 0
-        eve.request(MetadataRequest(topics=None), MetadataResponse)  # what is not shown was not asked for
+        eve.request(MetadataRequest(topics=None), MetadataResponse)  # a hidden topic was not requested by name
     wait_until(lambda: len(entries(audit)) >= 5, what="the audit log")
     told = [(each["event"], each["principal"], each["request"], each["names"]) for each in entries(audit)]
     assert told[0] == ("change", "User:admin", "CreateTopics", ["made"])

@@ -11,11 +11,11 @@ from tests.authorization import acl_keeping, quota_keeping, table
 from tests.authorization.probes import PROBES
 from tests.authorization.worlds import WORLDS
 
-#: Over before there is a principal.
+#: APIs before there is a principal.
 AUTHENTICATION = {"SaslHandshake", "SaslAuthenticate"}
-#: What Kafka 3.9 does not serve in ZooKeeper mode: there is nothing to compare with.
+#: APIs that Kafka 3.9 does not serve in ZooKeeper mode: there is nothing to compare with.
 BEYOND = {"ConsumerGroupHeartbeat", "ConsumerGroupDescribe", "DescribeTopicPartitions"}
-#: Ours alone. Who may use them is in the tests of links.
+#: APIs that only barnabas has. The tests of links check their permissions.
 BEYOND |= {"CreateLink", "DescribeLinks", "AlterLink", "DeleteLink", "RenewLeaderEpoch"}
 
 

@@ -1,4 +1,4 @@
-"""Peers that have not said who they are, against a real broker with SASL and TLS: noise, lies about lengths, floods, silence.
+"""Unauthenticated peers, against a real broker with SASL and TLS: noise, wrong lengths, floods, silence.
 
 Memory and time stay bounded, and an authenticated client is served meanwhile.
 """
@@ -28,9 +28,9 @@ from tests.computed import computed_s
 from tests.oauth_provider import SigningKey, key_set
 from tests.scenarios.security.secured import ALICE, PLAIN_MODULE, bootstrap_of
 
-#: What a broker may grow by while it is attacked.
+#: The most by which a broker may grow during an attack.
 GROWTH_BYTES_MAX = 80_000_000
-#: The broker's loop may compute for so long between an honest client's request and the answer, while others attack.
+#: The most that the broker's loop may compute between an honest client's request and the answer during an attack.
 LATENCY_S_MAX = 2.0
 TOKEN_BYTES_MAX = 100_000
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "OAUTHBEARER")
@@ -101,7 +101,7 @@ class Victim:
         return peer
 
     def is_unhurt(self) -> None:
-        """A client that is in is answered before much else is done, another one gets in, and memory is bounded."""
+        """Check that a connected client is answered quickly, a new one can log in, and memory is bounded."""
         began_s = computed_s(self._process.pid)
         self._honest.request(MetadataRequest(topics=[]), MetadataResponse)
         assert computed_s(self._process.pid) - began_s < LATENCY_S_MAX
@@ -127,7 +127,7 @@ def encoded(message: ApiMessage, version: int = 1) -> bytes:
 
 
 def last_words(peer: socket.socket) -> bytes | None:
-    """What the broker said before it hung up; None where it did not hang up, though it had time to."""
+    """Return what the broker sent before it closed the connection; None if it did not close it in time."""
     said = b""
     try:
         while chunk := peer.recv(65_536):
@@ -140,7 +140,7 @@ def last_words(peer: socket.socket) -> bytes | None:
 
 
 def test_fuzzed_handshakes_and_tokens(victim: Victim) -> None:
-    """Good messages with bytes flipped, cut off and added: each ends its own connection at most."""
+    """Send valid messages with bytes flipped, cut off and added: each closes its own connection at most."""
     chance = random.Random(11)
     handshakes = [encoded(SaslHandshakeRequest(mechanism=name)) for name in MECHANISMS]
     tokens = [
@@ -170,13 +170,15 @@ def test_oversized_token_closes_the_connection_before_it_is_received(victim: Vic
         peer = victim.connect("CLEAR")
         peer.sendall(handshake + size.to_bytes(4, "big", signed=True))
         assert last_words(peer) is not None, size
-        # Not because it did not log in in time: that ends every connection of a stranger.
+        # The reason is the size, and not the login timeout, which closes every stranger's connection.
         assert f"frame of {size} bytes, the limit is {TOKEN_BYTES_MAX}" in victim.log
     largest = encoded(SaslAuthenticateRequest(auth_bytes=b"x" * (TOKEN_BYTES_MAX - 100)))
     peer = victim.connect("CLEAR")
     peer.sendall(handshake + largest)
     said = last_words(peer)
-    assert said is not None and b"expected 3 tokens, got 1" in said, "a token of that size is received, and refused"
+    assert said is not None and b"expected 3 tokens, got 1" in said, (
+        "a token of the permitted size is received and refused"
+    )
     victim.is_unhurt()
 
 
@@ -190,7 +192,7 @@ def test_lies_about_lengths_cost_next_to_nothing(victim: Victim) -> None:
 
 @pytest.mark.parametrize("listener", ["CLEAR", "SECURE"])
 def test_flood_of_silent_connections(victim: Victim, listener: str) -> None:
-    """Also with TLS, whose handshakes never begin, or never end."""
+    """The same with TLS handshakes that never begin, or never end."""
     for number in range(400):
         peer = victim.connect(listener)
         if number % 2:

@@ -1,4 +1,6 @@
-"""Certificates that change while a broker serves: by name, in place, refused, with an encrypted password in ZooKeeper."""
+"""Certificates that change while a broker serves: in another file, in place, refused, with an encrypted password in
+ZooKeeper.
+"""
 
 import asyncio
 import re
@@ -41,7 +43,7 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 
 @pytest.fixture(scope="module")
 def shown(authority: Authority) -> Path:
-    """The file that the CLIENT listener shows."""
+    """Return the file with the certificate of the CLIENT listener."""
     path = authority.folder / "shown.pem"
     shutil.copy(authority.issue("first", subject="/O=Test/CN=Broker"), path)
     return path
@@ -105,7 +107,7 @@ def test_renewed_certificate_in_another_file_in_the_same_file_and_in_a_pkcs12_st
         second = authority.issue("second", subject="/O=Test/CN=Broker")
         alter(cluster, broker, {f"{PREFIX}keystore.location": str(second)})
         seen.append(serial(authority, address))
-        # In place: nothing in the settings is new, so Kafka's users write them once more.
+        # In place: the settings are unchanged, so Kafka's users write them once more.
         shutil.copy(authority.issue("third", subject="/O=Test/CN=Broker"), second)
         alter(cluster, broker, {f"{PREFIX}keystore.location": str(second)})
         seen.append(serial(authority, address))
@@ -120,11 +122,11 @@ def test_renewed_certificate_in_another_file_in_the_same_file_and_in_a_pkcs12_st
             },
         )
         seen.append(serial(authority, address))
-        # ApiVersions v0 on the connection that saw the first certificate: it stayed.
+        # ApiVersions v0 on the connection that began with the first certificate, which is still open.
         old.sendall(bytes.fromhex("0000000a 0012 0000 00000007 ffff"))
         assert old.recv(8)[4:] == (7).to_bytes(4, "big")
     assert len(set(seen)) == 4
-    assert serial(authority, other) == seen[0]  # the other broker was not asked
+    assert serial(authority, other) == seen[0]  # the other broker's settings were not changed
 
     zookeeper = KazooClient(hosts=cluster.zookeeper_connect)
     zookeeper.start()
@@ -139,7 +141,7 @@ def test_renewed_certificate_in_another_file_in_the_same_file_and_in_a_pkcs12_st
 def test_certificate_that_ends_is_replaced_with_the_command_that_doctor_prints(
     cluster: LocalCluster, authority: Authority, tmp_path: Path
 ) -> None:
-    """Doctor once said that brokers notice changed files by themselves."""
+    """Doctor once claimed that brokers notice changed files by themselves."""
     address = bootstrap_of(cluster, "CLIENT").split(",")[1]
     client = {
         "security.protocol": "SSL",

@@ -1,6 +1,6 @@
-"""confluent-kafka, aiokafka and kafka-python on every kind of listener: who comes in, and who does not.
+"""confluent-kafka, aiokafka and kafka-python on every kind of listener: which clients are accepted, and which are not.
 
-One table for all of them. OAUTHBEARER, SCRAM and what a client may do once it is in have tests of their own.
+One table for all of them. OAUTHBEARER, SCRAM and authorization have separate tests.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ class Case:
     listener: str
     comes_in: bool
     password: str | None = None
-    #: Whose certificate the client shows, and which authority it trusts.
+    #: The client's certificate, and the authority that it trusts.
     certificate: str | None = None
     trusts: str = "own"
 
@@ -60,7 +60,7 @@ CASES = (
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """`own` is the cluster's authority."""
+    """Create certificates; `own` is the cluster's authority."""
     made: Path = tmp_path_factory.mktemp("pki")
     own, stranger = Authority.create(made / "own"), Authority.create(made / "stranger", "Stranger")
     own.issue("broker", subject="/CN=broker")

@@ -1,4 +1,4 @@
-"""`control.plane.listener.name`: the controller's requests come through a listener of their own, with its own security."""
+"""`control.plane.listener.name`: the controller's requests use a separate listener with its own security."""
 
 import psutil
 from confluent_kafka.admin import AdminClient, NewTopic
@@ -19,7 +19,7 @@ CONFIG = {
 
 
 def established(pid: int, port: int) -> int:
-    """Connections that were accepted on `port`."""
+    """Return the number of accepted connections on `port`."""
     return sum(
         1
         for each in psutil.Process(pid).net_connections("tcp")
@@ -30,11 +30,11 @@ def established(pid: int, port: int) -> int:
 def test_controller_reaches_every_broker_through_the_control_plane_listener(topic: str) -> None:
     with LocalCluster(brokers=2, config=CONFIG) as cluster:
         admin = AdminClient({"bootstrap.servers": bootstrap_of(cluster, "PLAINTEXT")})
-        # Each replica is made by a request of the controller.
+        # The controller's requests create the replicas.
         admin.create_topics([NewTopic(topic, 2, 2)])[topic].result(60)
         controller = admin.list_topics(timeout=60).controller_id
         for broker_id, address in zip(cluster.broker_ids, bootstrap_of(cluster, "CONTROL").split(","), strict=True):
             port = int(address.rpartition(":")[2])
-            # The controller's own to each broker; and to the controller those of the others, who watch it.
+            # The controller connects to each broker, and the other brokers connect to the controller to watch it.
             watching = len(cluster.broker_ids) - 1 if broker_id == controller else 0
             assert established(cluster.member(broker_id).pid, port) == 1 + watching

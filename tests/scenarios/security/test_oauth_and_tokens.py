@@ -1,4 +1,4 @@
-"""OAUTHBEARER and delegation tokens on a real cluster: brokers prove themselves with signed tokens, clients with theirs."""
+"""OAUTHBEARER and delegation tokens on a real cluster: brokers and clients authenticate with signed tokens."""
 
 import asyncio
 import json
@@ -81,7 +81,7 @@ def cluster(provider: Provider) -> Iterator[LocalCluster]:
 
 @pytest.fixture(scope="module")
 def stranger() -> Iterator[Provider]:
-    """Its key is in nobody's key set."""
+    """A provider whose key is in no key set."""
     with serving(Provider(SigningKey("stranger", "ES256"))) as running:
         yield running
 
@@ -248,14 +248,14 @@ def test_tools_get_their_token_from_the_endpoint(
     file.write_text(format_properties(java_settings(f"{provider.url}/token", "alice", "guess")))
     status, output = tool("topics", *address, "--list")
     assert status == 1 and "answered 401" in output and "guess" not in output
-    # Mallory proves who he is, and may see nothing.
+    # Mallory is authenticated, but has no permissions.
     file.write_text(format_properties(java_settings(f"{provider.url}/token", "mallory", "mallory-secret")))
     status, output = tool("topics", *address, "--list")
     assert status == 0 and topic not in output
 
 
 def test_session_ends_with_its_token_and_is_renewed_with_the_next(cluster: LocalCluster, provider: Provider) -> None:
-    """Tokens of four seconds, used for longer: our clients authenticate again on the connections that they have."""
+    """Tokens of four seconds, used for longer: our clients authenticate again on their open connections."""
     address = bootstrap_of(cluster, "OAUTH").split(",")[0]
     key = provider.keys[0]
     given: Counter[str] = Counter()
@@ -287,7 +287,7 @@ def test_session_ends_with_its_token_and_is_renewed_with_the_next(cluster: Local
             assert client.any_connection() is connection
 
     async def story(url: str) -> None:
-        # A new token long before the session is renewed: with the old one the next session would end within a second, and
+        # Get a new token long before the session is renewed: with the old one the next session would end within a second, and
         # brokers refuse to renew it that soon.
         early = {"sasl.login.refresh.window.factor": "0.5"}
         one, other = (java_settings(url, name, "x") | early for name in ("one", "other"))
@@ -310,7 +310,7 @@ def test_unsecured_tokens_where_they_are_asked_for() -> None:
         "listener.name.oauth.oauthbearer.sasl.jaas.config": line,
     }
     with LocalCluster(brokers=1, config=settings) as running:
-        # librdkafka makes unsecured tokens itself.
+        # librdkafka creates unsecured tokens itself.
         admin = AdminClient(
             {
                 "bootstrap.servers": bootstrap_of(running, "OAUTH"),
@@ -371,7 +371,7 @@ def test_token_from_the_tool_opens_connections_for_its_owner_until_it_is_expired
     with pytest.raises(AuthenticationFailed):
         with_cluster(scram, own_token("SCRAM-SHA-256", token, "AAAA"), lambda client: client.refresh(()))
 
-    # Who has a token gets no other with it, and sees none.
+    # A client that logs in with a token can neither create nor describe tokens.
     for refused in (create_token, describe_tokens):
         with pytest.raises(ClientError, match="DELEGATION_TOKEN_REQUEST_NOT_ALLOWED"):
             with_cluster(scram, own_token("SCRAM-SHA-256", token, hmac), refused)

@@ -1,4 +1,4 @@
-"""Quotas: what a client is held to, what another one does not notice."""
+"""Quotas: a client is held to its own, and other clients do not notice."""
 
 import asyncio
 import statistics
@@ -25,15 +25,15 @@ from barnabas.wire.messages.metadata import MetadataRequest, MetadataResponse
 from tests.scenarios.broker_metrics import metrics_of
 
 RATE = 200_000
-#: The first windows may be spent at once, as with Kafka.
+#: As with Kafka, the first windows may be spent at once.
 WARM_UP_S = 2.5
-#: A wait that cannot be mistaken for a slow machine.
+#: A throttle time that a slow machine does not cause.
 THROTTLE_MS_SEEN = 200
 
 
 @pytest.fixture(scope="module")
 def quota_cluster() -> Iterator[LocalCluster]:
-    # Few windows, so that a rate is known soon and what a client may spend at the start is over soon.
+    # Few windows, so that a rate is measured soon and the first burst ends soon.
     config = {
         "quota.window.num": "2",
         "quota.window.size.seconds": "1",
@@ -61,7 +61,7 @@ def described(cluster: LocalCluster, entity: QuotaEntity) -> list[dict[str, floa
 
 
 class Tally:
-    """Bytes that a client got through, from the moment that counts on."""
+    """Bytes that a client transferred, from the moment when it counts."""
 
     def __init__(self) -> None:
         self.bytes = 0
@@ -103,7 +103,7 @@ async def send_now_and_then(bootstrap: str, topic: str, latencies_s: list[float]
 
 
 async def tallied(tally: Tally, seconds: float) -> float:
-    """Bytes a second over so many seconds, from now on."""
+    """Return the bytes a second over the next `seconds`."""
     before, began_s = tally.bytes, time.monotonic()
     await asyncio.sleep(seconds)
     return (tally.bytes - before) / (time.monotonic() - began_s)
@@ -116,7 +116,7 @@ async def fill(bootstrap: str, topic: str, size_bytes: int) -> None:
 
 
 def test_quotas_hold_over_ten_seconds_and_nobody_else_waits(quota_cluster: LocalCluster, topic: str) -> None:
-    """A producer and a consumer that would be faster, each at its own rate, and a third client in between."""
+    """A producer and a consumer that could be faster, each with its own rate, and a third client without a quota."""
     bootstrap = quota_cluster.bootstrap
     admin = AdminClient({"bootstrap.servers": bootstrap})
     for name in (topic, f"{topic}-read"):
@@ -145,12 +145,12 @@ def test_quotas_hold_over_ten_seconds_and_nobody_else_waits(quota_cluster: Local
     assert consumed == pytest.approx(RATE, rel=0.1)
     assert (
         len(latencies_s) > 50 and statistics.median(latencies_s) < 0.5
-    )  # who is throttled waits for a second at a time
+    )  # a throttled client waits for a second at a time
     assert throttled_ms(quota_cluster, "Produce") > 1_000 and throttled_ms(quota_cluster, "Fetch") > 1_000
 
 
 def throttled_ms(cluster: LocalCluster, quota: str) -> float:
-    """From the broker's metrics: how long clients had to wait, all together."""
+    """Return the total time that clients had to wait, from the broker's metrics."""
     text = metrics_of(cluster)
     [line] = [
         each for each in text.splitlines() if each.startswith(f'kafka_server_throttle_time_ms_sum{{quota="{quota}"}}')
@@ -196,14 +196,14 @@ def test_quotas_hold_after_a_restart(quota_cluster: LocalCluster, topic: str) ->
             client.cancel()
         return rate
 
-    assert asyncio.run(story()) < 4 * RATE  # it comes in bursts; without a quota it is far more
+    assert asyncio.run(story()) < 4 * RATE  # data arrives in bursts; without a quota the rate is far higher
 
 
 # -- changes of topics ------------------------------------------------------------------------------------------------
 
 
 def test_topics_over_the_rate_are_refused_with_the_time_to_wait(quota_cluster: LocalCluster, topic: str) -> None:
-    """Two windows of one second at one a second are two permits; eight partitions overdraw by six."""
+    """Two windows of one second at one a second are two permits; eight partitions use six too many."""
     alter(quota_cluster, {"client-id": "maker"}, controller_mutation_rate=1.0)
     names = [f"{topic}-{number}" for number in range(2)]
 
@@ -228,7 +228,7 @@ def test_topics_over_the_rate_are_refused_with_the_time_to_wait(quota_cluster: L
 def test_client_that_does_not_know_the_error_gets_its_topics_and_has_to_wait(
     quota_cluster: LocalCluster, topic: str
 ) -> None:
-    """Each of the three APIs, in the last version before the error; every answer says how long the next one takes."""
+    """Each of the three APIs, in the last version before the error; every answer has the time until the next one."""
     alter(quota_cluster, {"client-id": "old-maker"}, controller_mutation_rate=10.0)
     new = CreatableTopic(name=topic, num_partitions=40, replication_factor=1)
     more = CreatePartitionsTopic(name=topic, count=48, assignments=None)
@@ -249,7 +249,7 @@ def test_client_that_does_not_know_the_error_gets_its_topics_and_has_to_wait(
         return waits_ms
 
     waits_ms = asyncio.run(story())
-    # Twenty permits at first, ten a second: 20 too many, then 8, then 48, less what passed while they were carried out.
+    # Twenty permits at first, then ten a second: 20 too many, then 8, then 48, minus those of the elapsed time.
     assert 0 < waits_ms[0] <= 2_000 and waits_ms[1] <= 800 and 0 < waits_ms[2] <= 4_800
     assert topic not in topics_of(quota_cluster)
 
@@ -269,7 +269,7 @@ def topics_of(cluster: LocalCluster) -> set[str]:
 
 
 def test_address_that_connects_too_fast_is_hung_up_on_and_others_are_let_in(quota_cluster: LocalCluster) -> None:
-    """Four connections at once, at four a second; the fifth and sixth are held, and closed when their time is up."""
+    """Four connections at once, at four a second; the fifth and sixth are delayed and then closed."""
     host, _, port = quota_cluster.bootstrap.partition(":")
     alter(quota_cluster, {"ip": "127.0.0.2"}, connection_creation_rate=4.0)
 
@@ -287,7 +287,7 @@ def test_address_that_connects_too_fast_is_hung_up_on_and_others_are_let_in(quot
     async def story() -> tuple[list[bool], bool]:
         kept = [True] * 6
         deadline_s = time.monotonic() + 60
-        while sum(kept) != 4 and time.monotonic() < deadline_s:  # the broker hears of its quota by a notification
+        while sum(kept) != 4 and time.monotonic() < deadline_s:  # the broker gets its quota by a notification
             kept = await asyncio.gather(*(connect("127.0.0.2") for _ in range(6)))
         return kept, await connect("127.0.0.3")
 
@@ -297,7 +297,7 @@ def test_address_that_connects_too_fast_is_hung_up_on_and_others_are_let_in(quot
 
 
 def test_broker_that_is_connected_to_too_fast_accepts_later(quota_cluster: LocalCluster) -> None:
-    """Nobody is turned away: who comes too fast waits in the backlog."""
+    """No connection is refused: connections beyond the rate wait in the backlog."""
     host, _, port = quota_cluster.bootstrap.partition(":")
     admin = AdminClient({"bootstrap.servers": quota_cluster.bootstrap})
 
@@ -324,8 +324,8 @@ def test_broker_that_is_connected_to_too_fast_accepts_later(quota_cluster: Local
         waits_s = sorted(asyncio.run(story()))
     finally:
         set_rate(None)
-    # Four at once, the others as the rate has it, a quarter of a second each: the last of eight after two seconds, and after
-    # one more where a window had been spent. Nobody is early, however busy the machine.
+    # Four are accepted at once, the others at the rate, a quarter of a second each: the last of eight after two seconds, or
+    # after one more if a window had been spent. None is early, however busy the machine.
     assert waits_s[4] > 0.2 and waits_s[7] > 0.9 and waits_s[-1] > 1.9
 
 

@@ -1,4 +1,4 @@
-"""SASL_PLAINTEXT on a real cluster, through the clients that people use: right and wrong credentials, and what they may do."""
+"""SASL_PLAINTEXT on a real cluster, through common clients: right and wrong credentials, and permissions."""
 
 import asyncio
 from collections.abc import Iterator
@@ -55,7 +55,7 @@ def sasl_cluster() -> Iterator[LocalCluster]:
 
 
 def can_connect(cluster: LocalCluster, address: str) -> bool:
-    """Whether the broker at the address has heard of the users."""
+    """Whether the broker at the address knows the users."""
     host, port = address.split(":")
     try:
         with BlockingConnection(host, int(port), client_config(address, own_settings("SCRAM-SHA-512", ALICE))):
@@ -81,7 +81,7 @@ def settings(cluster: LocalCluster, mechanism: str, who: tuple[str, str], **more
 
 
 def own_settings(mechanism: str, who: tuple[str, str]) -> dict[str, str]:
-    """barnabas' and Java's."""
+    """Return settings for barnabas' client, which are also Java's."""
     return {
         "security.protocol": "SASL_PLAINTEXT",
         "sasl.mechanism": mechanism,
@@ -100,7 +100,7 @@ def allow(cluster: LocalCluster, kind: ResourceType, name: str, *operations: Acl
 
 
 def open_topic(cluster: LocalCluster, topic: str) -> None:
-    """A topic and a group of one name that alice may use, known to every broker."""
+    """Create a topic, and permit it and a group of the same name to alice; wait until every broker knows both."""
     admin = AdminClient(settings(cluster, "PLAIN", ADMIN))
     admin.create_topics([NewTopic(topic, 1, 2)])[topic].result(60)
     allow(cluster, ResourceType.TOPIC, topic, AclOperation.READ, AclOperation.WRITE)
@@ -256,7 +256,7 @@ def test_deleted_scram_user_does_not_come_in_again(sasl_cluster: LocalCluster) -
 
 
 def test_nothing_is_served_before_authentication(sasl_cluster: LocalCluster) -> None:
-    """A client that thinks the listener is plain gets nothing, and is closed."""
+    """A client that expects a plain listener gets no answer, and its connection is closed."""
     address = client_bootstrap(sasl_cluster).split(",")[0]
     host, port = address.split(":")
     with BlockingConnection(host, int(port), client_config(address)) as connection, pytest.raises(ConnectionLost):

@@ -1,4 +1,4 @@
-"""Brokers that speak SCRAM over TLS with each other, whose sessions end every few seconds."""
+"""Brokers that use SCRAM over TLS between each other, with sessions of a few seconds."""
 
 import time
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ def configs(connect: str, *arguments: str) -> Result:
 
 @pytest.fixture
 def coordinator() -> Iterator[str]:
-    """A ZooKeeper that knows the brokers' credential before there is a broker."""
+    """A ZooKeeper that has the brokers' credential before there is a broker."""
     with LocalCluster(brokers=0) as cluster:
         done = configs(
             cluster.zookeeper_connect, "--alter", "--entity-type", "users", "--entity-name", "broker",

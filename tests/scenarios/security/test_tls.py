@@ -1,4 +1,4 @@
-"""SSL and SASL_SSL on a real cluster whose brokers speak TLS with each other: good, wrong and missing certificates."""
+"""SSL and SASL_SSL on a real cluster whose brokers use TLS between each other: valid, wrong and missing certificates."""
 
 import asyncio
 import ssl
@@ -83,7 +83,7 @@ def own(authority: Authority, **more: str) -> dict[str, str]:
 def test_large_records_travel_both_ways_for_the_owner_of_a_certificate(
     tls_cluster: LocalCluster, authority: Authority, alice: Path, topic: str
 ) -> None:
-    """Acknowledged by both brokers, which replicate over TLS, and read from files that no socket can send itself."""
+    """Both brokers acknowledge the records, replicate over TLS, and send them from files without the socket's sendfile."""
     settings = mutual(tls_cluster, authority, alice)
     admin = AdminClient(settings)
     admin.create_topics([NewTopic(topic, 1, 2, config={"min.insync.replicas": "2"})])[topic].result(60)

@@ -1,4 +1,4 @@
-"""A cluster with users, set up with the commands of docs/security.md: no znode is open to strangers at the end."""
+"""A cluster with users, set up with the commands of docs/security.md: in the end no znode is open to strangers."""
 
 import json
 import re
@@ -40,7 +40,7 @@ def broker_file(tmp_path: Path) -> Path:
 
 
 def documented(command: str, connect: str, file: Path) -> list[str]:
-    """The arguments of the only line of the document that begins with this command, for this ZooKeeper and this file."""
+    """Return the arguments of the document's only line that begins with this command, for this ZooKeeper and this file."""
     lines = [line for line in DOCUMENT.read_text().splitlines() if line.startswith(f"barnabas {command} ")]
     if command == "configs":
         lines = [line for line in lines if "--zookeeper" in line]
@@ -63,7 +63,7 @@ def client(connect: str, *credentials: str) -> KazooClient:
 
 
 def open_znodes(connect: str) -> set[str]:
-    """The znodes below `/kafka`, found with the brokers' credentials, that anybody can change, or read if they hold secrets."""
+    """Return the znodes below `/kafka` that anybody can change, or read if they have secrets, with the brokers' credentials."""
     broker = client(connect.partition("/")[0], DIGEST)
     found: set[str] = set()
 

@@ -1,4 +1,4 @@
-"""zookeeper.set.acl: who has the brokers' credentials changes znodes, others read what is no secret."""
+"""zookeeper.set.acl: clients with the brokers' credentials change znodes, others only read what is not secret."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -67,7 +67,7 @@ def test_brokers_work_and_strangers_neither_change_anything_nor_read_secrets(clu
             for secret in ("/config/users", "/config/users/alice", "/config/brokers", "/delegation_token/tokens"):
                 with pytest.raises(NoAuthError):
                     who.get_children(secret)
-        stranger.create("/consumers/old-group", b"")  # Kafka leaves this one open to its oldest consumers
+        stranger.create("/consumers/old-group", b"")  # Kafka leaves this znode open to its oldest consumers
         entries, _ = stranger.get_acls("/brokers/topics")
         assert [(each.perms, each.id.scheme) for each in entries] == [(31, "digest"), (1, "world")]
     with client(cluster, DIGEST) as broker:

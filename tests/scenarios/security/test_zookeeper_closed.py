@@ -1,4 +1,4 @@
-"""Who has not the brokers' credentials takes nothing from ZooKeeper: `up --secure`, and `zookeeper-security-migration`."""
+"""Clients without the brokers' credentials get nothing from ZooKeeper: `up --secure`, and `zookeeper-security-migration`."""
 
 import socket
 import ssl
@@ -29,7 +29,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def secured(folder: Path) -> Iterator[LocalCluster]:
-    """On a folder that a cluster without security has left."""
+    """A secure cluster on the folder of a former cluster without security."""
     data = folder / "data"
     with LocalCluster(brokers=1, data=data) as before:
         create_topic(before, "old")
@@ -46,7 +46,7 @@ def create_topic(cluster: LocalCluster, topic: str) -> None:
 
 
 def handshake(cluster: LocalCluster, context: ssl.SSLContext | None) -> bytes:
-    """What the server answers to a client that opens a session; nothing where it hangs up."""
+    """Return the server's answer to a client that opens a session; empty if it closes the connection."""
     host, port = cluster.zookeeper_connect.split(":")
     hello = struct.pack(">iqiq", 0, 0, 10_000, 0) + struct.pack(">i", 16) + bytes(16) + b"\0"
     try:

@@ -1,4 +1,4 @@
-"""`barnabas.testing`: clusters and faults as a product, seen through a real client."""
+"""`barnabas.testing`: clusters and faults as a product, tested through a real client."""
 
 import asyncio
 import time
@@ -86,12 +86,12 @@ def test_full_disk_takes_the_directory_offline_and_another_broker_leads(kafka_cl
 def test_broker_cut_off_from_the_others_leaves_the_isr_and_returns(kafka_cluster: Callable[..., Cluster]) -> None:
     cluster = kafka_cluster(brokers=3, config={"replica.lag.time.max.ms": "1000"})
     cluster.create_topic("t", replication_factor=3)
-    # Whom the leader asks to shrink the ISR must be on its side.
+    # The controller, which shrinks the ISR for the leader, must be on the leader's side of the cut.
     needed = (cluster.leader_of("t"), cluster.controller())
     alone = next(broker for broker in cluster.broker_ids if broker not in needed)
     cluster.cut_off(alone)
     produce(cluster.bootstrap, "t", 3)
-    # The one that is cut off hears nothing of it: ask the leader.
+    # The isolated broker does not hear of the change: ask the leader.
     wait_until(lambda: alone not in cluster.partitions("t", seen_by=needed[0])[0].isr, what="the shrink of the ISR")
     cluster.heal()
     cluster.wait_for_isr("t", 3)
@@ -104,7 +104,7 @@ def test_leader_that_does_not_hear_a_follower_drops_it_and_follows_it_all_the_sa
     cluster.create_topic("t", partitions=2, replication_factor=2)
     cluster.wait_for_isr("t", 2)
     led = {partition.leader: number for number, partition in cluster.partitions("t").items()}
-    # Who is not heard must not be the controller: it could tell the leader nothing.
+    # The unheard broker must not be the controller, which must reach the leader.
     silent = 3 - cluster.controller()
     deaf = 3 - silent
     cluster.be_deaf_to(deaf, [silent])

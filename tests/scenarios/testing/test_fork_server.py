@@ -1,4 +1,4 @@
-"""One launcher for all clusters of a process."""
+"""One process that forks the brokers of all clusters of a process."""
 
 import signal
 import subprocess

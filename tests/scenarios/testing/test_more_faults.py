@@ -1,4 +1,4 @@
-"""Faults beyond single requests, each seen through librdkafka."""
+"""Faults beyond single requests, each tested through librdkafka."""
 
 import threading
 import time
@@ -27,7 +27,7 @@ def test_slow_disk_keeps_producers_waiting(kafka: Kafka) -> None:
 def test_slow_network_delays_every_request(kafka: Kafka) -> None:
     topic = kafka.topic()
     kafka.cluster.slow_network(1, delay_ms=200)
-    # ApiVersions, Metadata, Produce: one after the other.
+    # ApiVersions, Metadata and Produce come one after the other.
     assert took_s(kafka.bootstrap, topic) >= 0.6
     kafka.assert_records(topic, ["0"])
 
@@ -38,7 +38,7 @@ def test_slow_network_of_a_follower_slows_what_waits_for_it(kafka: Kafka) -> Non
     view = kafka.cluster.partitions(topic)[0]
     follower = next(each for each in view.replicas if each != view.leader)
     kafka.cluster.slow_network(follower, delay_ms=300)
-    # acks=all: the record is in the second fetch of the follower that comes after it.
+    # acks=all: the second fetch of the follower after the record confirms it.
     assert took_s(kafka.bootstrap, topic) >= 0.3
 
 
@@ -69,7 +69,7 @@ def test_throttled_producer_is_told_so(kafka: Kafka) -> None:
         producer.flush(10)
         return any(told_s)
 
-    # The quota travels through ZooKeeper; what is sent before it arrives is not held to it.
+    # The quota goes through ZooKeeper; it does not apply to records before it arrives.
     wait_until(is_told, 60, what="a producer that is told to wait")
     assert produce(kafka.bootstrap, topic, **{"client.id": "modest"}) == [None]
 
@@ -88,7 +88,7 @@ def test_leader_whose_session_expires_is_replaced_and_comes_back(kafka: Kafka) -
 
 @three_brokers
 def test_topic_that_is_deleted_while_a_broker_is_away_is_gone_there_too(kafka: Kafka) -> None:
-    """It has no replica of the topic: nobody waits for it, and nobody tells it of the deletion when it is back."""
+    """The broker has no replica of the topic: the deletion does not wait for it, and it gets no StopReplica when it is back."""
     cluster, stays, gone = kafka.cluster, kafka.topic(), kafka.name("deleted")
     cluster.create_topic(gone, replication_factor=1)
     away = next(each for each in (1, 2, 3) if each not in (cluster.leader_of(gone), cluster.controller()))
@@ -124,7 +124,7 @@ def test_write_that_a_crash_tore_is_not_there_and_what_was_acknowledged_is(kafka
     assert log.stat().st_size > whole_bytes
     cluster.repair()
     producer.join(60)
-    assert outcomes == [[None] * 3]  # it was sent again
+    assert outcomes == [[None] * 3]  # the client sent the record again
     assert values(consume(kafka.bootstrap, topic, 8)) == [b"0", b"1", b"2", b"3", b"4", b"0", b"1", b"2"]
 
 
@@ -143,7 +143,7 @@ def test_expired_certificate_keeps_new_clients_out_until_it_is_healed(kafka: Kaf
     )
     wait_until(lambda: consumer.poll(0.2) is None and any("certificate" in each for each in told), 60, what="a refusal")
     consumer.close()
-    assert "CERTIFICATE_EXPIRED" in kafka.cluster.log(1)  # as the client answered; librdkafka tells its user less
+    assert "CERTIFICATE_EXPIRED" in kafka.cluster.log(1)  # the client's alert; librdkafka's own error says less
     kafka.cluster.heal()
     assert produce(kafka.librdkafka_settings(), topic) == [None]
 

@@ -1,4 +1,4 @@
-"""The pytest plugin, and the unittest cases, in projects that use them."""
+"""The pytest plugin and the unittest cases, in projects that use them."""
 
 import subprocess
 import sys
@@ -9,12 +9,12 @@ import pytest
 
 import barnabas.testing.cases  # noqa: F401
 
-# What is imported above stays when pytester takes the modules of an inner run away.
+# The modules imported above stay when pytester removes the modules of an inner run.
 pytest_plugins = ("pytester",)
 
 
 def run(pytester: pytest.Pytester, *arguments: str) -> pytest.RunResult:
-    """In this process, where a fork server is there already, and with our plugin alone: others take seconds to load."""
+    """Run in this process, which has a fork server, and only with our plugin: others take seconds to load."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
         return pytester.runpytest_inprocess("-p", "barnabas.testing.plugin", "-p", "no:cacheprovider", *arguments)
@@ -174,7 +174,7 @@ def test_unittest_cases_have_a_cluster_too(pytester: pytest.Pytester) -> None:
 
 
 def test_unittest_run_ends_without_a_traceback(tmp_path: Path) -> None:
-    """The launcher of brokers once ended before the clusters that stop through it."""
+    """The launcher of brokers once ended before the clusters that it must stop."""
     (tmp_path / "test_orders.py").write_text(
         "from barnabas.testing import KafkaTestCase\n"
         "class TestOrders(KafkaTestCase):\n"
@@ -192,7 +192,7 @@ def test_unittest_run_ends_without_a_traceback(tmp_path: Path) -> None:
 
 
 def test_plugin_imports_nothing_of_ours_before_a_test_asks(tmp_path: Path) -> None:
-    """pytest pays for it at every start, in projects that have barnabas installed and use it nowhere."""
+    """pytest loads it at every start, also in projects that have barnabas installed and never use it."""
     (tmp_path / "test_nothing.py").write_text("def test_nothing(): pass\n")
     code = (
         "import pytest, sys\n"

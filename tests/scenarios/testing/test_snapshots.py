@@ -1,4 +1,4 @@
-"""Snapshots: a cluster comes back to a moment, with all that was acknowledged then, and nothing of what came after."""
+"""Snapshots: a cluster returns to a moment, with everything that was acknowledged then, and nothing later."""
 
 import json
 from collections.abc import Callable

@@ -73,7 +73,7 @@ def test_lag_counts_records_and_ends_when_the_group_has_read_them(kafka: Kafka) 
         assert len(consumer.consume(3, 60)) == 3
         kafka.wait_for_members(group, 1)
         consumer.commit(asynchronous=False)
-        # The transaction's end has the offset 3, and is no record that anybody could read.
+        # The transaction's marker has offset 3, which no consumer can read.
         kafka.wait_for_lag(group, 0)
     finally:
         consumer.close()

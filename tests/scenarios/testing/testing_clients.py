@@ -1,4 +1,4 @@
-"""What these scenarios do with confluent-kafka, as an application would."""
+"""confluent-kafka helpers of these scenarios, as in an application."""
 
 import time
 from typing import Any
@@ -9,7 +9,7 @@ from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartit
 def produce(
     bootstrap: str | dict[str, str], topic: str, count: int = 1, partition: int = 0, **config: Any
 ) -> list[KafkaError | None]:
-    """`count` records; what became of each. `bootstrap` is an address, or settings with one."""
+    """Produce `count` records; return their results. `bootstrap` is an address, or settings with one."""
     settings = bootstrap if isinstance(bootstrap, dict) else {"bootstrap.servers": bootstrap}
     producer = Producer({**settings, "log_level": 0, "retry.backoff.ms": 10, **config})
     errors: list[KafkaError | None] = []

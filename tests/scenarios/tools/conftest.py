@@ -1,6 +1,6 @@
-"""The tools, as a person uses them, against a cluster of ours.
+"""The command-line tools, as a person uses them, against a cluster of ours.
 
-Set BARNABAS_TOOLS_BOOTSTRAP to hold them against any other cluster, Apache Kafka's too: they talk the protocol, no more.
+Set BARNABAS_TOOLS_BOOTSTRAP to run them against any other cluster, also Apache Kafka: they use only the protocol.
 """
 
 import json
@@ -47,7 +47,7 @@ def bootstrap(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def tool(bootstrap: str) -> Tool:
-    """`tool("topics", "--list")`, in this process; fails the test unless it ends with `status` (None: any)."""
+    """`tool("topics", "--list")`, in this process. The test fails unless the tool ends with `status` (None: any)."""
     runner = CliRunner()
 
     def run(name: str, *arguments: str, status: int | None = 0, stdin: str | None = None) -> Outcome:
@@ -63,7 +63,7 @@ def tool(bootstrap: str) -> Tool:
 
 @pytest.fixture
 def process(bootstrap: str) -> Tool:
-    """The same in a process of its own, for tools that read standard input or move data."""
+    """The same in a separate process, for tools that read standard input or move data."""
 
     def run(name: str, *arguments: str, status: int = 0, stdin: str = "") -> Outcome:
         done = subprocess.run(
@@ -83,7 +83,7 @@ def process(bootstrap: str) -> Tool:
 
 @pytest.fixture
 def wait_for_topic(tool: Tool) -> Callable[[str, int], None]:
-    """Until every partition is known with a leader: brokers learn of a topic a moment after it was created."""
+    """Wait until every partition has a known leader: brokers learn of a topic a moment after its creation."""
 
     def wait(topic: str, partitions: int) -> None:
         def known() -> bool:

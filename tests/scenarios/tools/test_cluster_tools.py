@@ -1,4 +1,4 @@
-"""Tools that look at, and change, the cluster as a whole."""
+"""Tools that show and change the cluster as a whole."""
 
 import json
 from collections.abc import Callable
@@ -70,7 +70,7 @@ def test_replicas_move_and_preferred_leaders_are_elected(
     described = tool("topics", "--describe", "--topic", topic, "--json").json[0]
     assert [part["replicas"] for part in described["partitions"]] == [[3, 1], [1, 2, 3]]
     assert tool("reassign-partitions", "--list").out == "No partition reassignments found.\n"
-    # The leader has been moved to the new preferred replica already, or is now.
+    # The leader has already moved to the new preferred replica, or moves now.
     tool("leader-election", "--election-type", "preferred", "--topic", topic, "--partition", "0")
     again = tool("leader-election", "--election-type", "preferred", "--topic", topic, "--partition", "0")
     assert again.out == f"Valid replica already elected for partitions {topic}-0\n"

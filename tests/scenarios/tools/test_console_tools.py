@@ -1,4 +1,4 @@
-"""Console producer and consumer, perf tests, and what other tools say of the records."""
+"""Console producer and consumer, perf tests, and the output of other tools about the records."""
 
 import json
 import os
@@ -275,7 +275,7 @@ def test_ctrl_c_sends_what_was_typed_and_ends_without_a_traceback(
     os.close(typed)
     assert producer.stdout is not None
     os.write(terminal, b"one\n")
-    assert producer.stdout.read(2) == b">>"  # it has taken the line and waits for the next
+    assert producer.stdout.read(2) == b">>"  # the producer has read the line and waits for the next
     producer.send_signal(signal.SIGINT)
     _, errors = producer.communicate(timeout=60)
     os.close(terminal)
@@ -287,7 +287,7 @@ def test_ctrl_c_sends_what_was_typed_and_ends_without_a_traceback(
 def test_consumer_that_is_told_to_end_leaves_its_group(
     tool: Tool, new_topic: Callable[..., str], bootstrap: str
 ) -> None:
-    """U1: whoever takes over would wait for the session to end."""
+    """U1: the next owner of the partitions would have to wait for the end of the session."""
     topic = new_topic()
     group = f"g-{topic}"
     command = [sys.executable, "-m", "barnabas", "console-consumer", "--bootstrap-server", bootstrap]

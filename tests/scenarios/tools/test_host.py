@@ -96,7 +96,7 @@ def write(host: Host, topic: str, count: int) -> None:
 
 
 def test_brokers_of_a_host_are_one_cluster_with_the_hosts_name_for_a_rack(host: Host) -> None:
-    topic = f"read-{uuid4()}"  # others write to the one they share
+    topic = f"read-{uuid4()}"  # other tests write to the shared topic
     admin = AdminClient({"bootstrap.servers": host.bootstrap})
     admin.create_topics([NewTopic(topic, 4, 2)])[topic].result(TIMEOUT_S)
     write(host, topic, 100)

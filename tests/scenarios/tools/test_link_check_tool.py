@@ -19,7 +19,7 @@ def file(shared_cluster: LocalCluster, tmp_path: Path) -> str:
 def test_check_tells_topics_sizes_and_what_is_in_the_way(
     tool: Tool, process: Tool, new_topic: Callable[..., str], file: str
 ) -> None:
-    """Source and target are one cluster here: that is the one thing to be found, and the topic, which is there."""
+    """Source and target are the same cluster here: that is the only finding, beside the topic, which exists."""
     topic = new_topic(partitions=2, **{"cleanup.policy": "compact", "min.insync.replicas": "1"})
     process("console-producer", "--topic", topic, "--property", "parse.key=true", stdin="k\tone\nk\ttwo\n")
     document = tool("link", "check", "--config", file, "--topics", topic, "--groups", "none", "--json", status=1).json

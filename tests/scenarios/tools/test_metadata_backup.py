@@ -30,7 +30,7 @@ RECORDS = ["coffee", "tea", "milk"]
 
 @pytest.fixture(scope="module")
 def command() -> Command:
-    """`command("topics", "--list")`: the lines that it prints."""
+    """`command("topics", "--list")` returns the printed lines."""
 
     def run(*arguments: str, status: int = 0) -> list[str]:
         result = CliRunner().invoke(app, list(arguments))
@@ -63,7 +63,7 @@ class Lost:
 
 
 def fill(cluster: Cluster, command: Command) -> dict[str, str]:
-    """Something of each kind. Returns the ids of topics."""
+    """Create something of each kind. Return the ids of topics."""
     at = ("--bootstrap-server", cluster.bootstrap)
     cluster.create_topic("orders", partitions=3, config={"retention.ms": 7200000, "cleanup.policy": "compact"})
     cluster.create_topic("plain")
@@ -129,7 +129,7 @@ def test_brokers_find_their_logs_again_after_zookeeper_was_lost(
     restore = ("metadata", "restore", str(lost.file), "--zookeeper", fresh, "--secret-file", str(lost.secret))
     previewed = command(*restore, "--dry-run")
     assert any(line.startswith("would restore topic orders: 3 partitions") for line in previewed)
-    assert command(*restore, "--dry-run") == previewed  # it changed nothing
+    assert command(*restore, "--dry-run") == previewed  # the dry run changed nothing
     done = command(*restore)
     assert done[-1].startswith(f"{len(done) - 1}/{len(done) - 1} topic ")
     assert command(*restore) == ["nothing to do: everything of the backup is here"]
@@ -145,11 +145,11 @@ def test_brokers_find_their_logs_again_after_zookeeper_was_lost(
     found = json.loads(again.read_text())
     for part in ("cluster_id", "brokers", "quotas", "acls"):
         assert found[part] == lost.document[part], part
-    assert found["groups"]["billing"] == lost.document["groups"]["billing"]  # of the surviving __consumer_offsets
+    assert found["groups"]["billing"] == lost.document["groups"]["billing"]  # from the surviving __consumer_offsets
     assert found["scram"]["alice"]["SCRAM-SHA-256"].startswith("salt=")
     assert found["producer_id_next"] > lost.document["producer_id_next"] + 1_000_000
     epochs = [each["leader_epoch"] for topic in found["topics"] for each in topic["partitions"]]
-    assert min(epochs) > 1000  # above what any log has seen
+    assert min(epochs) > 1000  # above the epochs in all logs
 
 
 def test_another_cluster_gets_the_metadata_through_its_brokers(lost: Lost, tmp_path: Path, command: Command) -> None:
@@ -168,7 +168,7 @@ def test_another_cluster_gets_the_metadata_through_its_brokers(lost: Lost, tmp_p
         settings = {each["name"]: each["settings"] for each in found["topics"]}
         assert settings["orders"] == {"retention.ms": "7200000", "cleanup.policy": "compact"}
 
-        # A topic of the same name that is another one stands in the way, and nothing is done.
+        # A different topic of the same name prevents the restore, and nothing is changed.
         other = tmp_path / "other.json"
         document = copy.deepcopy(lost.document) | {
             "scram": {},
@@ -202,7 +202,7 @@ def test_mistakes_are_told_before_anything_is_done(lost: Lost, tmp_path: Path, c
         ("backup", "f"),
         ("backup", "f", *nowhere, "--offsets"),
         ("backup", "f", *nowhere, "--dry-run"),
-        ("restore", str(lost.file), *nowhere),  # sealed
+        ("restore", str(lost.file), *nowhere),  # the secrets are sealed
         ("restore", str(tmp_path / "missing"), *nowhere),
     ):
         assert command("metadata", *arguments, status=1) == []

@@ -1,4 +1,4 @@
-"""`barnabas rebalance` and `barnabas brokers`, on a cluster of their own: replicas really move."""
+"""`barnabas rebalance` and `barnabas brokers`, on a separate cluster: replicas really move."""
 
 import asyncio
 import json
@@ -24,7 +24,7 @@ PARTITIONS = 9
 
 @pytest.fixture
 def cluster() -> Iterator[Cluster]:
-    """One for each test: what another has left would be balanced, too."""
+    """Start a cluster for each test: topics of other tests would be balanced, too."""
     with Cluster(brokers=3) as cluster:
         yield cluster
 
@@ -37,7 +37,7 @@ def tool(cluster: Cluster, *arguments: str, status: int = 0) -> str:
 
 @pytest.fixture
 def crowded(cluster: Cluster) -> str:
-    """A topic that the third broker has nothing of, with records in it."""
+    """Create a topic with records of which the third broker has no replica."""
     name = "crowded"
     assignment = ",".join(["1:2"] * PARTITIONS)
     tool(cluster, "topics", "--create", "--topic", name, "--replica-assignment", assignment)
@@ -58,7 +58,7 @@ def test_rebalance_says_what_it_would_do_then_does_it(cluster: Cluster, crowded:
 
     done = tool(cluster, "rebalance", "--measure", "0", "--execute", "--throttle", "50000000", "--batch", "4")
     assert "partitions done" in done
-    # Brokers learn of it one after the other.
+    # Brokers learn of the moves one after the other.
     wait_until(lambda: replicas(cluster, crowded)[3] >= PARTITIONS // 3, 60, what="replicas on broker 3")
     wait_until(lambda: replicas(cluster, crowded).total() == 2 * PARTITIONS, 60, what="two replicas of each")
     wait_until(

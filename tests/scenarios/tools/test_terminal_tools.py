@@ -1,4 +1,4 @@
-"""What a person at a terminal notices: names to complete, pipes that end, processes that can be told apart."""
+"""The tools at a terminal: completion of names, pipes that end, process titles."""
 
 import os
 import re
@@ -19,7 +19,7 @@ from tests.scenarios.tools.conftest import Tool
 
 
 def shell(words: list[str]) -> dict[str, str]:
-    """How a shell asks what it may offer for the last word."""
+    """Return the shell's completions for the last word."""
     line = "\n".join(["barnabas", *words])
     return {"_BARNABAS_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(len(words))}
 
@@ -39,7 +39,7 @@ def test_shell_that_asks_is_answered() -> None:
 def test_topics_groups_and_brokers_of_the_cluster_are_completed(
     bootstrap: str, new_topic: Callable[..., str], process: Tool, tmp_path: Path
 ) -> None:
-    # Completion gives up after a moment, which may be too short on a busy machine: then the shell asks again.
+    # Completion has a short timeout, which may be too short on a busy machine: the test asks again.
     topic = new_topic()
     at = ["--bootstrap-server", bootstrap]
     wait_until(lambda: completed(["topics", *at, "--describe", "--topic", topic[:6]]) == [topic])
@@ -52,7 +52,7 @@ def test_topics_groups_and_brokers_of_the_cluster_are_completed(
     process("console-producer", "--topic", topic, stdin="one\n")
     process("console-consumer", "--topic", topic, "--group", group, "--from-beginning", "--max-messages", "1")
     wait_until(lambda: completed(["consumer-groups", *at, "--describe", "--group", group[:-1]]) == [group])
-    # Where the file of a client's settings says where the cluster is, and how to come in.
+    # The file with the client's settings has the cluster's address and the login.
     file = tmp_path / "client.properties"
     file.write_text(f"bootstrap.servers={bootstrap}\n")
     wait_until(lambda: completed(["console-consumer", "--consumer.config", str(file), "--topic", topic[:6]]) == [topic])
@@ -70,7 +70,7 @@ def test_consumer_ends_when_its_reader_has_gone(bootstrap: str, new_topic: Calla
     consumer = subprocess.Popen([sys.executable, "-m", "barnabas", *words], stdout=subprocess.PIPE)
     assert consumer.stdout is not None
     assert consumer.stdout.readline() == b"one\n"
-    consumer.stdout.close()  # as `head -1` does; no further record comes
+    consumer.stdout.close()  # as `head -1` does; there are no further records
     assert consumer.wait(60) == 141
 
 
@@ -106,7 +106,7 @@ def test_processes_of_a_local_cluster_can_be_told_apart(shared_cluster: LocalClu
 
 
 def listening(cluster: LocalCluster) -> list[Any]:
-    """The sockets on which its processes, and those of the session's other clusters, take connections."""
+    """Return the sockets on which its processes, and those of the session's other clusters, accept connections."""
     processes = psutil.Process(cluster.pid(1)).parent().children()
     return [
         each for process in processes for each in process.net_connections("tcp") if each.status == psutil.CONN_LISTEN
@@ -116,7 +116,7 @@ def listening(cluster: LocalCluster) -> list[Any]:
 def test_cluster_that_listens_everywhere_advertises_what_it_is_told() -> None:
     with LocalCluster(brokers=1, host="0.0.0.0", advertised_host="localhost") as cluster:
         assert cluster.bootstrap.startswith("localhost:")
-        # Its ZooKeeper is the brokers' own business, and stays on this machine.
+        # ZooKeeper is only for the brokers, and listens only on this machine.
         host, _, port = cluster.zookeeper_connect.rpartition(":")
         assert host == "127.0.0.1"
         assert {each.laddr.ip for each in listening(cluster) if each.laddr.port == int(port)} == {"127.0.0.1"}

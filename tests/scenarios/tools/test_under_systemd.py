@@ -1,4 +1,4 @@
-"""A broker under systemd: what it tells, from its start to its end."""
+"""A broker under systemd: its notifications, from its start to its end."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""`barnabas up` and `barnabas broker`: start, say so, stop, and leave nothing behind."""
+"""`barnabas up` and `barnabas broker`: start, report it, stop, and leave nothing behind."""
 
 import os
 import re
@@ -24,7 +24,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 class Up:
-    """One `barnabas up` that has said that it is ready."""
+    """A `barnabas up` that has reported that it is ready."""
 
     def __init__(self, folder: Path, *arguments: str) -> None:
         temporary = folder / "tmp"
@@ -191,7 +191,7 @@ def test_lone_broker_stops_soon_though_its_zookeeper_is_gone(tmp_path: Path) -> 
         file.write_text(
             f"broker.id=1\nlisteners=PLAINTEXT://127.0.0.1:0\nlog.dirs={tmp_path}/data\n"
             f"zookeeper.connect={ready.removeprefix('ready zookeeper=')}\n"
-            "controller.socket.timeout.ms=600000\n"  # so long it would wait for a controller's answer
+            "controller.socket.timeout.ms=600000\n"  # the broker would wait so long for a controller's answer
         )
         with started("broker", str(file)) as (broker, _):
             zookeeper.kill()
@@ -202,7 +202,7 @@ def test_lone_broker_stops_soon_though_its_zookeeper_is_gone(tmp_path: Path) -> 
 
 @contextmanager
 def started(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """A process that has said that it is ready, and the line in which it did."""
+    """Yield a process that is ready, and its ready line."""
     process = subprocess.Popen([*BARNABAS, *arguments], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     assert process.stdout is not None
     with process.stdout:

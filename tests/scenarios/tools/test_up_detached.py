@@ -1,4 +1,4 @@
-"""`barnabas up --detach`, and what commands do with a cluster that runs: `status`, `restart`, `down`."""
+"""`barnabas up --detach`, and the commands for a running cluster: `status`, `restart`, `down`."""
 
 import json
 import os
@@ -38,7 +38,7 @@ def up(*arguments: str) -> Done:
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
-    """Commands of a user whose runtime folder is this test's own. They run in this process, which saves seconds."""
+    """Run commands of a user with a runtime folder for this test. They run in this process, which saves seconds."""
     runtime = tmp_path / "run"
     runtime.mkdir(mode=0o700)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(runtime))
@@ -54,7 +54,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
 
 
 def has_ended(process: psutil.Process) -> bool:
-    """Where nobody collects orphans, a zombie is left of it."""
+    """Whether the process has ended: where orphans are not reaped, a zombie remains."""
     return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
 
 
@@ -113,7 +113,7 @@ def test_mistakes_say_what_to_do(run: Run, tmp_path: Path) -> None:
         assert refused.stderr == ("error: no cluster of `barnabas up` runs here; `barnabas up --detach` starts one\n")
     one, other = tmp_path / "one", tmp_path / "other"
     with pretended(one, 1), pretended(other, 2), pretended(tmp_path / "killed", 3) as killed:
-        killed.close()  # its files are left behind
+        killed.close()  # its files remain
         refused = run("down")
         assert refused.stderr == f"error: 2 clusters run here: choose one of\n  --data {one}\n  --data {other}\n"
         refused = run("restart", "1", "--data", str(tmp_path / "none"))
@@ -124,7 +124,7 @@ def test_mistakes_say_what_to_do(run: Run, tmp_path: Path) -> None:
 
 @contextmanager
 def pretended(folder: Path, number: int) -> Iterator[socket.socket]:
-    """What a cluster leaves for others to find, without a cluster."""
+    """Create the files of a running cluster, without a cluster."""
     note = Running(
         pid=number,
         folder=str(folder),

@@ -25,14 +25,14 @@ def secure() -> Iterator[Cluster]:
 
 
 def tool(cluster: Cluster, user: str, name: str, *arguments: str) -> str:
-    # As Kafka's own tools of these names.
+    # The option names of Kafka's tools.
     option = {"console-consumer": "--consumer.config", "cluster": "--config"}.get(name, "--command-config")
     address = ["--bootstrap-server", cluster.bootstrap, option, str(cluster.command_config(user))]
     return CliRunner().invoke(app, [name, *address, *arguments]).output
 
 
 def produce_lines(cluster: Cluster, topic: str, lines: str) -> None:
-    """As a process: it reads the real standard input."""
+    """Run in a separate process, because the tool reads the real standard input."""
     arguments = [
         "--bootstrap-server",
         cluster.bootstrap,

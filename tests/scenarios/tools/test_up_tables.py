@@ -1,4 +1,4 @@
-"""`barnabas up --tables`: a Spark beside the brokers. That it fills tables, `tests/scenarios/spark` shows."""
+"""`barnabas up --tables`: Spark beside the brokers. `tests/scenarios/spark` tests that it fills tables."""
 
 from collections.abc import Callable
 from pathlib import Path

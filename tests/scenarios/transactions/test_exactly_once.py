@@ -1,4 +1,4 @@
-"""Consume, transform, produce, while coordinators and leaders are killed: every record comes out exactly once."""
+"""Consume, transform, produce, while coordinators and leaders are killed: every record is produced exactly once."""
 
 import random
 import threading
@@ -16,7 +16,7 @@ DEADLINE_S = 100.0
 
 
 class Worker:
-    """Reads the source and writes the sink in transactions; after a failure it starts over from what is committed."""
+    """Reads the source and writes the sink in transactions; after a failure it starts again from the committed offsets."""
 
     def __init__(self, bootstrap: str, source: str, sink: str) -> None:
         self._bootstrap, self._source, self._sink = bootstrap, source, sink

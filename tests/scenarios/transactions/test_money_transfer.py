@@ -1,5 +1,5 @@
-"""Money moves between accounts, two records a transaction, while brokers are killed: the sum never changes for who reads
-what is committed, no transfer is half done, and none happens twice.
+"""Money moves between accounts, two records a transaction, while brokers are killed: readers of committed records always see
+the same sum, no transfer is half done, and none happens twice.
 """
 
 import os
@@ -17,16 +17,16 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from barnabas.cli.local_cluster import LocalCluster
 from tests.scenarios.transactions.txn_clients import create_topic, read_all
 
-#: `BARNABAS_SEEDS="1 2 3 4"` for more of them.
+#: Set `BARNABAS_SEEDS="1 2 3 4"` to run more seeds.
 SEEDS = [int(seed) for seed in os.environ.get("BARNABAS_SEEDS", "1 2").split()]
 ACCOUNTS = 6
 PARTITIONS = 3
-#: transfer, account, amount
+#: (transfer, account, amount)
 ENTRY = struct.Struct(">16sii")
 
 
 class Teller:
-    """One producer that transfers until it is told to stop, and remembers what it knows to be done."""
+    """One producer that transfers until it is stopped, and remembers the confirmed transfers."""
 
     def __init__(self, bootstrap: str, topic: str, name: str, seed: int) -> None:
         self._bootstrap = bootstrap
@@ -98,7 +98,7 @@ class Teller:
                 return
             except KafkaException as failure:
                 self.failures.append(failure.args[0])
-        # It may have been decided either way, but only once and as a whole.
+        # The transaction may have committed or aborted, but only once and as a whole.
         self.unknown.add(transfer)
         self._producer = self._start()
 
@@ -158,7 +158,7 @@ def _check(bootstrap: str, topic: str, tellers: list[Teller], *, is_final: bool)
     assert not aborted & set(entries), "a reader of committed records saw an aborted transfer"
     if not is_final:
         return
-    # At the end nothing is under way: every transfer is there as a whole, or not at all.
+    # At the end no transaction is open: every transfer is there as a whole, or not at all.
     for transfer, amounts in entries.items():
         assert len(amounts) == 2, (transfer.hex(), amounts)
         assert sum(amounts) == 0

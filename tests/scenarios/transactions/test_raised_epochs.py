@@ -1,4 +1,4 @@
-"""`transaction.version` 2 (KIP-890 part 2) and two-phase commit (KIP-939), spoken to real brokers message by message."""
+"""`transaction.version` 2 (KIP-890 part 2) and two-phase commit (KIP-939), message by message with real brokers."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -58,12 +58,12 @@ def test_a_batch_of_one_transaction_never_lands_in_the_next(bootstrap: str, topi
             await producer.produce(partition, b"one")
             late = producer.batch(partition, b"late")
             await producer.end(commit=True)
-            # After the markers, before the next transaction has begun in the partition.
+            # Send the batch after the markers, before the next transaction begins in the partition.
             await producer.cluster.retrying("drained", lambda: _completed(producer))
             with pytest.raises(BrokerRefused) as refusal:
                 await producer.send(partition, late, retries=False)
             assert refusal.value.code == ErrorCode.INVALID_PRODUCER_EPOCH
-            # While the next one is open.
+            # Send it again while the next transaction is open.
             await producer.produce(partition, b"two")
             with pytest.raises(BrokerRefused) as refusal:
                 await producer.send(partition, late, retries=False)

@@ -70,7 +70,7 @@ def test_consume_transform_produce(bootstrap: str, topic: str) -> None:
                         done += len(messages)
                     if offsets:
                         await producer.send_offsets_to_transaction(offsets, group)
-            # The end of a transaction is answered when it is decided; its markers may be a moment later.
+            # EndTxn is answered at the decision; the markers may come a moment later.
             while await consumer.committed(TopicPartition(source, 0)) != 20:
                 await asyncio.sleep(0.01)
 

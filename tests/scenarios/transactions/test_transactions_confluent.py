@@ -75,7 +75,7 @@ def test_offsets_and_records_are_committed_together(bootstrap: str, topic: str) 
         worker.send_offsets_to_transaction(offsets, reader.consumer_group_metadata(), 30)
         turn += 1
         if turn % 3 == 2:
-            # Nothing of this has happened: go back to what is committed.
+            # The transaction is aborted: go back to the committed offsets.
             worker.abort_transaction(60)
             for partition in reader.committed(reader.assignment(), timeout=60):
                 reader.seek(TopicPartition(source, partition.partition, max(partition.offset, 0)))

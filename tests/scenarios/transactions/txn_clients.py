@@ -1,4 +1,4 @@
-"""Clients of transaction scenarios: confluent-kafka as its users use it, and a producer that speaks the newest versions."""
+"""Clients of transaction scenarios: confluent-kafka, and a producer that uses the newest protocol versions."""
 
 import asyncio
 import time
@@ -58,7 +58,7 @@ def consumer(bootstrap: str, group: str, *, isolation: str = "read_committed", *
 def read_all(
     bootstrap: str, topic: str, *, isolation: str = "read_committed", timeout_s: float = 60.0
 ) -> list[Message]:
-    """Every record up to the end that this isolation level sees now; more, where somebody goes on writing."""
+    """Return every record up to the end that this isolation level sees now; more if clients continue to write."""
     reader = consumer(bootstrap, f"{topic}-reader-{time.monotonic_ns()}", isolation=isolation)
     try:
         partitions = reader.list_topics(topic, timeout=60).topics[topic].partitions
@@ -87,7 +87,7 @@ def read_all(
 
 
 def _end_of(reader: Consumer, partition: Assigned, timeout_s: float) -> int:
-    """The high watermark, from whoever leads the partition as soon as somebody does."""
+    """Return the high watermark, as soon as the partition has a leader."""
     deadline_s = time.monotonic() + timeout_s
     while True:
         try:
@@ -102,7 +102,9 @@ def values(messages: Iterable[Message]) -> list[bytes]:
 
 
 class WireProducer:
-    """A producer of `transaction.version` 2: it adds no partitions, and every end raises its epoch. No retries but its own."""
+    """A producer of `transaction.version` 2: it adds no partitions, every end raises its epoch, and it retries only by
+    itself.
+    """
 
     def __init__(self, bootstrap: str, transactional_id: str) -> None:
         hosts = tuple(

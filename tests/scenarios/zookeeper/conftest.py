@@ -14,7 +14,7 @@ _roots = count()
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperProcess]:
-    # A short tick, so that sessions expire while one can wait for it.
+    # A short tick, so that sessions expire soon.
     options = ("--tick-time", "100", "--max-session-timeout", "60000", "--max-client-cnxns", "0")
     with running(tmp_path_factory.mktemp("zookeeper"), *options) as process:
         yield process
@@ -22,7 +22,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperProces
 
 @pytest.fixture
 def root(server: ZooKeeperProcess) -> str:
-    """A chroot of this test's own."""
+    """Return a chroot for this test."""
     path = f"/test-{next(_roots)}"
     with connected(server.address) as client:
         client.create(path)

@@ -27,7 +27,7 @@ def fails(*arguments: str) -> str:
 
 def test_starts_fast_and_small(data: Path) -> None:
     with running(data) as server:
-        # 130 ms on an idle machine. What it computes does not depend on what else a machine does.
+        # 130 ms on an idle machine. CPU time does not depend on the load of the machine.
         assert computed_s(server.pid) < 1.0
         assert server.rss_bytes() < 40 << 20
 

@@ -1,4 +1,4 @@
-"""kill -9 under load, again and again: every acknowledged write is there afterwards, and nothing that was not asked for."""
+"""kill -9 under load, again and again: every acknowledged write survives, and no unrequested one appears."""
 
 import random
 import threading
@@ -15,10 +15,10 @@ OPTIONS = ("--tick-time", "200", "--max-session-timeout", "60000", "--snap-count
 
 
 class Load:
-    """One client that writes until the server dies, and knows what was acknowledged and what was under way.
+    """One client that writes until the server dies, and knows the acknowledged and the pending writes.
 
-    Each key is written by this client alone, with growing numbers; so what is found must be the last acknowledged number,
-    or one that was asked for after it.
+    Only this client writes its keys, with growing numbers; so the value must be the last acknowledged number, or a later
+    requested one.
     """
 
     def __init__(self, server: ZooKeeperProcess, name: str, seed: int) -> None:
@@ -40,7 +40,7 @@ class Load:
         self._thread.start()
 
     def finish(self) -> None:
-        # Stopping first: requests that kazoo keeps for a reconnect fail then.
+        # Stop kazoo first, so that requests that it keeps for a reconnect fail.
         self._stop.set()
         self.client.stop()
         self._thread.join(60)
@@ -88,7 +88,7 @@ class Load:
                 continue
             assert least <= int(data) <= asked, f"{key}: {least} acknowledged, {asked} asked, {data!r} found"
             children = client.get_children(key)
-            # A transaction is whole or absent: each child was made together with a value, so none is newer than the value.
+            # A transaction is complete or absent: each child was created with a value, so none is newer than the value.
             for child in children:
                 assert int(client.get(f"{key}/{child}")[0]) <= int(data)
             assert stat.numChildren == len(children)

@@ -1,4 +1,4 @@
-"""`EmbeddedZooKeeper` inside another program's event loop, and what only shows from inside: failing disks, bugs, clean-up."""
+"""`EmbeddedZooKeeper` in another program's event loop, and what can only be tested there: failing disks, bugs, clean-up."""
 
 import asyncio
 import struct
@@ -227,7 +227,7 @@ def test_server_that_was_held_up_for_longer_than_a_session_hears_its_clients_fir
             assert await in_thread(ask_meanwhile) == 0
         await server.stop()
 
-    # uvloop runs timers before it reads what has come since.
+    # uvloop runs timers before it reads new data.
     uvloop.run(story())
 
 

@@ -1,4 +1,4 @@
-"""Input from people who mean no good: the server stays up, small, and serves the others."""
+"""Hostile input: the server stays up and small, and serves other clients."""
 
 import contextlib
 import os
@@ -133,7 +133,7 @@ def test_client_that_never_reads_its_answers_stops_being_read(server: ZooKeeperP
         request = struct.pack(">ii", 1, Op.GET_DATA) + watched("/big")
         frame = struct.pack(">i", len(request)) + request
         sent = 0
-        # Answers to all of these would be 18 GB.
+        # The answers to all of these requests would have 18 GB.
         with contextlib.suppress(TimeoutError):
             for _ in range(20_000):
                 sent += client.sock.send(frame * 10)

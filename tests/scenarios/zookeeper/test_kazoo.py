@@ -1,4 +1,4 @@
-"""kazoo, as the brokers use it: operations, watches, transactions, ACLs, sessions."""
+"""kazoo, used as by the brokers: operations, watches, transactions, ACLs, sessions."""
 
 import threading
 
@@ -76,7 +76,7 @@ def test_watch_comes_before_the_answer_that_shows_the_change(zk: KazooClient) ->
         zk.get("/w", watch=lambda _event, seen=seen: seen.set())
         results = [zk.set_async("/w", b"%d" % number), zk.get_async("/w")]
         assert results[1].get(timeout=60)[0] == b"%d" % number
-        # kazoo hands events to a thread of their own, so all that can be said is that it comes.
+        # kazoo delivers events in a separate thread, so the test can only check that it arrives.
         assert seen.wait(60)
 
 
@@ -165,7 +165,7 @@ def test_session_that_falls_silent_expires_and_watchers_learn_of_it(
         gone = threading.Event()
         zk.exists("/alive", watch=lambda _event: gone.set())
         silent.add_listener(states.append)
-        # A client that does not ping: kazoo's connection thread is held up in a callback of its own.
+        # The client sends no pings because a callback blocks kazoo's connection thread.
         hold = threading.Event()
         silent._connection.ping_outstanding.set()
         original = silent._connection._send_ping

@@ -1,4 +1,4 @@
-"""The wire, byte by byte: order of answers and events, the handshake, operations that kazoo has not got."""
+"""The wire, byte by byte: order of answers and events, the handshake, operations that kazoo does not have."""
 
 import struct
 

@@ -1,4 +1,4 @@
-"""`barnabas zookeeper-shell`, as Kafka's `zookeeper-shell.sh` is used: one command, or a script on standard input."""
+"""`barnabas zookeeper-shell`, used like Kafka's `zookeeper-shell.sh`: one command, or a script on standard input."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""A client that speaks the wire by hand, well or badly, as the test wants."""
+"""A client that sends raw protocol bytes, valid or not."""
 
 import socket
 import struct
@@ -39,7 +39,7 @@ class RawClient:
         seen: int = 0,
         flag: bytes = b"\0",
     ) -> bool:
-        """The handshake; False when the server says that the session is gone."""
+        """Open a session; return False if the server answers that the session is gone."""
         body = struct.pack(">iqiq", 0, seen, timeout_ms, session_id) + wire.buffer(password) + flag
         self.send_frame(body)
         answer = self.receive_frame()
@@ -81,7 +81,7 @@ class RawClient:
         return reply
 
     def is_closed(self) -> bool:
-        """Whether the server has hung up (rather than answer)."""
+        """Whether the server has closed the connection instead of answering."""
         try:
             return self.sock.recv(1) == b""
         except ConnectionResetError:
