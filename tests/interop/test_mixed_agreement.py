@@ -184,7 +184,7 @@ def _joining(group: str, topic: str) -> ConsumerGroupHeartbeatRequest:
     )
 
 
-def test_unknown_topic_is_created_by_whoever_is_asked(mixed: MixedCluster, topic: str) -> None:
+def test_unknown_topic_is_created_by_either_kind_of_broker(mixed: MixedCluster, topic: str) -> None:
     for broker_id in (1, 2):
         name = f"{topic}-{broker_id}"
         producer = Producer({"bootstrap.servers": mixed.address(broker_id), "log_level": 0})

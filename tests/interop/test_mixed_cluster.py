@@ -53,7 +53,7 @@ def write_some(steering: Steering, topic: str, count: int = 600) -> Writer:
     return writer
 
 
-def test_doctor_tells_who_serves_which_versions(mixed: MixedCluster) -> None:
+def test_doctor_shows_which_broker_serves_which_versions(mixed: MixedCluster) -> None:
     """The warning appears in the middle of a migration as it does in the middle of an upgrade."""
     kinds = {kind: ", ".join(str(each) for each in mixed.kinds if mixed.kinds[each] == kind) for kind in (APACHE, OURS)}
     expected = f"brokers serve different versions of the protocol: {kinds[APACHE]} | {kinds[OURS]}"

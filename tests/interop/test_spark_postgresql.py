@@ -336,7 +336,7 @@ def reader_of(uri: str, table: str, **options: str) -> Any:
     return source.streamReader(source.schema())
 
 
-def test_a_limit_is_of_what_has_not_been_read(uri: str) -> None:
+def test_a_limit_counts_only_unread_changes(uri: str) -> None:
     """Spark commits a batch when it plans the next one: until then the slot is before the batch."""
     ask(uri, "CREATE TABLE steps (id BIGINT PRIMARY KEY)")
     reader = reader_of(uri, "steps", snapshot="false")
@@ -432,7 +432,7 @@ def test_money_is_refused_and_not_read_as_cents(uri: str) -> None:
     assert rows(query="SELECT id, price::numeric FROM prices") == [{"id": 1, "price": Decimal("12.5")}]
 
 
-def test_what_a_log_of_changes_does_not_say_is_refused(uri: str) -> None:
+def test_changes_that_the_log_lacks_are_refused(uri: str) -> None:
     ask(
         uri,
         "CREATE TABLE wide (id BIGINT PRIMARY KEY, n INT, big TEXT)",

@@ -59,7 +59,7 @@ def test_attempts_that_lost_and_old_drivers_change_nothing(query: Query) -> None
     assert query.open_transactions() == []
 
 
-def test_decided_transactions_that_the_broker_aborted_are_told(query: Query) -> None:
+def test_decided_transactions_that_the_broker_aborted_are_reported(query: Query) -> None:
     with pytest.raises(Died):
         query.start().do(0, dies_at=DECIDED)
     query.connection().transactions.abort_all(query.open_transactions()[:1], timeout_ms=1000)

@@ -76,7 +76,7 @@ def offset(tools: Tools, when: str) -> int:
     return int(tools("GetOffsetShell", "--topic", TOPIC, "--time", when).strip().rpartition(":")[2])
 
 
-def test_kafka_get_offsets_tells_both_ends_of_the_border(tools: Tools, committed: list[str]) -> None:
+def test_kafka_get_offsets_prints_both_ends_of_the_border(tools: Tools, committed: list[str]) -> None:
     assert committed
     local, tiered = offset(tools, "-4"), offset(tools, "-5")
     assert local == tiered + 1

@@ -124,7 +124,7 @@ class Driver:
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(operations, max_size=50))
-def test_it_does_what_a_real_disk_does(steps: list[tuple[Any, ...]]) -> None:
+def test_simulated_disk_behaves_like_a_real_one(steps: list[tuple[Any, ...]]) -> None:
     with tempfile.TemporaryDirectory() as folder, ExitStack() as closing:
         real = Driver(Disk(), folder)
         closing.callback(lambda: [real.disk.close(fd) for fd in real.fds])
@@ -175,7 +175,7 @@ def outcomes(prepare: Callable[[Life], object], **kind: bool) -> list[dict[str, 
     return [after_cut(seed, prepare, **kind) for seed in SEEDS]
 
 
-def test_what_was_synced_survives_whatever_was_written_behind_it() -> None:
+def test_synced_data_survives_later_writes() -> None:
     synced = bytes(range(1, 256)) * 70
 
     def prepare(life: Life) -> None:
@@ -213,7 +213,7 @@ def test_a_length_without_its_data_reads_as_zeros() -> None:
     assert any(len(each) == 9000 and not any(each) for each in found)
 
 
-def test_a_truncation_may_be_lost_and_so_may_what_follows_it() -> None:
+def test_a_truncation_and_later_writes_may_be_lost() -> None:
     def prepare(life: Life) -> None:
         write(life, "/x", b"a" * 3 * PAGE_BYTES, sync=True)
         fd = life.open("/x")
@@ -227,7 +227,7 @@ def test_a_truncation_may_be_lost_and_so_may_what_follows_it() -> None:
     assert any(b"b" in each and each.endswith(b"a") for each in found), "the new beside the old"
 
 
-def test_what_was_cut_off_before_any_sync_may_come_back() -> None:
+def test_data_truncated_before_any_sync_may_come_back() -> None:
     def prepare(life: Life) -> None:
         fd = life.open("/x", create=True)
         life.fsync(fd)
@@ -307,7 +307,7 @@ def test_a_journal_is_written_whole_with_any_sync() -> None:
         assert found[:100] == b"a" * 100 and b"a" not in found[100:]
 
 
-def test_without_a_sync_a_journal_may_lose_a_truncation_and_then_loses_what_follows_it() -> None:
+def test_a_journal_that_loses_a_truncation_loses_later_changes() -> None:
     def prepare(life: Life) -> None:
         write(life, "/x", b"a" * 3 * PAGE_BYTES, sync=True)
         fd = life.open("/x")
@@ -320,7 +320,7 @@ def test_without_a_sync_a_journal_may_lose_a_truncation_and_then_loses_what_foll
 
 
 @pytest.mark.parametrize("like_ext4", [True, False])
-def test_an_fsync_of_a_new_file_makes_its_name_durable_where_the_disk_is_of_that_kind(like_ext4: bool) -> None:
+def test_an_fsync_of_a_new_file_makes_its_name_durable_on_a_disk_like_ext4(like_ext4: bool) -> None:
     def prepare(life: Life) -> None:
         life.makedirs("/a/b")
         write(life, "/a/b/x", b"1", sync=True)
@@ -330,7 +330,7 @@ def test_an_fsync_of_a_new_file_makes_its_name_durable_where_the_disk_is_of_that
     assert any("/a/b/x" in each for each in found)
 
 
-def test_an_atomic_replacement_is_one() -> None:
+def test_a_rename_replaces_a_file_atomically() -> None:
     def prepare(life: Life) -> None:
         life.replace_file("/x", b"old" * 2000)
         life.replace_file("/x", b"new" * 3000)
@@ -364,7 +364,7 @@ def test_the_same_seed_loses_the_same() -> None:
     assert [after_cut(seed, prepare) for seed in range(20)] == [after_cut(seed, prepare) for seed in range(20)]
 
 
-def test_what_was_written_back_is_durable() -> None:
+def test_written_back_data_is_durable() -> None:
     def prepare(life: Life) -> None:
         life.mkdir("/d")
         write(life, "/d/x", b"1" * 9000)
@@ -499,7 +499,7 @@ def code(do: Callable[..., object], *args: object) -> str | None:
     return None
 
 
-def test_a_dead_directory_is_dead_until_it_is_healed_whoever_asks(disk: SimDisk) -> None:
+def test_a_dead_directory_fails_every_process_until_it_is_healed(disk: SimDisk) -> None:
     life = disk.life()
     fd = life.open("/one/x")
     disk.fail("/one")
@@ -536,7 +536,7 @@ def test_reads_fail_and_writes_do_not(disk: SimDisk) -> None:
     assert life.pwrite(fd, b"y", 0) == 1
 
 
-def test_a_full_disk_takes_what_fits_and_what_needs_no_room(disk: SimDisk) -> None:
+def test_a_full_disk_accepts_writes_that_fit_or_need_no_space(disk: SimDisk) -> None:
     life = disk.life()
     fd = life.open("/one/x")
     disk.fill("/one", after_bytes=5)
@@ -549,7 +549,7 @@ def test_a_full_disk_takes_what_fits_and_what_needs_no_room(disk: SimDisk) -> No
     assert life.space_bytes("/one")[1] == 0 < life.space_bytes("/two")[1]
 
 
-def test_short_writes_are_finished_by_who_writes_fully(disk: SimDisk) -> None:
+def test_pwrite_fully_completes_short_writes(disk: SimDisk) -> None:
     life = disk.life()
     disk.shorten_writes("/one", to_bytes=3)
     fd = life.open("/one/x")
@@ -598,7 +598,7 @@ def test_each_operation_has_its_cost(disk: SimDisk) -> None:
     assert Path("/two").exists() is False, "no real file is touched"
 
 
-def test_reads_say_what_they_got(disk: SimDisk) -> None:
+def test_reads_report_their_bytes(disk: SimDisk) -> None:
     life = disk.life()
     write(life, "/x", b"x" * 5000)
     got: list[int] = []

@@ -95,7 +95,7 @@ async def write_while_one_is_behind(ensemble: Ensemble, session: ZooKeeperSessio
     await session.set(PATH, b"2")
 
 
-def test_server_that_is_behind_answers_with_what_was_until_its_client_catches_up() -> None:
+def test_lagging_server_answers_with_old_data_until_its_client_syncs() -> None:
     def work() -> None:
         ensemble = Ensemble()
         seen: list[int] = []
@@ -114,7 +114,7 @@ def test_server_that_is_behind_answers_with_what_was_until_its_client_catches_up
     passes(work)
 
 
-def test_client_of_a_server_that_is_behind_sees_what_it_has_written() -> None:
+def test_client_of_a_lagging_server_sees_its_own_writes() -> None:
     def work() -> None:
         ensemble = Ensemble()
         ensemble.followers[0].lag_s = 0.5
@@ -131,7 +131,7 @@ def test_client_of_a_server_that_is_behind_sees_what_it_has_written() -> None:
     passes(work)
 
 
-def test_sync_waits_until_a_server_has_what_its_leader_had() -> None:
+def test_sync_waits_until_a_server_has_its_leaders_state() -> None:
     def work() -> None:
         ensemble = Ensemble()
         seen: list[int] = []
@@ -233,7 +233,7 @@ def test_view_of_a_client_never_goes_back_and_a_watch_fires_before_the_change_is
     passes(work)
 
 
-def test_server_that_hears_nothing_of_its_leader_answers_for_a_while_and_then_sends_its_clients_away() -> None:
+def test_server_without_its_leader_answers_for_a_while_and_then_disconnects_its_clients() -> None:
     def work() -> None:
         ensemble = Ensemble()
         follower = ensemble.followers[0]

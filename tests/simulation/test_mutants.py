@@ -29,7 +29,7 @@ def test_table_in_the_docs_is_up_to_date() -> None:
 
 
 @pytest.mark.parametrize("row", NOT_SIMULATED, ids=lambda row: row.finding)
-def test_finding_that_no_world_shows_has_a_test(row: NotSimulated) -> None:
+def test_defect_that_no_world_shows_has_a_test(row: NotSimulated) -> None:
     assert f"def {row.test}(" in (ROOT / "tests" / row.file).read_text()
 
 

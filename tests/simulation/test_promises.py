@@ -60,7 +60,7 @@ def write_much(disk: Life) -> None:
 
 
 @pytest.mark.parametrize("work", [sync, write_much])
-def test_what_holds_a_loop_up_is_a_violation_and_on_a_thread_it_is_none(work: Callable[[Life], None]) -> None:
+def test_slow_disk_work_is_a_violation_on_a_loop_and_not_on_a_thread(work: Callable[[Life], None]) -> None:
     world = World(1)
     Worker(world, work, on_thread=True).start()
     world.run_until(world.now_s + 1)
@@ -70,7 +70,7 @@ def test_what_holds_a_loop_up_is_a_violation_and_on_a_thread_it_is_none(work: Ca
         world.run_until(world.now_s + 1)
 
 
-def test_walk_finds_what_a_closure_holds() -> None:
+def test_walk_finds_objects_in_a_closure() -> None:
     waiting = object.__new__(DelayedProduce)
 
     class Root:
@@ -86,7 +86,7 @@ def test_walk_finds_what_a_closure_holds() -> None:
     assert files == []
 
 
-def test_file_that_is_being_read_and_one_that_nobody_knows_are_left() -> None:
+def test_file_that_is_being_read_and_unknown_file_are_reported() -> None:
     class Root:
         __module__ = "barnabas.test"
         segments: ClassVar[list[OpenFile]] = []
@@ -134,7 +134,7 @@ def acknowledged(oracle: Oracle, topic_id: bytes, offset: int) -> Sent:
     return record
 
 
-def test_a_topic_made_again_has_all_of_its_own_records_and_none_of_the_former() -> None:
+def test_a_topic_created_again_has_only_its_own_records() -> None:
     for names, broken in (((1,), False), ((), True), ((0, 1), True)):
         world = World(1)
         oracle = Oracle(world)
@@ -143,7 +143,7 @@ def test_a_topic_made_again_has_all_of_its_own_records_and_none_of_the_former() 
         assert (world.violation is not None) == broken, names
 
 
-def test_log_that_was_closed_cleanly_may_hold_more_than_was_seen_last() -> None:
+def test_cleanly_closed_log_may_be_longer_than_at_the_last_look() -> None:
     """Seed 20207: a follower that is told to stop appends until it closes its logs, between two looks of `Invariants`."""
     cluster = SimCluster(1, Scenario())
     partition = SimpleNamespace(
@@ -164,7 +164,7 @@ def test_log_that_was_closed_cleanly_may_hold_more_than_was_seen_last() -> None:
     assert cluster.world.violation is None
 
 
-def test_what_was_cut_off_and_is_back_after_a_power_cut_is_damage() -> None:
+def test_truncated_records_that_come_back_after_a_power_cut_are_damage() -> None:
     """Tier seed 97: neither a truncation nor later writes were synced. The log was as long as before, with the records of a
     leader that was overruled.
     """
@@ -190,7 +190,7 @@ def test_what_was_cut_off_and_is_back_after_a_power_cut_is_damage() -> None:
         assert faults.damage.is_damaged(1, INPUT) == is_damaged
 
 
-def test_commit_that_was_repeated_counts_where_it_was_written_first() -> None:
+def test_repeated_commit_counts_at_its_first_offset() -> None:
     """Tier seed 77: the next leader wrote the commit again, and answered with the former one, which was committed."""
     commits = [(5, 1), (6, 1), (6, 1)]
     pieces = []

@@ -24,7 +24,7 @@ class Asker(Client):
                 await self.pause(0.001, 0.002)
 
 
-def test_a_broker_knows_the_features_of_the_cluster_before_it_says_which_it_has() -> None:
+def test_a_broker_knows_the_clusters_features_before_it_answers_api_versions() -> None:
     """Clients keep the first answer as long as they are connected."""
 
     def first_answer() -> dict[str, Any]:

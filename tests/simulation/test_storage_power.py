@@ -100,7 +100,7 @@ def test_an_aborted_transaction_survives_a_second_power_cut_after_the_first_reco
         assert [txn.producer_id for txn in world.log(PLAIN).aborted_transactions(0, 2)] == [7]
 
 
-def test_what_takes_the_place_of_durable_records_is_doubted_until_it_is_durable_too() -> None:
+def test_replacements_of_durable_records_are_not_trusted_before_they_are_durable() -> None:
     def prepare(world: StorageWorld) -> None:
         log = world.log(PLAIN)
         for value in (b"one", b"two", b"three"):
@@ -119,7 +119,7 @@ def test_what_takes_the_place_of_durable_records_is_doubted_until_it_is_durable_
         assert world.log(PLAIN).log_end_offset >= 1  # the rest is checked at each restart
 
 
-def test_what_was_deleted_is_whole_where_a_power_cut_brings_it_back() -> None:
+def test_deleted_records_that_a_power_cut_brings_back_keep_their_aborted_transactions() -> None:
     """The log start is checkpointed only now and then; until then, an aborted transaction below it must stay aborted."""
 
     def prepare(world: StorageWorld) -> None:

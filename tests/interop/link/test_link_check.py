@@ -120,7 +120,7 @@ def _commit(source: KraftCluster, group: str, protocol: str) -> None:
         consumer.close()
 
 
-def test_check_tells_what_carries_over_from_kafka_in_kraft_mode(
+def test_check_shows_what_is_mirrored_from_kafka_in_kraft_mode(
     source: KraftCluster, furnished: str, check: Check
 ) -> None:
     status, document = check(source, "--topics", furnished)

@@ -120,7 +120,7 @@ def test_deleted_records_and_added_partitions_follow(source: KraftCluster, mirro
         assert assert_same(source, mirror, topic, files=False) >= 4
 
 
-def test_leaders_that_are_killed_cost_nothing(source: KraftCluster, mirror: LocalCluster, topic: str) -> None:
+def test_killed_leaders_lose_no_record(source: KraftCluster, mirror: LocalCluster, topic: str) -> None:
     make_topic(source, topic, partitions=3, **{"min.insync.replicas": "2"})
     with linked(source, mirror, topic):
         writer = Writer(source.bootstrap, topic).start()
@@ -141,9 +141,7 @@ def test_leaders_that_are_killed_cost_nothing(source: KraftCluster, mirror: Loca
         assert writer.acked.items() <= found.items() and not writer.refused
 
 
-def test_brokers_of_the_mirror_that_are_killed_cost_nothing(
-    source: KraftCluster, mirror: LocalCluster, topic: str
-) -> None:
+def test_killed_brokers_of_the_mirror_lose_no_record(source: KraftCluster, mirror: LocalCluster, topic: str) -> None:
     make_topic(source, topic, partitions=3)
     with linked(source, mirror, topic):
         writer = Writer(source.bootstrap, topic).start()
@@ -192,7 +190,9 @@ def _end(source: KraftCluster, topic: str) -> int:
     return end
 
 
-def test_topic_made_anew_at_the_source_stops_its_mirror(source: KraftCluster, mirror: LocalCluster, topic: str) -> None:
+def test_topic_created_again_at_the_source_stops_its_mirror(
+    source: KraftCluster, mirror: LocalCluster, topic: str
+) -> None:
     make_topic(source, topic, partitions=1)
     write(source.bootstrap, topic, ["old"] * 10, partition=0)
     with linked(source, mirror, topic) as link:

@@ -128,7 +128,7 @@ def test_idempotent_producer_keeps_order_over_many_batches(bootstrap: str, topic
     assert all(values == sorted(values) for values in by_key.values())
 
 
-def test_topic_is_created_when_somebody_writes_to_it(bootstrap: str, topic: str) -> None:
+def test_topic_is_created_by_the_first_write(bootstrap: str, topic: str) -> None:
     produce(bootstrap, topic, [{"value": "first"}])
     assert [m.value() for m in consume(bootstrap, topic, 1)] == [b"first"]
 

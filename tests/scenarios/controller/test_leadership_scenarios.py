@@ -57,7 +57,7 @@ def with_orders(*replicas: int) -> ModelCluster:
 # --- ISR --------------------------------------------------------------------------------------------------------------
 
 
-def test_leader_shrinks_and_grows_its_isr_and_everybody_hears_of_it() -> None:
+def test_leader_shrinks_and_grows_its_isr_and_all_brokers_hear_of_it() -> None:
     cluster = with_orders()
     shrunk = cluster.alter_isr(ORDERS, (2, 3))
     assert isinstance(shrunk, LeaderAndIsr)
@@ -146,7 +146,7 @@ def test_unknown_topic_id_is_answered_under_the_same_id() -> None:
     assert reply.partitions == {key: ErrorCode.UNKNOWN_TOPIC_ID}
 
 
-def test_state_that_somebody_else_changed_is_read_again_before_the_next_decision() -> None:
+def test_state_that_a_tool_changed_is_read_again_before_the_next_decision() -> None:
     cluster = with_orders()
     state = cluster.state(ORDERS)
     # A tool wrote the znode behind the controller's back.
@@ -357,7 +357,7 @@ def test_broker_that_shuts_down_hands_its_partitions_over_before_it_goes() -> No
     assert cluster.state(ORDERS).leader_epoch == 1
 
 
-def test_partition_that_nobody_else_can_lead_is_named() -> None:
+def test_partition_without_another_leader_is_named() -> None:
     cluster = with_orders()
     cluster.alter_isr(ORDERS, (2,))
     reply = cluster.call(lambda token: ControlledShutdown(token, 2, cluster.brokers[2].epoch))
@@ -447,7 +447,7 @@ def test_broker_that_is_not_controller_says_so() -> None:
         assert cluster.call(make, broker_id=2) == Failure(ErrorCode.NOT_CONTROLLER)
 
 
-def test_election_tells_the_replicas_and_nobody_twice() -> None:
+def test_election_informs_each_replica_once() -> None:
     cluster = with_orders()
     cluster.clear_received()
     cluster.kill(2)
@@ -479,7 +479,7 @@ def test_broker_that_returns_does_not_lead_on_in_an_epoch_of_its_former_life_whi
     assert told() and all(each > epoch for each in told())
 
 
-def test_settings_of_a_topic_that_cannot_be_read_take_the_controller_from_nobody() -> None:
+def test_unreadable_topic_settings_end_no_controller() -> None:
     """The settings are read when no in-sync replica is alive, to decide about an unclean election."""
     cluster = ModelCluster()
     cluster.start(1, 2, 3)

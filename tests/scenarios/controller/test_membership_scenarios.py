@@ -24,7 +24,7 @@ def test_first_broker_to_create_the_controller_znode_is_controller_and_the_other
     assert ControllerRegistration.decode(cluster.zk.get("/controller") or b"").broker_id == 1
 
 
-def test_controller_stays_in_office_when_somebody_scribbles_over_its_znode() -> None:
+def test_controller_stays_in_office_when_its_znode_is_overwritten() -> None:
     """The version of /controller_epoch guards its writes. When the znode goes with its session, other brokers race for it."""
     cluster = ModelCluster()
     cluster.start(1, 2, 3)
@@ -36,7 +36,7 @@ def test_controller_stays_in_office_when_somebody_scribbles_over_its_znode() -> 
     assert cluster.controller.id in (2, 3)
 
 
-def test_nobody_takes_office_while_the_epoch_of_controllers_cannot_be_read() -> None:
+def test_no_broker_becomes_controller_while_the_controller_epoch_is_unreadable() -> None:
     cluster = ModelCluster()
     cluster.start(1, 2, 3)
     cluster.write(SetData(paths.CONTROLLER_EPOCH, b"many"))
@@ -130,7 +130,7 @@ def test_new_broker_with_a_dead_ones_id_takes_its_partitions_over() -> None:
     assert cluster.state(ORDERS).isr == (3, 1, 2)
 
 
-def test_broker_that_bounced_before_anybody_looked_is_failed_and_started() -> None:
+def test_broker_that_restarted_unnoticed_is_failed_and_started() -> None:
     cluster = ModelCluster()
     cluster.start(1, 2, 3)
     cluster.create_topic("orders", (2, 3, 1))
@@ -198,7 +198,7 @@ def test_broker_whose_session_expired_registers_again_and_goes_on() -> None:
     assert cluster.brokers[1].machine.controller_id == cluster.controller.id
 
 
-def test_broker_that_was_away_while_nobody_was_in_office_leaves_the_isr() -> None:
+def test_broker_that_was_away_while_there_was_no_controller_leaves_the_isr() -> None:
     cluster = ModelCluster()
     cluster.start(1, 2, 3)
     cluster.create_topic("orders", (2, 3), (3, 2), (2,))
@@ -230,7 +230,9 @@ def test_broker_that_only_lost_its_session_is_trusted_before_one_that_was_away()
 
 
 @pytest.mark.parametrize(("first", "second"), [(2, 3), (3, 2)])
-def test_members_of_an_isr_that_go_at_once_all_stay_in_it_and_who_returns_first_leads(first: int, second: int) -> None:
+def test_isr_members_that_go_down_together_stay_in_the_isr_and_the_first_to_return_leads(
+    first: int, second: int
+) -> None:
     """One of them may have lost power and the other only its session: to keep one of them would be a guess."""
     cluster = ModelCluster()
     cluster.start(1, 2, 3)

@@ -78,7 +78,7 @@ def test_replication_factor_grows_and_shrinks() -> None:
     assert cluster.state(ORDERS).isr == (1,)
 
 
-def test_order_of_replicas_changes_at_once_and_with_it_who_is_preferred() -> None:
+def test_order_of_replicas_and_preferred_leader_change_at_once() -> None:
     cluster = four()
     reassign(cluster, (2, 1))
     assert cluster.assignment(ORDERS) == ReplicaAssignment((2, 1))
@@ -165,7 +165,7 @@ def test_partition_whose_state_cannot_be_read_waits_and_the_cluster_keeps_its_co
     ("replicas", "adding", "removing"),
     [([2, 3], [4], []), ([2, 2, 3], [], []), ([2, 3, 4], [4, 9], [7]), ([2, 3], [], [2, 3])],
 )
-def test_assignment_that_makes_no_sense_takes_the_controller_from_nobody_and_deletes_nothing(
+def test_nonsense_assignment_ends_no_controller_and_deletes_nothing(
     replicas: list[int], adding: list[int], removing: list[int]
 ) -> None:
     cluster = four(2, 3)
@@ -353,7 +353,7 @@ def test_controller_dies_while_one_plan_replaces_another_that_has_the_leader(
 
 
 @pytest.mark.parametrize("batch", range(8))
-def test_controller_dies_as_a_reassignment_ends_and_nobody_leads_on(
+def test_controller_dies_as_a_reassignment_ends_and_the_removed_replica_does_not_lead(
     batch: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A removed replica that led hears of its removal before ZooKeeper forgets that it was a replica."""

@@ -214,7 +214,7 @@ def test_topic_that_is_being_deleted_does_not_grow() -> None:
     }
 
 
-def test_topic_below_which_somebody_left_something_is_deleted_all_the_same() -> None:
+def test_topic_with_a_foreign_znode_below_it_is_deleted() -> None:
     cluster = three()
     cluster.create_topic("orders", (1, 2))
     cluster.write(Create("/brokers/topics/orders/partitions/0/extra"), Create("/brokers/topics/orders/left"))

@@ -84,7 +84,7 @@ def commit(cluster: Cluster, group: str, topic: str, offset: int) -> None:
     consumer.close()
 
 
-def test_settings_that_differ_or_do_nothing_are_told_of(patient: Cluster) -> None:
+def test_settings_that_differ_or_have_no_effect_are_found(patient: Cluster) -> None:
     found = until_found(
         patient.bootstrap, "settings-differ", "setting-without-effect", "setting-unknown", "log-dirs-in-tmp"
     )
@@ -95,7 +95,7 @@ def test_settings_that_differ_or_do_nothing_are_told_of(patient: Cluster) -> Non
     assert found["log-dirs-in-tmp"].subject == "brokers 1, 2, 3"
 
 
-def test_disks_with_little_room_are_told_of_with_zookeepers(patient: Cluster) -> None:
+def test_disks_with_little_space_and_a_slow_zookeeper_are_found(patient: Cluster) -> None:
     limits = Limits(disk_share=1.0, zookeeper_ms=0)
     found = until_found(
         patient.bootstrap, "disk-nearly-full", "zookeeper-disk-nearly-full", "zookeeper-slow", limits=limits
@@ -105,7 +105,7 @@ def test_disks_with_little_room_are_told_of_with_zookeepers(patient: Cluster) ->
     assert "answers brokers 1, 2, 3 after" in found["zookeeper-slow"].message
 
 
-def test_failed_disk_is_told_of(patient: Cluster) -> None:
+def test_failed_disk_is_found(patient: Cluster) -> None:
     directory = next(path for path in patient_dirs(patient) if path.name == "b")
     patient.fail_log_dir(3, directory)
     offline = until_found(patient.bootstrap, "log-dir-offline")["log-dir-offline"]
@@ -117,12 +117,12 @@ def patient_dirs(patient: Cluster) -> list[Path]:
     return [Path(path) for path in settings.partition("log.dirs=")[2].splitlines()[0].split(",")]
 
 
-def test_cluster_that_is_not_there_is_told_of() -> None:
+def test_missing_cluster_is_found() -> None:
     found = findings("127.0.0.1:1")
     assert found["bootstrap-unreachable"].subject == "127.0.0.1:1"
 
 
-def test_group_that_lost_records_or_is_about_to_is_told_of(patient: Cluster) -> None:
+def test_group_that_lost_records_or_is_about_to_is_found(patient: Cluster) -> None:
     patient.create_topic("deleted", partitions=1, replication_factor=1)
     produce(patient, "deleted", 20)
 
@@ -140,7 +140,7 @@ def test_group_that_lost_records_or_is_about_to_is_told_of(patient: Cluster) -> 
     assert found["group-lag-near-retention"].subject == "group near"
 
 
-def test_transaction_past_its_time_is_told_of_with_its_beginning(patient: Cluster) -> None:
+def test_overdue_transaction_is_found_with_its_beginning(patient: Cluster) -> None:
     producer = Producer({"bootstrap.servers": patient.bootstrap, "transactional.id": "slow"})
     producer.init_transactions(60)
     producer.begin_transaction()
@@ -156,7 +156,7 @@ def test_transaction_past_its_time_is_told_of_with_its_beginning(patient: Cluste
         producer.abort_transaction(60)
 
 
-def test_group_whose_member_does_not_rejoin_is_told_of(patient: Cluster) -> None:
+def test_group_whose_member_does_not_rejoin_is_found(patient: Cluster) -> None:
     settings = {"bootstrap.servers": patient.bootstrap, "group.id": "restless", "log_level": 0}
     first = Consumer(settings)
     first.subscribe(["orders"])
@@ -179,7 +179,7 @@ def test_group_whose_member_does_not_rejoin_is_told_of(patient: Cluster) -> None
                 done.pop().close()
 
 
-def test_object_store_that_takes_nothing_is_told_of() -> None:
+def test_object_store_that_refuses_writes_is_found() -> None:
     config = {
         "remote.log.storage.system.enable": "true",
         "barnabas.remote.storage.url": "s3://nowhere/tier",
@@ -201,7 +201,7 @@ def test_object_store_that_takes_nothing_is_told_of() -> None:
     assert "1 partition (0) wait to be copied" in found["tier-behind"].message
 
 
-def test_certificates_and_tokens_that_end_are_told_of() -> None:
+def test_expiring_certificates_and_tokens_are_found() -> None:
     config = {"delegation.token.secret.key": "s3cret", "delegation.token.expiry.time.ms": "600000"}
     with Cluster(brokers=1, secure=True, config=config) as cluster:
         settings = client_config(settings=cluster.client_settings("admin"))
@@ -223,7 +223,7 @@ def test_certificates_and_tokens_that_end_are_told_of() -> None:
         assert found["zookeeper-not-asked"].severity is Severity.NOTE
 
 
-def test_what_happens_to_a_cluster_under_the_doctors_eyes() -> None:
+def test_faults_of_a_cluster_are_found_one_after_the_other() -> None:
     with Cluster(brokers=3, config={"zookeeper.session.timeout.ms": "60000"}) as cluster:
         controller = cluster.controller()
         first, second = (broker for broker in cluster.broker_ids if broker != controller)
@@ -248,7 +248,7 @@ def test_what_happens_to_a_cluster_under_the_doctors_eyes() -> None:
         assert do.startswith("        do:    start ZooKeeper")
 
 
-def test_broker_that_answers_in_anothers_place_is_told_of() -> None:
+def test_broker_that_answers_at_anothers_address_is_found() -> None:
     with Cluster(brokers=2) as cluster:
         asyncio.run(
             meddle(cluster.zookeeper_connect, moved=2, to=("localhost", int(cluster.address(1).rpartition(":")[2])))
@@ -257,7 +257,7 @@ def test_broker_that_answers_in_anothers_place_is_told_of() -> None:
         assert found["advertised-listener-of-another"].subject == "broker 2"
 
 
-def test_brokers_that_advertise_the_address_of_one_are_told_of() -> None:
+def test_brokers_that_advertise_the_same_address_are_found() -> None:
     with Cluster(brokers=2) as cluster:
         host, _, port = cluster.address(1).rpartition(":")
         asyncio.run(meddle(cluster.zookeeper_connect, moved=2, to=(host, int(port))))
@@ -266,7 +266,7 @@ def test_brokers_that_advertise_the_address_of_one_are_told_of() -> None:
         assert twice.message == f"all advertise {cluster.address(1)}"
 
 
-def test_loopback_address_beside_another_is_told_of() -> None:
+def test_loopback_address_beside_another_is_found() -> None:
     # The name is not resolved, so no packet leaves this machine.
     with Cluster(brokers=2) as cluster:
         asyncio.run(meddle(cluster.zookeeper_connect, moved=2, to=("broker-2.invalid", 9092)))
@@ -275,7 +275,7 @@ def test_loopback_address_beside_another_is_told_of() -> None:
         assert found["advertised-listener-unreachable"].subject == "broker 2"
 
 
-def test_cluster_without_a_controller_is_told_of() -> None:
+def test_cluster_without_a_controller_is_found() -> None:
     """Brokers report the last controller as long as there is no other."""
     with Cluster(brokers=2) as cluster:
         asyncio.run(enthrone(cluster.zookeeper_connect, 99))
@@ -317,7 +317,7 @@ def test_znodes_that_strangers_can_change_are_reported_with_the_command_that_clo
         assert "zookeeper.set.acl=true on every broker" in found.advice
 
 
-def test_election_that_zookeeper_refuses_is_told_of() -> None:
+def test_election_that_zookeeper_refuses_is_found() -> None:
     with Cluster(brokers=2) as cluster:
         client = KazooClient(cluster.zookeeper_connect)
         client.start()
@@ -331,7 +331,7 @@ def test_election_that_zookeeper_refuses_is_told_of() -> None:
             client.close()
 
 
-def test_broker_that_has_not_heard_of_the_new_controller_is_told_of() -> None:
+def test_broker_that_has_not_heard_of_the_new_controller_is_found() -> None:
     with Cluster(brokers=3, config={"zookeeper.session.timeout.ms": "60000"}) as cluster:
         before = cluster.controller()
         deaf, other = (broker for broker in cluster.broker_ids if broker != before)
@@ -344,7 +344,7 @@ def test_broker_that_has_not_heard_of_the_new_controller_is_told_of() -> None:
         assert "ZooKeeper: " + str(other) in disputed.message
 
 
-def test_internal_topic_that_cannot_be_made_is_told_of() -> None:
+def test_internal_topic_that_cannot_be_created_is_found() -> None:
     """One broker with the settings for three: consumers wait, and no other output explains why."""
     with Cluster(brokers=1, config={"offsets.topic.replication.factor": "3"}) as cluster:
         found = until_found(cluster.bootstrap, "internal-topic-impossible")["internal-topic-impossible"]
@@ -359,7 +359,7 @@ def test_internal_topic_that_cannot_be_made_is_told_of() -> None:
             consumer.close()
 
 
-def test_internal_topic_that_is_not_compacted_is_told_of(patient: Cluster) -> None:
+def test_internal_topic_that_is_not_compacted_is_found(patient: Cluster) -> None:
     commit(patient, "any", "orders", 0)
 
     async def alter() -> None:

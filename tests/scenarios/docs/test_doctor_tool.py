@@ -26,7 +26,7 @@ def commit_an_offset(bootstrap: str) -> None:
     consumer.close()
 
 
-def test_doctor_finds_what_was_done_to_a_cluster(kafka_cluster: Callable[..., Cluster]) -> None:
+def test_doctor_finds_the_faults_of_a_cluster(kafka_cluster: Callable[..., Cluster]) -> None:
     cluster = kafka_cluster(brokers=2, config={"offsets.topic.replication.factor": "1"})
     cluster.create_topic("orders", replication_factor=2, config={"min.insync.replicas": "2"})
     assert doctor(cluster.bootstrap)[0] == 0
@@ -57,7 +57,7 @@ def test_doctor_finds_what_was_done_to_a_cluster(kafka_cluster: Callable[..., Cl
     assert f"start broker {gone}" in doctor(left)[1]["partitions-under-replicated"]["advice"]
 
 
-def test_doctor_tells_of_a_broker_that_does_not_answer_where_it_says(kafka_cluster: Callable[..., Cluster]) -> None:
+def test_doctor_finds_a_broker_that_does_not_answer_at_its_address(kafka_cluster: Callable[..., Cluster]) -> None:
     # The killed broker is a member until its session ends, with an address at which no process listens.
     cluster = kafka_cluster(brokers=2, config={"zookeeper.session.timeout.ms": "30000"})
     cluster.kill(2)

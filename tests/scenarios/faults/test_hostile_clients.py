@@ -48,7 +48,7 @@ def test_random_bytes_close_their_connection_only(victim: Victim):
     victim.check()
 
 
-def test_huge_lengths_take_no_memory_and_are_told(victim: Victim):
+def test_huge_lengths_take_no_memory_and_are_logged(victim: Victim):
     for claimed in (2**31 - 1, 2**30, -1, -(2**31)):
         with victim.connect() as peer:
             peer.sendall(struct.pack(">i", claimed) + b"x" * 100)
@@ -62,7 +62,7 @@ def test_huge_lengths_take_no_memory_and_are_told(victim: Victim):
         peer.close()
 
 
-def test_many_that_announce_a_hundred_megabytes_and_send_slowly_take_what_they_have_sent(victim: Victim):
+def test_slow_peers_that_announce_a_hundred_megabytes_take_only_what_they_have_sent(victim: Victim):
     """On a listener without a login: peers announce 30 GB and send 15 MB."""
     peers = [victim.connect() for _ in range(300)]
     for piece in range(5):
@@ -73,7 +73,7 @@ def test_many_that_announce_a_hundred_megabytes_and_send_slowly_take_what_they_h
         peer.close()
 
 
-def test_half_frames_and_five_thousand_connections_hurt_nobody(victim: Victim):
+def test_half_frames_and_five_thousand_connections_do_not_delay_other_clients(victim: Victim):
     peers = [victim.connect() for _ in range(5000)]
     request = frame.encode_request(MetadataRequest(topics=[]), 9, 1, "half")
     for peer in peers[::2]:

@@ -77,7 +77,7 @@ def test_only_moved_partitions_are_taken_away_in_a_cooperative_rebalance(fast: s
 
 
 @pytest.mark.parametrize("protocol", ["eager", "cooperative"])
-def test_static_member_that_restarts_disturbs_nobody(fast: str, topic: str, protocol: str) -> None:
+def test_static_member_that_restarts_causes_no_rebalance(fast: str, topic: str, protocol: str) -> None:
     with crew(fast, f"g-{topic}", topic, 6, **PROTOCOLS[protocol]) as group:
         [one] = group.join(**{"group.instance.id": "one"})
         [two] = group.join(**{"group.instance.id": "two"})

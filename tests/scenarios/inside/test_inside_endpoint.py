@@ -140,7 +140,7 @@ def long_poll(cluster: Cluster, topic: str) -> Iterator[None]:
         consumer.close()
 
 
-def test_waiting_fetch_tells_who_waits_for_what_since_when(cluster: Cluster, topic: str) -> None:
+def test_waiting_fetch_is_shown_with_its_client_its_bytes_and_its_age(cluster: Cluster, topic: str) -> None:
     leader = cluster.leader_of(topic)
 
     def patient() -> list[dict[str, object]]:
@@ -181,7 +181,7 @@ def test_produce_that_waits_for_its_replicas_names_the_offset(cluster: Cluster, 
     assert producer.flush(60) == 0
 
 
-def test_requests_are_kept_while_somebody_asks(cluster: Cluster, topic: str) -> None:
+def test_requests_are_kept_while_the_view_is_used(cluster: Cluster, topic: str) -> None:
     leader = cluster.leader_of(topic)
     look(cluster, leader, "requests")
     produce(cluster, topic, 3, **{"client.id": "traced"})
@@ -195,7 +195,7 @@ def test_requests_are_kept_while_somebody_asks(cluster: Cluster, topic: str) -> 
     assert last["request_bytes"] > 0
 
 
-def test_controller_tells_what_it_decided_and_why(cluster: Cluster, topic: str) -> None:
+def test_controller_shows_its_decisions_and_their_reasons(cluster: Cluster, topic: str) -> None:
     controller = cluster.controller()
     view = look(cluster, controller, "controller")
     assert view["is_controller"] and view["controller"] == controller

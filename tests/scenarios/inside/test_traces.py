@@ -55,7 +55,7 @@ def test_trace_follows_a_batch_through_its_leader_and_to_its_followers(
     wait_until(lambda: any(each.name == "Metadata" for each in receiver.spans()), 60, what="a trace of Metadata")
 
 
-def test_collector_that_is_away_holds_up_nobody(kafka_cluster: Callable[..., Cluster]) -> None:
+def test_unreachable_collector_delays_no_request(kafka_cluster: Callable[..., Cluster]) -> None:
     with OtlpReceiver() as gone:
         endpoint = gone.endpoint
     cluster = kafka_cluster(brokers=1, config={"barnabas.otel.endpoint": endpoint, "barnabas.otel.sample.ratio": "1.0"})

@@ -147,7 +147,7 @@ def test_partitions_and_settings_follow(source: Cluster, target: Cluster, topic:
     wait_for_copy(target, name, topic, {0: 0, 1: 0, 2: 1})
 
 
-def test_topic_made_anew_at_the_source_stops_its_mirror(source: Cluster, target: Cluster, topic: str) -> None:
+def test_topic_created_again_at_the_source_stops_its_mirror(source: Cluster, target: Cluster, topic: str) -> None:
     source.create_topic(topic)
     name = f"l-{topic}"
     source.produce(topic, ["first life"] * 3)

@@ -47,7 +47,7 @@ def test_there_are_stories():
 
 
 @pytest.mark.parametrize("story", STORIES, ids=lambda story: story.stem)
-def test_story_goes_as_it_is_told(story):
+def test_story_has_the_recorded_trace(story):
     told = story.read_text()
     played = play(told)
     if os.environ.get("REWRITE"):

@@ -136,7 +136,7 @@ def test_revoked_read_stops_a_running_consumer(open_cluster: LocalCluster, topic
         consumer.close()
 
 
-def test_revoked_permission_holds_for_the_next_request_to_the_broker_that_was_told(
+def test_revoked_permission_holds_for_the_next_request_to_the_broker_that_revoked_it(
     open_cluster: LocalCluster, topic: str
 ) -> None:
     """The other broker obeys it when it has read the notification: without a new connection and without waiting."""

@@ -63,7 +63,7 @@ def entries(audit: Path) -> list[dict]:
     return [json.loads(line) for line in audit.read_text("ascii").splitlines()] if audit.exists() else []
 
 
-def test_changes_and_denials_are_told_once_and_cannot_be_forged(cluster: LocalCluster, audit: Path):
+def test_changes_and_denials_are_logged_once_and_cannot_be_forged(cluster: LocalCluster, audit: Path):
     with connect(cluster, "admin", "a") as admin, connect(cluster, "eve", "e") as eve:
         assert create(admin, "made") == 0
         assert create(eve, "not-made") != 0

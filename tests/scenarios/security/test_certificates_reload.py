@@ -171,7 +171,7 @@ def test_certificate_that_ends_is_replaced_with_the_command_that_doctor_prints(
         ("/O=Test/CN=Broker", "DNS:elsewhere", "SubjectAltNames do not match"),
     ],
 )
-def test_certificate_for_somebody_else_is_refused(
+def test_certificate_of_another_host_is_refused(
     cluster: LocalCluster, authority: Authority, subject: str, hosts: str, words: str
 ) -> None:
     broker, address = cluster.broker_ids[1], bootstrap_of(cluster, "CLIENT").split(",")[1]

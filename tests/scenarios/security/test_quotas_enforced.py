@@ -115,7 +115,7 @@ async def fill(bootstrap: str, topic: str, size_bytes: int) -> None:
             await producer.send(topic, b"x" * 5_000)
 
 
-def test_quotas_hold_over_ten_seconds_and_nobody_else_waits(quota_cluster: LocalCluster, topic: str) -> None:
+def test_quotas_hold_over_ten_seconds_and_other_clients_do_not_wait(quota_cluster: LocalCluster, topic: str) -> None:
     """A producer and a consumer that could be faster, each with its own rate, and a third client without a quota."""
     bootstrap = quota_cluster.bootstrap
     admin = AdminClient({"bootstrap.servers": bootstrap})
@@ -176,7 +176,7 @@ def test_quotas_are_described_as_they_were_set_and_can_be_removed(quota_cluster:
         ({"planet": "x"}, {"producer_byte_rate": 1.0}, "Unhandled client quota entity type: planet"),
     ],
 )
-def test_quotas_that_cannot_be_are_refused_in_words(
+def test_impossible_quotas_are_refused_with_a_reason(
     quota_cluster: LocalCluster, entity: dict[str, str], changes: dict[str, float], words: str
 ) -> None:
     with pytest.raises(BrokerRefused, match=words):
@@ -268,7 +268,7 @@ def topics_of(cluster: LocalCluster) -> set[str]:
 # -- connections ------------------------------------------------------------------------------------------------------
 
 
-def test_address_that_connects_too_fast_is_hung_up_on_and_others_are_let_in(quota_cluster: LocalCluster) -> None:
+def test_address_that_connects_too_fast_is_disconnected_and_others_are_accepted(quota_cluster: LocalCluster) -> None:
     """Four connections at once, at four a second; the fifth and sixth are delayed and then closed."""
     host, _, port = quota_cluster.bootstrap.partition(":")
     alter(quota_cluster, {"ip": "127.0.0.2"}, connection_creation_rate=4.0)
@@ -332,7 +332,7 @@ def test_broker_that_is_connected_to_too_fast_accepts_later(quota_cluster: Local
 # -- time of requests -------------------------------------------------------------------------------------------------
 
 
-def test_client_that_takes_more_than_its_share_of_the_broker_is_told_to_wait(quota_cluster: LocalCluster) -> None:
+def test_client_above_its_request_quota_is_throttled(quota_cluster: LocalCluster) -> None:
     alter(quota_cluster, {"client-id": "greedy"}, request_percentage=0.01)
 
     async def story() -> tuple[int, float, int, float]:

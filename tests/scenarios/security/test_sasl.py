@@ -111,7 +111,9 @@ def open_topic(cluster: LocalCluster, topic: str) -> None:
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
-def test_confluent_kafka_comes_in_and_does_what_it_may(sasl_cluster: LocalCluster, topic: str, mechanism: str) -> None:
+def test_confluent_kafka_logs_in_and_uses_its_permissions(
+    sasl_cluster: LocalCluster, topic: str, mechanism: str
+) -> None:
     open_topic(sasl_cluster, topic)
     outcome: list[KafkaError | None] = []
     producer = Producer(settings(sasl_cluster, mechanism, ALICE))
@@ -128,7 +130,9 @@ def test_confluent_kafka_comes_in_and_does_what_it_may(sasl_cluster: LocalCluste
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
-async def test_aiokafka_comes_in_and_does_what_it_may(sasl_cluster: LocalCluster, topic: str, mechanism: str) -> None:
+async def test_aiokafka_logs_in_and_uses_its_permissions(
+    sasl_cluster: LocalCluster, topic: str, mechanism: str
+) -> None:
     open_topic(sasl_cluster, topic)
     secure = {
         "bootstrap_servers": client_bootstrap(sasl_cluster),
@@ -146,7 +150,7 @@ async def test_aiokafka_comes_in_and_does_what_it_may(sasl_cluster: LocalCluster
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
-def test_kafka_python_comes_in_and_does_what_it_may(sasl_cluster: LocalCluster, topic: str, mechanism: str) -> None:
+def test_kafka_python_logs_in_and_uses_its_permissions(sasl_cluster: LocalCluster, topic: str, mechanism: str) -> None:
     open_topic(sasl_cluster, topic)
     producer = kafka.KafkaProducer(
         bootstrap_servers=client_bootstrap(sasl_cluster),

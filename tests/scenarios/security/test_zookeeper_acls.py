@@ -75,7 +75,7 @@ def test_brokers_work_and_strangers_neither_change_anything_nor_read_secrets(clu
         broker.get("/config/users/alice")
 
 
-def test_shell_shows_secrets_to_who_has_the_credentials(cluster: LocalCluster) -> None:
+def test_shell_shows_secrets_only_with_the_credentials(cluster: LocalCluster) -> None:
     def shell(*lines: str) -> str:
         return (
             CliRunner()

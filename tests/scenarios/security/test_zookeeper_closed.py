@@ -74,7 +74,7 @@ def test_strangers_do_not_come_in_whatever_the_znodes_allow(secured: LocalCluste
     assert len(handshake(secured, known)) == 41
 
 
-def test_nobody_else_reads_what_lies_on_the_disk(secured: LocalCluster, folder: Path):
+def test_files_on_disk_are_readable_only_by_their_owner(secured: LocalCluster, folder: Path):
     data = folder / "data"
     for path in (data, data / "zookeeper", data / "security"):
         assert stat.S_IMODE(path.stat().st_mode) == 0o700, path
@@ -88,7 +88,7 @@ def test_shell_comes_in_with_the_clusters_file(secured: LocalCluster, folder: Pa
     assert "client" in CliRunner().invoke(app, arguments).output
 
 
-def test_words_that_tell_of_others_are_not_answered(secured: LocalCluster, folder: Path):
+def test_four_letter_words_about_other_clients_are_refused(secured: LocalCluster, folder: Path):
     host, port = secured.zookeeper_connect.split(":")
     context = ssl.create_default_context(cafile=str(folder / "data" / "security" / "ca.pem"))
     context.load_cert_chain(folder / "data" / "security" / "broker.pem")
@@ -120,7 +120,7 @@ def client(cluster: LocalCluster, *credentials: str) -> Iterator[KazooClient]:
         opened.close()
 
 
-def test_migration_closes_the_root_and_what_was_there_and_opens_it_again(tmp_path: Path):
+def test_migration_closes_all_znodes_and_opens_them_again(tmp_path: Path):
     file = tmp_path / "zookeeper.properties"
     file.write_text(f"barnabas.zookeeper.digest={DIGEST}\n")
 

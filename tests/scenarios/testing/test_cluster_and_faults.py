@@ -139,7 +139,7 @@ async def test_cluster_works_as_an_async_context_manager() -> None:
         assert await asyncio.to_thread(cluster.leader_of, "t") == 1
 
 
-def test_cluster_that_somebody_keeps_makes_no_room_for_other_shapes() -> None:
+def test_cluster_in_use_is_not_stopped_for_one_of_another_shape() -> None:
     with SharedClusters() as clusters:
         held = clusters.hold(brokers=1)
         others = [clusters.get(brokers=1, config={"num.partitions": count}) for count in range(1, KEPT_MAX + 1)]

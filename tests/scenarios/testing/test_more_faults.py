@@ -53,7 +53,7 @@ def test_clock_that_is_wrong_gives_wrong_timestamps_until_it_is_healed(kafka: Ka
     assert right - time.time() == pytest.approx(0, abs=600)
 
 
-def test_throttled_producer_is_told_so(kafka: Kafka) -> None:
+def test_throttled_producer_gets_a_throttle_time(kafka: Kafka) -> None:
     topic, told_s = kafka.topic(), []
     kafka.cluster.throttle(produce_bytes_per_s=100, client_id="greedy")
     producer = Producer(
@@ -111,7 +111,7 @@ def test_controller_moves_and_the_new_one_makes_topics(kafka: Kafka) -> None:
     assert cluster.member(before).running
 
 
-def test_write_that_a_crash_tore_is_not_there_and_what_was_acknowledged_is(kafka: Kafka) -> None:
+def test_torn_write_is_gone_after_a_crash_and_acknowledged_records_are_there(kafka: Kafka) -> None:
     topic, cluster = kafka.topic(), kafka.cluster
     assert produce(kafka.bootstrap, topic, 5) == [None] * 5
     log = cluster.log_dir(1) / f"{topic}-0" / "00000000000000000000.log"
@@ -149,9 +149,7 @@ def test_expired_certificate_keeps_new_clients_out_until_it_is_healed(kafka: Kaf
 
 
 @pytest.mark.parametrize(("idempotent", "written"), [(False, ["0", "0"]), (True, ["0"])])
-def test_lost_answer_makes_a_client_write_again_what_was_written(
-    kafka: Kafka, idempotent: bool, written: list[str]
-) -> None:
+def test_lost_answer_makes_a_client_repeat_a_written_record(kafka: Kafka, idempotent: bool, written: list[str]) -> None:
     topic = kafka.topic()
     kafka.cluster.fail_api(1, "Produce", lose_answer=True, times=1)
     assert produce(kafka.bootstrap, topic, **{"enable.idempotence": idempotent}) == [None]

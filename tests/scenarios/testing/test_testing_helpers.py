@@ -86,7 +86,7 @@ async def test_helpers_work_while_an_event_loop_runs(kafka: Kafka) -> None:
     kafka.assert_records(topic, ["coffee"])
 
 
-def test_mistakes_are_told_in_sentences(kafka: Kafka) -> None:
+def test_mistakes_get_errors_in_sentences(kafka: Kafka) -> None:
     topic, cluster = kafka.topic("orders"), kafka.cluster
     for mistake, sentence in (
         (lambda: cluster.kill(9), "there is no broker 9: this cluster has broker 1 alone"),

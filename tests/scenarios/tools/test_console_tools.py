@@ -284,9 +284,7 @@ def test_ctrl_c_sends_what_was_typed_and_ends_without_a_traceback(
     assert tool("get-offsets", "--topic", topic).out == f"{topic}:0:1\n"
 
 
-def test_consumer_that_is_told_to_end_leaves_its_group(
-    tool: Tool, new_topic: Callable[..., str], bootstrap: str
-) -> None:
+def test_consumer_leaves_its_group_at_sigterm(tool: Tool, new_topic: Callable[..., str], bootstrap: str) -> None:
     """U1: the next owner of the partitions would have to wait for the end of the session."""
     topic = new_topic()
     group = f"g-{topic}"

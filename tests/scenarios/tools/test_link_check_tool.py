@@ -16,7 +16,7 @@ def file(shared_cluster: LocalCluster, tmp_path: Path) -> str:
     return str(path)
 
 
-def test_check_tells_topics_sizes_and_what_is_in_the_way(
+def test_check_shows_topics_sizes_and_obstacles(
     tool: Tool, process: Tool, new_topic: Callable[..., str], file: str
 ) -> None:
     """Source and target are the same cluster here: that is the only finding, beside the topic, which exists."""

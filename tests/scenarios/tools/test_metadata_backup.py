@@ -115,7 +115,7 @@ def test_backup_holds_everything_and_its_owner_alone_can_read_it(lost: Lost) -> 
     assert "1 SCRAM verifiers" in lost.said[0]
 
 
-def test_backup_through_brokers_says_what_they_do_not_tell(lost: Lost) -> None:
+def test_backup_through_brokers_lists_what_they_do_not_reveal(lost: Lost) -> None:
     assert lost.by_brokers["scram"] == {} and lost.by_brokers["producer_id_next"] is None
     assert any("1 SCRAM verifiers of 1 users" in line for line in lost.said_by_brokers)
     for part in ("topics", "brokers", "quotas", "acls", "groups"):
@@ -196,7 +196,7 @@ def test_running_cluster_gets_topics_with_their_ids_through_znodes(
         assert ids["orders"] == lost.ids["orders"]
 
 
-def test_mistakes_are_told_before_anything_is_done(lost: Lost, tmp_path: Path, command: Command) -> None:
+def test_mistakes_are_reported_before_anything_is_changed(lost: Lost, tmp_path: Path, command: Command) -> None:
     nowhere = ("--zookeeper", "127.0.0.1:1")
     for arguments in (
         ("backup", "f"),

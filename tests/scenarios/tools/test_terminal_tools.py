@@ -92,7 +92,7 @@ def test_consumer_whose_reader_goes_in_the_middle_of_a_batch_says_how_much_it_pr
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="titles are Linux's")
-def test_processes_of_a_local_cluster_can_be_told_apart(shared_cluster: LocalCluster) -> None:
+def test_processes_of_a_local_cluster_have_distinct_titles(shared_cluster: LocalCluster) -> None:
     title = Path(f"/proc/{shared_cluster.pid(2)}/cmdline").read_bytes().rstrip(b"\0").decode()
     assert title.startswith("barnabas broker-2 ")
     assert Path(f"/proc/{shared_cluster.pid(2)}/comm").read_text() == "broker-2\n"
@@ -113,7 +113,7 @@ def listening(cluster: LocalCluster) -> list[Any]:
     ]
 
 
-def test_cluster_that_listens_everywhere_advertises_what_it_is_told() -> None:
+def test_cluster_that_listens_everywhere_advertises_the_given_host() -> None:
     with LocalCluster(brokers=1, host="0.0.0.0", advertised_host="localhost") as cluster:
         assert cluster.bootstrap.startswith("localhost:")
         # ZooKeeper is only for the brokers, and listens only on this machine.

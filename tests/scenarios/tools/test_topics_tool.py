@@ -51,7 +51,7 @@ def test_replicas_can_be_placed_by_hand(tool: Tool, topic: str, wait_for_topic: 
     assert described["partitions"][2]["replicas"] == [1, 2]
 
 
-def test_broker_refuses_what_cannot_be(tool: Tool, topic: str) -> None:
+def test_broker_refuses_impossible_topics(tool: Tool, topic: str) -> None:
     refused = tool("topics", "--create", "--topic", topic, "--replication-factor", "9", status=1)
     assert refused.err.startswith("error: INVALID_REPLICATION_FACTOR")
     assert len(refused.err.splitlines()) == 1

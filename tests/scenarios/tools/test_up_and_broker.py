@@ -114,7 +114,7 @@ def test_data_stays_where_it_was_asked_to(up: Callable[..., Up], tmp_path: Path)
     assert second.end(signal.SIGTERM) == 0
 
 
-def test_port_that_is_taken_is_told_and_nothing_stays(tmp_path: Path) -> None:
+def test_taken_port_is_reported_and_nothing_stays(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -127,7 +127,7 @@ def test_port_that_is_taken_is_told_and_nothing_stays(tmp_path: Path) -> None:
     assert "] CRITICAL " in reason and port in reason
 
 
-def test_brokers_that_die_are_told_of_and_the_others_stay(up: Callable[..., Up]) -> None:
+def test_dead_brokers_are_reported_and_the_others_stay(up: Callable[..., Up]) -> None:
     cluster = up("--brokers", "3")
     errors = cluster.process.stderr
     assert errors is not None

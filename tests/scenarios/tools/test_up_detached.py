@@ -62,7 +62,7 @@ def status(run: Run) -> list[dict]:
     return json.loads(run("status", "--json").stdout)
 
 
-def test_note_that_nobody_can_read_is_left_out_with_a_warning(run: Run) -> None:
+def test_unreadable_note_is_skipped_with_a_warning(run: Run) -> None:
     foreign = runtime_folder() / "1.json"
     for text in ('{"pid": 1}', "[]", "half a li"):
         foreign.write_text(text)

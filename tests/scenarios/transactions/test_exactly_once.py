@@ -58,7 +58,9 @@ class Worker:
 
 
 @pytest.mark.timeout(180)
-def test_every_record_comes_out_once_whoever_is_killed(new_cluster: Callable[..., LocalCluster], topic: str) -> None:
+def test_every_record_is_produced_once_whichever_broker_is_killed(
+    new_cluster: Callable[..., LocalCluster], topic: str
+) -> None:
     cluster = new_cluster(
         brokers=3,
         config={

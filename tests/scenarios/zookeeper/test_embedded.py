@@ -54,7 +54,7 @@ async def test_two_servers_live_in_one_process(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
-async def test_only_on_loopback_are_all_words_answered(data: Path, host: str) -> None:
+async def test_all_four_letter_words_are_answered_only_on_loopback(data: Path, host: str) -> None:
     server = EmbeddedZooKeeper(data, host)
     await server.start()
     told = [await in_thread(four_letter_word, server.port, word) for word in (b"ruok", b"srvr", b"dump", b"cons")]
@@ -159,7 +159,7 @@ async def test_containers_and_ttl_nodes_are_cleaned_up(data: Path) -> None:
     await again.stop()
 
 
-def test_setting_the_wall_clock_expires_nobody(data: Path) -> None:
+def test_setting_the_wall_clock_expires_no_session(data: Path) -> None:
     class Jumping(SystemClock):
         jump_ms = 0
 

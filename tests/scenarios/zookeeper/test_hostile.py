@@ -244,7 +244,7 @@ def test_acl_of_too_many_entries_is_refused(server: ZooKeeperProcess) -> None:
         assert client.call(Op.CREATE, body).err == Err.INVALID_ACL
 
 
-def test_stranger_who_watches_without_end_is_dropped(server: ZooKeeperProcess) -> None:
+def test_client_with_too_many_watches_is_dropped(server: ZooKeeperProcess) -> None:
     before = server.rss_bytes()
     with RawClient(server.port, timeout_s=60) as client:
         assert client.connect(timeout_ms=60_000)

@@ -208,7 +208,7 @@ def test_password_guards_a_session(server: ZooKeeperProcess, zk: KazooClient) ->
         thief.close()
 
 
-def test_sync_and_who_we_are(zk: KazooClient) -> None:
+def test_sync_and_whoami(zk: KazooClient) -> None:
     assert zk.sync("/") == "/"
     assert zk.server_version()[:2] == (3, 8)
     with pytest.raises((NoNodeError, SessionExpiredError)):

@@ -69,7 +69,7 @@ def test_old_clients_without_a_read_only_flag_get_none_back(server: ZooKeeperPro
         assert client.connect(flag=b"")
 
 
-def test_client_that_has_seen_the_future_is_sent_away(server: ZooKeeperProcess) -> None:
+def test_client_with_a_later_zxid_is_rejected(server: ZooKeeperProcess) -> None:
     with RawClient(server.port) as client, pytest.raises(ConnectionError):
         client.connect(seen=1 << 40)
 
@@ -82,7 +82,7 @@ def test_session_moves_to_a_new_connection_and_the_old_one_ends(server: ZooKeepe
         assert second.call(Op.EXISTS, watched("/")).err == 0
 
 
-def test_wrong_password_ends_nobodys_session(server: ZooKeeperProcess, raw: RawClient) -> None:
+def test_wrong_password_ends_no_session(server: ZooKeeperProcess, raw: RawClient) -> None:
     with RawClient(server.port) as thief:
         assert not thief.connect(session_id=raw.session_id, password=b"x" * 16)
         assert thief.is_closed()

@@ -53,7 +53,7 @@ def test_script_on_standard_input(server: ZooKeeperProcess, root: str) -> None:
     assert done.returncode == 1
 
 
-def test_nobody_there_is_one_line() -> None:
+def test_missing_server_is_reported_in_one_line() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "barnabas", "zookeeper-shell", "--timeout", "0.5", "127.0.0.1:1", "ls", "/"],
         capture_output=True,

@@ -168,7 +168,7 @@ MUTANTS = [
         finding="seed 50070",
         profile="coincidences",
         test="scenarios/controller/test_membership_scenarios.py"
-        "::test_members_of_an_isr_that_go_at_once_all_stay_in_it_and_who_returns_first_leads",
+        "::test_isr_members_that_go_down_together_stay_in_the_isr_and_the_first_to_return_leads",
     ),
     Mutant(
         "a replaced reassignment removes the leader without an election",
@@ -188,7 +188,7 @@ MUTANTS = [
         finding="control 2",
         profile="coincidences",
         test="scenarios/controller/test_reassignment_scenarios.py"
-        "::test_controller_dies_as_a_reassignment_ends_and_nobody_leads_on",
+        "::test_controller_dies_as_a_reassignment_ends_and_the_removed_replica_does_not_lead",
     ),
     # -- foreign data in ZooKeeper
     Mutant(
@@ -240,8 +240,7 @@ MUTANTS = [
         '            except ZeroDivisionError as error:\n                _log.error("%s", error)  # what cannot be read sets nothing\n',
         finding="core 13",
         profile="coincidences",
-        test="scenarios/controller/test_leadership_scenarios.py"
-        "::test_settings_of_a_topic_that_cannot_be_read_take_the_controller_from_nobody",
+        test="scenarios/controller/test_leadership_scenarios.py::test_unreadable_topic_settings_end_no_controller",
     ),
     # -- topics and settings that change while a broker is away
     Mutant(

@@ -286,7 +286,7 @@ MUTANTS = [
         "        return moved\n",
         finding="power cut 6",
         world="storage",
-        test="simulation/test_storage_power.py::test_what_was_deleted_is_whole_where_a_power_cut_brings_it_back",
+        test="simulation/test_storage_power.py::test_deleted_records_that_a_power_cut_brings_back_keep_their_aborted_transactions",
     ),
     Mutant(
         "a log that begins again without a descriptor takes its directory offline",

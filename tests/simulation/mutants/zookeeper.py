@@ -230,7 +230,7 @@ MUTANTS = [
         finding="core 14",
         profile="strangers",
         test="scenarios/controller/test_reassignment_scenarios.py"
-        "::test_assignment_that_makes_no_sense_takes_the_controller_from_nobody_and_deletes_nothing",
+        "::test_nonsense_assignment_ends_no_controller_and_deletes_nothing",
     ),
     # -- topics and settings that change while a broker is away
     Mutant(
