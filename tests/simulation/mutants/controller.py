@@ -61,7 +61,7 @@ MUTANTS = [
     Mutant(
         "two controllers at once",
         "broker/controller",
-        "    if (yield from who_is_controller()) == state.settings.broker_id:",
+        "    if (yield from current_controller()) == state.settings.broker_id:",
         "    if True:",
         also=(
             (
@@ -194,7 +194,7 @@ MUTANTS = [
     Mutant(
         "a topic that another request fails to make is said to exist",
         "broker/controller/topics.py",
-        "        timeout_ms -= await self._until_made(names, timeout_ms=timeout_ms)\n",
+        "        timeout_ms -= await self._until_created(names, timeout_ms=timeout_ms)\n",
         "",
         also=(
             (
@@ -210,23 +210,23 @@ MUTANTS = [
     Mutant(
         "a CreateTopics that is refused changes the settings of the topic",
         "broker/controller/topics.py",
-        "        if topic.name in being_made:\n",
+        "        if topic.name in being_created:\n",
         "        if False:\n",
         also=(
             (
                 "broker/controller/topics.py",
-                "for (_, each), result in zip(left_over, there, strict=True) if not result.ok])",
-                "for (_, each), result in zip(left_over, there, strict=True)])",
+                "for (_, each), result in zip(left_over, existing, strict=True) if not result.ok])",
+                "for (_, each), result in zip(left_over, existing, strict=True)])",
             ),
             (
                 "broker/controller/topics.py",
-                "        timeout_ms -= await self._until_made(names, timeout_ms=timeout_ms)\n",
+                "        timeout_ms -= await self._until_created(names, timeout_ms=timeout_ms)\n",
                 "",
             ),
             (
                 "broker/controller/topics.py",
-                "                del being_made[name]\n",
-                "                being_made.pop(name, None)\n",
+                "                del being_created[name]\n",
+                "                being_created.pop(name, None)\n",
             ),
         ),
         finding="core 5",
@@ -236,8 +236,8 @@ MUTANTS = [
     Mutant(
         "settings of a topic that cannot be read take the controller from the whole cluster",
         "broker/controller/partition_state_machine.py",
-        '            except Malformed as error:\n                _log.error("%s", error)  # what cannot be read sets nothing\n',
-        '            except ZeroDivisionError as error:\n                _log.error("%s", error)  # what cannot be read sets nothing\n',
+        "            except Malformed as error:\n                _log.error(\"[controller] the topic's settings",
+        "            except ZeroDivisionError as error:\n                _log.error(\"[controller] the topic's settings",
         finding="core 13",
         profile="coincidences",
         test="scenarios/controller/test_leadership_scenarios.py"
