@@ -8,7 +8,7 @@ MUTANTS = [
         "TxnOffsetCommit without a member is refused by a consumer group",
         "broker/groups/consumer_group.py",
         "        if is_transactional and generation < 0 and not member_id and instance_id is None:\n"
-        "            return  # producers may leave out who consumed\n",
+        "            return  # transactional producers may leave out the consumer\n",
         "",
         finding="T8",
         profile="broker/groups",

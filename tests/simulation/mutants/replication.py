@@ -139,7 +139,7 @@ MUTANTS = [
     Mutant(
         "a follower is passed over before it was told what is committed",
         "broker/replication/partition.py",
-        "            and want.told_high_watermark == log.high_watermark\n",
+        "            and want.sent_high_watermark == log.high_watermark\n",
         "",
     ),
     Mutant(
@@ -218,8 +218,8 @@ MUTANTS = [
     Mutant(
         "one bad partition ends the whole LeaderAndIsr",
         "broker/replication",
-        "        except (LogDirFault, Refused) as error:\n            # Of this",
-        "        except LogDirFault as error:\n            # Of this",
+        "        except (LogDirFault, Refused) as error:\n            # Only this",
+        "        except LogDirFault as error:\n            # Only this",
         profile="directories",
         finding="R2",
     ),
@@ -298,7 +298,7 @@ MUTANTS = [
     Mutant(
         "a log that moves back does not wait for the one that it replaced",
         "broker/replication/log_dir_moves.py",
-        "            if not await self._waits_for_the_move_before(partition.tp):\n",
+        "            if not await self._waited_for_previous_move(partition.tp):\n",
         "            if True:\n",
         finding="core 1",
         profile="moves",
@@ -385,7 +385,7 @@ MUTANTS = [
     Mutant(
         "a leader of the past says that a sequence is out of order",
         "broker/replication/partition.py",
-        "            raise self._judged(refused, now_ms) from refused\n",
+        "            raise self._error_for_gap(refused, now_ms) from refused\n",
         "            raise\n",
         finding="chaos 3602",
         profile="answers",

@@ -92,8 +92,8 @@ MUTANTS = [
     Mutant(
         "a decided transaction is forgotten with its coordinator",
         "broker/transactions",
-        "            if txn.state.is_prepared:\n                result.effects.append(Tell(_markers_of(txn)))\n",
-        "            if False:\n                result.effects.append(Tell(_markers_of(txn)))\n",
+        "            if txn.state.is_prepared:\n                result.effects.append(SendToDriver(_markers_of(txn)))\n",
+        "            if False:\n                result.effects.append(SendToDriver(_markers_of(txn)))\n",
         profile="broker/transactions",
     ),
     Mutant(
@@ -106,7 +106,7 @@ MUTANTS = [
     Mutant(
         "a partition of a transaction gets no marker",
         "broker/transactions",
-        "        self.left = set(message.partitions)",
+        "        self.remaining = set(message.partitions)",
         "        self.left = set(message.partitions[1:])",
     ),
     Mutant(
@@ -149,7 +149,7 @@ MUTANTS = [
     Mutant(
         "EndTxn of a stranger is obeyed",
         "broker/transactions",
-        "    if identity != txn.client:\n        raise refuse_stranger(txn, identity)\n    if txn.state is not TransactionState.ONGOING and commit:",
+        "    if identity != txn.client:\n        raise not_current_client(txn, identity)\n    if txn.state is not TransactionState.ONGOING and commit:",
         "    if txn.state is not TransactionState.ONGOING and commit:",
         profile="broker/transactions",
     ),
@@ -179,7 +179,7 @@ MUTANTS = [
         "who looks at what waits is disturbed by a failing disk",
         "broker/runtime",
         "        completed = 0\n"
-        "        # Of a copy: a look at the log may find that its disk has failed, and then everybody who waits for it is woken.\n"
+        "        # Iterate over a copy: a check may find that a disk has failed, and that wakes all operations which wait for it.\n"
         "        for operation in list(watchers):\n"
         "            if not operation.completed and operation.is_satisfied_by(key):\n"
         "                completed += self._finish(operation, False)\n"

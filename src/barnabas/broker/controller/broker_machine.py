@@ -29,8 +29,7 @@ from barnabas.broker.zookeeper_client.znodes import BrokerRegistration, LeaderAn
 _log = logging.getLogger(__name__)
 
 #: Replicas of a broker in controlled shutdown that are moved at once. Brokers take some ten milliseconds for so many, and
-#: producers
-#: may wait that long for acknowledgements.
+#: producers may wait that long for acknowledgements.
 SHUTDOWN_STEP = 500
 #: The epoch in a ControlledShutdown request of a release that has no broker epochs.
 UNKNOWN_BROKER_EPOCH = -1
@@ -109,8 +108,7 @@ class BrokerMachine:
         """Treat a broker whose port refuses connections as gone.
 
         Its process is dead, and ZooKeeper reports that only when its session expires. The controller does not wait for that. If
-        the
-        broker lives after all, the epochs of the new leaders fence it, and it counts as back once it answers.
+        the broker lives after all, the epochs of the new leaders fence it, and it counts as back once it answers.
         """
         context = self._state.context
         registration = context.brokers.get(broker)

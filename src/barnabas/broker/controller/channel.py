@@ -61,8 +61,7 @@ class BrokerChannel:
         self._on_answer = on_answer
         self._request_timeout_ms = request_timeout_ms
         #: Requests that are not sent yet. UpdateMetadata requests are merged, so for a broker that does not answer this holds
-        #: each
-        #: partition's metadata at most once.
+        #: each partition's metadata at most once.
         self._queue: deque[Request] = deque()
         self._wake = asyncio.Event()
         self._is_waiting = False
@@ -159,7 +158,6 @@ def _is_about_successors(request: SendUpdateMetadata, last: SendUpdateMetadata) 
     """Whether `request` names a topic that was created again under the name of a topic whose deletion `last` announces.
 
     Merged into one request, the broker would miss the deletion: coordinators would keep the offsets of the former topic, and
-    groups
-    would read the new topic from these offsets.
+    groups would read the new topic from these offsets.
     """
     return any(last.topic_ids.get(topic, topic_id) != topic_id for topic, topic_id in request.topic_ids.items())

@@ -21,10 +21,9 @@ class ZkBatch:
     """Carry out these operations in order, pipelined, and answer with `ZkAnswered(batch_id, …)`.
 
     The operations depend on each other only by their order (a parent is created before its child). With a guard they are all
-    writes,
-    each in a transaction that checks /controller_epoch; if that check fails, answer `moved=True`, and the results do not
-    matter. An
-    operation that fails because the connection was lost is repeated on the next one, as long as the session lives.
+    writes, each in a transaction that checks /controller_epoch; if that check fails, answer `moved=True`, and the results do
+    not matter. An operation that fails because the connection was lost is repeated on the next one, as long as the session
+    lives.
     """
 
     batch_id: int

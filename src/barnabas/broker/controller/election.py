@@ -93,8 +93,7 @@ def depose(controller: int) -> Program[None]:
     """Delete /controller of a broker whose process is dead: its session has not expired yet.
 
     The check of the epoch keeps a controller that was elected meanwhile. If the deposed one lives after all, the epoch of the
-    next
-    controller fences it.
+    next controller fences it.
     """
     epoch, found = yield from ask((Get(paths.CONTROLLER_EPOCH), Get(paths.CONTROLLER)))
     if not found.ok or not epoch.ok or epoch.stat is None:

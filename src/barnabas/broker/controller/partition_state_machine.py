@@ -1,9 +1,8 @@
 """Moves partitions between their states: new, online with a leader, offline, gone. Pure.
 
 Writes are optimistic: a decision uses the context, and the write is conditional on the znode's version. Leaders change their
-ISR
-only through the controller, so the context is almost always right. If it is not, the write is refused, and the controller reads
-the state and decides again. That saves reading every partition's state before each fail-over.
+ISR only through the controller, so the context is almost always right. If it is not, the write is refused, and the controller
+reads the state and decides again. That saves reading every partition's state before each fail-over.
 """
 
 import logging
@@ -59,8 +58,7 @@ class PartitionStateMachine:
         """Whether another broker should lead because the leader is not a replica any more.
 
         This happens if a controller of Apache Kafka died while it replaced one reassignment by another. The controller would
-        not send
-        the next epoch to that leader.
+        not send the next epoch to that leader.
         """
         context = self._state.context
         replicas = context.assignment(partition).replicas

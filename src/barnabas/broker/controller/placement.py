@@ -1,9 +1,8 @@
 """The placement of new partitions' replicas, and the checks on new topics. Pure.
 
 This is Kafka's algorithm. Leaders go round the brokers. Followers go round with a shift that grows, so that the partitions of
-one
-broker have their other replicas spread over all other brokers. With racks, the round alternates between racks, and a partition
-uses every rack before it uses one twice. The caller injects the random start of the round.
+one broker have their other replicas spread over all other brokers. With racks, the round alternates between racks, and a
+partition uses every rack before it uses one twice. The caller injects the random start of the round.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence

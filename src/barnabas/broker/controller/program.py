@@ -1,8 +1,7 @@
 """What the parts of the controller's machine share: context, settings, collected effects, and access to ZooKeeper.
 
 A *program* is a generator that decides: it yields what it wants to read or write, and goes on with the answers. The machine
-runs
-one program at a time, so that its decisions are as serial as Kafka's. Pure.
+runs one program at a time, so that its decisions are as serial as Kafka's. Pure.
 """
 
 import logging
@@ -110,8 +109,7 @@ def leadership_of(partition: TopicPartition, result: Result) -> LeaderAndIsr | N
     """Decode a partition's state znode; None if there is none, or if it cannot be read.
 
     A partition with an unreadable state has no leader until an operator repairs or deletes the znode. Overwriting it might
-    bring
-    back an old leader.
+    bring back an old leader.
     """
     if not result.ok or not result.data or result.stat is None:
         return None

@@ -1,8 +1,7 @@
 """Moves partitions to other brokers (KIP-455): adds replicas, waits until they are in sync, removes the old ones. Pure.
 
 The topic's znode holds each reassignment in progress (`adding_replicas`, `removing_replicas`), so that a new controller
-continues
-it.
+continues it.
 """
 
 import logging
@@ -258,8 +257,7 @@ class ReassignmentMachine:
         self._replicas.to_non_existent(leaving)
         if leaving:
             # Send this before ZooKeeper forgets these replicas. The next controller would not know them, and one that leads
-            # would go on
-            # leading.
+            # would go on leading.
             self._requests.flush()
 
     def _raise_epoch(self, partition: TopicPartition, assignment: ReplicaAssignment) -> Program[None]:

@@ -26,8 +26,7 @@ class ReplicaStateMachine:
         context = self._state.context
         for replica in context.replicas_of(context.partitions()):
             # A deletion may have been in progress on a dead broker. Ineligible is the safe state: both offline and online can
-            # be
-            # reached from it.
+            # be reached from it.
             online = context.is_online(replica.broker, replica.partition)
             context.replica_states[replica] = ReplicaState.ONLINE if online else ReplicaState.DELETION_INELIGIBLE
 
@@ -61,8 +60,7 @@ class ReplicaStateMachine:
         """Whether the replica led, and no leader was elected since.
 
         It must not go on leading in an epoch of its former life: that life may have had records that this one has lost. The
-        next
-        election raises the epoch, unless the state in ZooKeeper cannot be read.
+        next election raises the epoch, unless the state in ZooKeeper cannot be read.
         """
         is_offline = self._state.context.partition_states.get(replica.partition) is PartitionState.OFFLINE
         return is_offline and leadership.leader == replica.broker
@@ -148,10 +146,8 @@ class ReplicaStateMachine:
         """Return the state in which this broker does not lead and, if other replicas are in sync, is not in the ISR.
 
         None: it is in that state already. The last live replica stays in the ISR: when it returns, it has every committed
-        record. If all
-        fail at once, each of them has. One may have lost its power and another only its session, and the controller cannot tell
-        them
-        apart: so it takes none of them out.
+        record. If all fail at once, each of them has. One may have lost its power and another only its session, and the
+        controller cannot tell them apart: so it takes none of them out.
         """
         if broker not in state.isr:
             return None

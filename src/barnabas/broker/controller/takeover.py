@@ -145,10 +145,8 @@ class Takeover:
         """Take members that started after the ISR was written out of it: they were away, and no controller noticed.
 
         After a power cut they may have lost records that they acknowledged. So they leave the ISR if a member stays that was
-        not
-        away. If there is no such member, the leader at least begins a new epoch: then the records that it writes in place of
-        lost
-        ones can be distinguished from these. Kafka keeps such members in the ISR.
+        not away. If there is no such member, the leader at least begins a new epoch: then the records that it writes in place
+        of lost ones can be distinguished from these. Kafka keeps such members in the ISR.
         """
         context = self._state.context
         wanted: dict[TopicPartition, LeaderAndIsr] = {}
@@ -180,8 +178,7 @@ class Takeover:
         self._partitions.initialize()
         replicas = context.replicas_of(context.partitions())
         # Kafka shrinks the ISRs and sends to the replicas first. Clients wait for leaders, so leaders come first here, as when
-        # a
-        # broker fails.
+        # a broker fails.
         yield from self._partitions.bring_online()
         self._requests.flush()
         self._replicas.to_online(each for each in replicas if context.replica_state(each) is ReplicaState.ONLINE)

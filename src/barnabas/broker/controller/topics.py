@@ -105,8 +105,7 @@ class TopicAdmin:
         self._new_topic_id = new_topic_id
         self._validate_config = validate_config
         #: Topics that requests in progress create. Each request sets its event when it has ended. No other request may create
-        #: these
-        #: topics meanwhile, since it could write other settings.
+        #: these topics meanwhile, since it could write other settings.
         self._being_created: dict[str, asyncio.Event] = {}
         #: Requests that wait for topics to be deleted, with the names of these topics.
         self._awaiting: dict[asyncio.Event, set[str]] = {}

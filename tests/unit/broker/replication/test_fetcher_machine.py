@@ -22,7 +22,7 @@ from barnabas.broker.replication.fetch_steps import (
     TruncateFully,
     TruncateTo,
 )
-from barnabas.broker.replication.fetcher_machine import DOUBT_MS, FIRST_BACKOFF_MS, FetcherMachine
+from barnabas.broker.replication.fetcher_machine import FIRST_BACKOFF_MS, NEW_SESSION_AFTER_MS, FetcherMachine
 from barnabas.broker.storage.epoch_cache import UNDEFINED_END, EpochEnd
 from tests.unit.broker.replication.fetch_fakes import FakeReplica, records
 
@@ -420,12 +420,12 @@ def test_session_goes_on_after_a_request_that_was_given_up_and_is_renewed_a_litt
     answer(machine, plan)
     step = machine.next_step(NOW + 1)
     assert isinstance(step, SendFetch) and not step.plan.is_full
-    assert step.until_ms == NOW + DOUBT_MS, "no poll is longer than that"
+    assert step.until_ms == NOW + NEW_SESSION_AFTER_MS, "no poll is longer than that"
     answer(machine, step.plan)
-    plan = next_plan(machine, NOW + DOUBT_MS)
+    plan = next_plan(machine, NOW + NEW_SESSION_AFTER_MS)
     assert plan.is_full and set(plan.to_send) == {A, B}
     answer(machine, plan, session_id=78)
-    assert not next_plan(machine, NOW + 2 * DOUBT_MS).is_full, "once is enough"
+    assert not next_plan(machine, NOW + 2 * NEW_SESSION_AFTER_MS).is_full, "once is enough"
 
 
 def test_request_that_was_to_begin_a_session_and_was_given_up_is_begun_anew():
@@ -454,7 +454,7 @@ def test_errors_of_an_epoch_that_is_over_cost_no_session():
     polled = next_plan(machine)
     follow(machine, A, replica, leader_epoch=6)
     assert answer(machine, polled, FetchedPartition(A, ErrorCode.FENCED_LEADER_EPOCH)) == []
-    plan = next_plan(machine, NOW + DOUBT_MS)
+    plan = next_plan(machine, NOW + NEW_SESSION_AFTER_MS)
     assert not plan.is_full and plan.to_send[A].current_leader_epoch == 6
 
 
@@ -466,7 +466,7 @@ def test_news_that_came_too_late_for_their_epoch_are_told_again_in_a_new_session
     follow(machine, A, replica, leader_epoch=6)
     assert answer(machine, polled, FetchedPartition(A, 0, 1, 0)) == []
     assert not next_plan(machine).is_full
-    assert next_plan(machine, NOW + DOUBT_MS).is_full
+    assert next_plan(machine, NOW + NEW_SESSION_AFTER_MS).is_full
 
 
 def test_leader_that_refuses_a_whole_request_is_not_asked_again_at_once():
@@ -489,7 +489,7 @@ def test_news_of_a_partition_that_was_away_for_a_moment_are_told_again_in_a_new_
     assert answer(machine, polled, FetchedPartition(A, 0, 1, 0)) == []
     follow(machine, A, replica)  # before the leader was told that it is not wanted
     answer(machine, next_plan(machine))
-    assert next_plan(machine, NOW + DOUBT_MS).is_full
+    assert next_plan(machine, NOW + NEW_SESSION_AFTER_MS).is_full
 
 
 def test_news_of_a_partition_that_is_gone_cost_no_session():
@@ -503,7 +503,7 @@ def test_news_of_a_partition_that_is_gone_cost_no_session():
     answer(machine, next_plan(machine))
     follow(machine, A, replica)
     answer(machine, next_plan(machine))
-    assert not next_plan(machine, NOW + DOUBT_MS).is_full
+    assert not next_plan(machine, NOW + NEW_SESSION_AFTER_MS).is_full
 
 
 def test_same_leadership_told_twice_changes_nothing():

@@ -7,7 +7,16 @@ import pytest
 
 from barnabas.base.errors import BrokenInvariant, ErrorCode, NothingWritten, Refused
 from barnabas.broker.runtime.coordinator import CoordinatorRuntime
-from barnabas.broker.runtime.machine import KeyValue, Marker, ReplayedRecord, Respond, Result, SetTimer, Tell, Ticket
+from barnabas.broker.runtime.machine import (
+    KeyValue,
+    Marker,
+    ReplayedRecord,
+    Respond,
+    Result,
+    SendToDriver,
+    SetTimer,
+    Ticket,
+)
 from tests.manual_time import ManualClock, ManualTimers
 from tests.memory_log import MemoryLog
 
@@ -160,7 +169,7 @@ def test_kept_request_is_answered_by_a_later_one() -> None:
                 lambda m, t: Result(
                     records=[KeyValue(b"a", b"1")],
                     response="second",
-                    effects=[Respond(kept[0], "first"), Tell("markers")],
+                    effects=[Respond(kept[0], "first"), SendToDriver("markers")],
                 ),
             )
         )

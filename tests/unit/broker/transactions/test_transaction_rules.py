@@ -649,7 +649,7 @@ def test_a_transition_that_is_not_in_the_table_is_a_bug() -> None:
     txn = Transaction(transactional_id="t", producer_id=1, epoch=0, timeout_ms=1, update_ms=0)
     with pytest.raises(BrokenInvariant, match="Empty cannot become CompleteCommit"):
         txn.to(S.COMPLETE_COMMIT, now_ms=0)
-    with pytest.raises(BrokenInvariant, match="ongoing, but begun at -1"):
+    with pytest.raises(BrokenInvariant, match="ongoing, but began at -1"):
         txn.to(S.ONGOING, now_ms=0)
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from barnabas.base.errors import ErrorCode
 from barnabas.base.ids import TopicPartition
-from barnabas.broker.runtime.machine import CancelTimer, KeyValue, ReplayedRecord, Result, SetTimer, Tell
+from barnabas.broker.runtime.machine import CancelTimer, KeyValue, ReplayedRecord, Result, SendToDriver, SetTimer
 from barnabas.broker.transactions.ending import EndAnswer
 from barnabas.broker.transactions.initializing import InitAnswer, InitRequest
 from barnabas.broker.transactions.machine import SendMarkers, TimeoutKey, TransactionMachine
@@ -47,7 +47,7 @@ class Bench:
             self.log.append(record)
             self.machine.replay(ReplayedRecord(record, len(self.log) - 1, self.now_ms))
         for effect in result.effects:
-            if isinstance(effect, Tell):
+            if isinstance(effect, SendToDriver):
                 assert isinstance(effect.message, SendMarkers)
                 self.told.append(effect.message)
             elif isinstance(effect, SetTimer):
