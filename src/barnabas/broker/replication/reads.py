@@ -60,7 +60,7 @@ class PartitionRead:
         self.log_start_offset = -1
         self.ranges: list[FileRange] = []
         self.size_bytes = 0
-        #: Bytes that count for `min.bytes`. A read that its limit cuts counts as the limit, although it sends only whole batches.
+        #: Bytes that count for `min.bytes`. A read that its limit cuts counts as its limit, though only whole batches are sent.
         self.readable_bytes = 0
         #: The read ended with its segment, and the next segment has more: waiting would bring nothing.
         self.has_more_segments = False
