@@ -205,7 +205,7 @@ MUTANTS = [
         ),
         finding="seed 427",
         profile="meetings",
-        test="unit/broker/controller/test_driver.py::test_topic_that_another_request_fails_to_make_is_not_said_to_exist",
+        test="unit/broker/controller/test_driver.py::test_topic_that_another_request_fails_to_create_is_not_reported_as_existing",
     ),
     Mutant(
         "a CreateTopics that is refused changes the settings of the topic",
@@ -231,7 +231,7 @@ MUTANTS = [
         ),
         finding="core 5",
         profile="strangers",
-        test="unit/broker/controller/test_driver.py::test_request_for_a_topic_that_is_being_made_does_not_change_its_settings",
+        test="unit/broker/controller/test_driver.py::test_request_for_a_topic_that_is_being_created_does_not_change_its_settings",
     ),
     Mutant(
         "settings of a topic that cannot be read take the controller from the whole cluster",
@@ -250,7 +250,7 @@ MUTANTS = [
         "            and not _is_about_successors(request, last)\n",
         "",
         profile="meetings",
-        test="unit/broker/controller/test_channel.py::test_end_of_a_topic_is_not_lost_in_the_news_of_its_successor",
+        test="unit/broker/controller/test_channel.py::test_deletion_of_a_topic_is_not_merged_into_the_metadata_of_its_successor",
     ),
     Mutant(
         "a topic is refused to the request that has made it",
@@ -258,6 +258,6 @@ MUTANTS = [
         "            if result.ok or name in ours:\n",
         "            if result.ok:\n",
         profile="meetings",
-        test="unit/broker/controller/test_driver.py::test_what_was_made_before_its_answer_was_lost_is_not_refused",
+        test="unit/broker/controller/test_driver.py::test_creation_whose_answer_was_lost_succeeds",
     ),
 ]

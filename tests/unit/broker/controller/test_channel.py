@@ -172,7 +172,7 @@ async def test_requests_are_sent_in_order_and_their_answers_come_back_as_events(
     assert peer.connections == 1
 
 
-async def test_messages_say_what_the_machine_meant() -> None:
+async def test_messages_have_the_values_of_the_machines_effects() -> None:
     peer = Peer()
     line = Line(peer)
     line.channel.put(leader_and_isr(P0))
@@ -205,7 +205,7 @@ async def test_messages_say_what_the_machine_meant() -> None:
     ]
 
 
-async def test_request_is_tried_until_it_gets_through(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_request_is_retried_until_the_broker_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("barnabas.broker.controller.lifeline.RETRY_BACKOFF_S", 0)
 
     peer = Peer()
@@ -220,7 +220,7 @@ async def test_request_is_tried_until_it_gets_through(monkeypatch: pytest.Monkey
     assert peer.connections == 4
 
 
-async def test_news_that_waits_is_merged_and_the_latest_counts() -> None:
+async def test_queued_metadata_is_merged_and_the_latest_wins() -> None:
     peer = Peer()
     line = Line(peer)
     line.channel.put(leader_and_isr(P0))
@@ -234,7 +234,7 @@ async def test_news_that_waits_is_merged_and_the_latest_counts() -> None:
     assert leaders == {0: 3, 1: 2}
 
 
-async def test_end_of_a_topic_is_not_lost_in_the_news_of_its_successor() -> None:
+async def test_deletion_of_a_topic_is_not_merged_into_the_metadata_of_its_successor() -> None:
     peer = Peer()
     line = Line(peer)
     line.channel.put(leader_and_isr(P0))
@@ -254,7 +254,7 @@ async def test_end_of_a_topic_is_not_lost_in_the_news_of_its_successor() -> None
     ], "coordinators forget the offsets of the former topic by its end"
 
 
-async def test_refusal_of_a_whole_request_counts_for_each_partition() -> None:
+async def test_error_of_a_whole_request_applies_to_each_partition() -> None:
     peer = Peer()
     peer.error = ErrorCode.STALE_CONTROLLER_EPOCH
     line = Line(peer)
@@ -282,7 +282,7 @@ async def test_broker_whose_port_refuses_every_connection_is_reported(monkeypatc
     task.cancel()
 
 
-async def test_end_of_a_connection_on_which_nothing_is_sent_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_end_of_an_idle_connection_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("barnabas.broker.controller.lifeline.RETRY_BACKOFF_S", 0)
 
     peer = Peer()
@@ -304,7 +304,7 @@ async def test_end_of_a_connection_on_which_nothing_is_sent_is_noticed(monkeypat
     task.cancel()
 
 
-async def test_request_that_comes_while_the_connection_is_made_anew_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_request_that_comes_during_a_reconnect_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("barnabas.broker.controller.lifeline.RETRY_BACKOFF_S", 0.001)
 
     peer = Peer()
@@ -323,7 +323,7 @@ async def test_request_that_comes_while_the_connection_is_made_anew_is_sent(monk
     task.cancel()
 
 
-async def test_refusals_count_only_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_only_consecutive_refusals_count(monkeypatch: pytest.MonkeyPatch) -> None:
     """A connection that is cut, or a host that is away, says nothing of the process."""
     monkeypatch.setattr("barnabas.broker.controller.lifeline.RETRY_BACKOFF_S", 0)
 

@@ -77,7 +77,7 @@ def test_reassigned_partition_is_led_by_one_of_its_target() -> None:
     assert elections.for_reassignment(moving, P, state(1, 1)).leadership is None
 
 
-def test_broker_that_shuts_down_leaves_the_lead_and_the_isr_but_hears_of_it() -> None:
+def test_broker_in_controlled_shutdown_loses_leadership_and_isr_but_gets_the_result() -> None:
     leaving = context((1, 2, 3), (1, 2, 3))
     leaving.shutting_down = {1, 2}
     outcome = elections.for_controlled_shutdown(leaving, P, state(1, 1, 2, 3))

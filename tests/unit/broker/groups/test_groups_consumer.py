@@ -92,14 +92,14 @@ def test_protocol_that_is_off_is_an_unsupported_version(h: Harness) -> None:
     assert refusal(h, **JOIN) is ErrorCode.UNSUPPORTED_VERSION
 
 
-def test_group_that_is_full_takes_nobody_else(h: Harness) -> None:
+def test_full_group_accepts_no_more_members(h: Harness) -> None:
     h.settings = GroupSettings(consumer_max_size=1)
     send(h, **JOIN)
     assert refusal(h, **{**JOIN, "member_id": "n"}) is ErrorCode.GROUP_MAX_SIZE_REACHED
     send(h, **JOIN)
 
 
-def test_heartbeat_to_what_is_not_there(h: Harness) -> None:
+def test_heartbeat_to_a_missing_group_or_member_is_refused(h: Harness) -> None:
     assert refusal(h, member_id="m", member_epoch=1) is ErrorCode.GROUP_ID_NOT_FOUND
     assert refusal(h, member_id="m", member_epoch=-1) is ErrorCode.GROUP_ID_NOT_FOUND
     send(h, **JOIN)
@@ -137,7 +137,7 @@ def test_partition_is_given_to_a_new_member_only_after_the_old_one_gave_it_up(h:
     assert consumer_group(h).state_name() == "Stable"
 
 
-def test_assignment_is_told_only_when_it_changed_or_was_asked_for(h: Harness) -> None:
+def test_assignment_is_sent_only_when_it_changed_or_was_asked_for(h: Harness) -> None:
     a = Client(h, "a")
     a.poll()
     assert send(h, member_id="a", member_epoch=1).assignment is None
@@ -238,7 +238,7 @@ def test_member_that_missed_an_answer_is_accepted_with_its_previous_epoch(h: Har
     assert a.owned == lost
 
 
-def test_member_that_missed_an_assignment_within_its_epoch_is_told_again(h: Harness) -> None:
+def test_member_that_missed_an_assignment_within_its_epoch_gets_it_again(h: Harness) -> None:
     a, b = Client(h, "a"), Client(h, "b")
     settle(a, b)
     c = Client(h, "c")
@@ -255,7 +255,7 @@ def test_member_that_missed_an_assignment_within_its_epoch_is_told_again(h: Harn
     )
 
 
-def test_member_that_missed_what_it_is_to_give_up_is_told_until_it_says_what_it_owns(h: Harness) -> None:
+def test_member_that_missed_a_revocation_gets_it_until_it_reports_what_it_owns(h: Harness) -> None:
     """After a lost answer librdkafka goes on with heartbeats that say nothing, and others wait for the partitions."""
     a, b = Client(h, "a"), Client(h, "b")
     a.poll()
@@ -345,7 +345,7 @@ def test_instance_id_in_use_is_unreleased(h: Harness) -> None:
     assert Client(h, "thief", instance_id="i").poll_refused() is ErrorCode.UNRELEASED_INSTANCE_ID
 
 
-def test_instance_id_that_a_member_has_given_up_is_free_for_others(h: Harness) -> None:
+def test_instance_id_of_a_member_that_dropped_it_is_free_for_others(h: Harness) -> None:
     a = Client(h, "a", instance_id="i0")
     a.poll()
     a.instance_id, a.epoch, a.owned = "i1", 0, set()
@@ -490,7 +490,7 @@ def test_commit_needs_the_members_epoch(
         ("x", 1, ErrorCode.UNKNOWN_MEMBER_ID),
     ],
 )
-def test_fetch_of_offsets_checks_the_members_epoch_if_it_is_told(
+def test_fetch_of_offsets_checks_the_members_epoch_if_it_has_one(
     h: Harness, member_id: str | None, epoch: int, expected: ErrorCode
 ) -> None:
     Client(h, "a").poll()

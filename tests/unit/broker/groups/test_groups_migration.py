@@ -134,7 +134,7 @@ def test_first_member_of_a_former_classic_group_begins_an_epoch_though_it_wants_
     assert client.numbers() == set(range(6))
 
 
-def test_group_that_has_just_become_classic_is_there_after_a_failover(h: Harness) -> None:
+def test_group_that_has_just_become_classic_exists_after_a_failover(h: Harness) -> None:
     a = Client(h, "a")
     a.poll()
     a.leave()
@@ -226,7 +226,7 @@ def test_group_of_another_protocol_type_is_not_upgraded(h: Harness) -> None:
     assert Client(h, "a").poll_refused() is ErrorCode.GROUP_ID_NOT_FOUND
 
 
-def test_group_whose_members_talk_nonsense_is_not_upgraded(h: Harness) -> None:
+def test_group_with_malformed_subscriptions_is_not_upgraded(h: Harness) -> None:
     h.stable_group(protocols=[("range", b"\xff")])
     assert Client(h, "a").poll_refused() is ErrorCode.GROUP_ID_NOT_FOUND
     assert h.group().state is GroupState.STABLE
@@ -349,7 +349,7 @@ def test_classic_members_leave_a_consumer_group_in_one_request(h: Harness, mixed
 # -- downgrade ---------------------------------------------------------------------------------------------------------
 
 
-def test_last_consumer_member_that_leaves_takes_the_protocol_along(h: Harness, mixed: Any) -> None:
+def test_group_becomes_classic_when_its_last_consumer_member_leaves(h: Harness, mixed: Any) -> None:
     classic, new = mixed
     epoch = consumer_group(h).group_epoch
     new.leave()
@@ -365,7 +365,7 @@ def test_last_consumer_member_that_leaves_takes_the_protocol_along(h: Harness, m
     h.group().validate()
 
 
-def test_last_consumer_member_that_times_out_takes_the_protocol_along(h: Harness, mixed: Any) -> None:
+def test_group_becomes_classic_when_its_last_consumer_member_times_out(h: Harness, mixed: Any) -> None:
     classic, _ = mixed
     for _ in range(5):
         h.advance(9_000)

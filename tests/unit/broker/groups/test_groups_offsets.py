@@ -171,11 +171,11 @@ def test_commit_to_a_group_with_members_needs_member_and_generation(
 @pytest.mark.parametrize(
     ("version", "expected"), [(8, ErrorCode.ILLEGAL_GENERATION), (9, ErrorCode.GROUP_ID_NOT_FOUND)]
 )
-def test_commit_with_a_generation_to_a_group_that_is_not_there(h: Harness, version: int, expected: ErrorCode) -> None:
+def test_commit_with_a_generation_to_a_missing_group(h: Harness, version: int, expected: ErrorCode) -> None:
     assert commit(h, 1, member_id="m", generation=3, version=version) is expected
 
 
-def test_commit_while_the_group_completes_its_rebalance_is_told_to_rejoin(h: Harness) -> None:
+def test_commit_while_the_group_completes_its_rebalance_must_rejoin(h: Harness) -> None:
     member_id, _ = h.new_member()
     assert commit(h, 1, member_id=member_id, generation=1) is ErrorCode.REBALANCE_IN_PROGRESS
 
@@ -250,7 +250,7 @@ def test_offsets_of_an_aborted_transaction_never_count(h: Harness) -> None:
     assert not h.machine.store.has_open_transaction(GROUP)
 
 
-def test_who_requires_stable_offsets_is_told_to_wait_while_a_transaction_is_open(h: Harness) -> None:
+def test_fetch_of_stable_offsets_must_wait_while_a_transaction_is_open(h: Harness) -> None:
     commit(h, 1)
     txn_commit(h, 10)
     assert fetched(h, 0, 1, stable=True) == [ErrorCode.UNSTABLE_OFFSET_COMMIT, -1]
@@ -494,7 +494,7 @@ def test_offset_with_its_own_expiry_keeps_it(h: Harness) -> None:
     assert all_fetched(h) == {}
 
 
-def test_offset_that_is_to_be_kept_for_ever_is_kept(h: Harness) -> None:
+def test_offset_with_unlimited_retention_is_kept(h: Harness) -> None:
     commit(h, 1, version=4, retention_time_ms=2**63 - 1)
     h.advance(30 * DAY_MS)
     assert all_fetched(h) == {("t", 0): 1}

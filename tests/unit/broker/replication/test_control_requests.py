@@ -124,7 +124,7 @@ def follow(number: int) -> PartitionOrder:
     return PartitionOrder(TopicPartition("t", number), ZERO_TOPIC_ID, state)
 
 
-async def test_coordinators_hear_of_what_was_done_before_a_newer_controller_came(tmp_path: Path) -> None:
+async def test_coordinators_are_notified_of_partial_work_when_a_newer_controller_interrupts(tmp_path: Path) -> None:
     """The newer controller repeats the same leader epochs, which change nothing any more: nobody else would tell."""
 
     control = make(tmp_path, create_ms=1)
@@ -162,7 +162,7 @@ def test_partitions_to_lead_come_before_those_to_follow(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
-def test_gap_is_early_where_another_broker_has_led_and_out_of_order_where_this_one_leads_on(tmp_path: Path) -> None:
+def test_gap_is_early_after_another_leader_and_out_of_order_if_this_broker_kept_leading(tmp_path: Path) -> None:
     """Only a leader that is new may meet what the leader before it has refused."""
     replicas = (ME, BrokerId(2))
 
@@ -210,7 +210,7 @@ def test_gap_is_early_where_another_broker_has_led_and_out_of_order_where_this_o
     asyncio.run(run())
 
 
-async def test_coordinators_hear_of_partitions_whose_disk_failed(tmp_path: Path) -> None:
+async def test_coordinators_are_notified_of_partitions_whose_disk_failed(tmp_path: Path) -> None:
     """Else a group would go on here while its next coordinator counts its members out."""
 
     control = make(tmp_path)
@@ -289,7 +289,7 @@ async def test_partitions_on_the_healthy_disk_are_led_by_a_broker_that_starts_wi
     after.manager.shutdown()
 
 
-async def test_partition_on_a_dead_disk_is_not_said_to_be_deleted(tmp_path: Path) -> None:
+async def test_partition_on_a_dead_disk_is_not_reported_as_deleted(tmp_path: Path) -> None:
     """Its log comes back with the repaired disk: the controller must ask again then."""
 
     healthy, dead = tmp_path / "healthy", tmp_path / "dead"
@@ -315,7 +315,7 @@ async def test_partition_on_a_dead_disk_is_not_said_to_be_deleted(tmp_path: Path
     after.manager.shutdown()
 
 
-async def test_log_of_another_topic_of_that_name_is_refused_and_the_rest_is_carried_out(tmp_path: Path) -> None:
+async def test_log_of_another_topic_with_the_same_name_is_refused_and_the_others_are_opened(tmp_path: Path) -> None:
     broker = storage.Broker(tmp_path)
     broker.manager.get_or_create(TopicPartition("t", 0), topic_id=TopicId(random_uuid()), is_new=True)
     control = make_with(broker.manager, broker.clock)
@@ -326,7 +326,7 @@ async def test_log_of_another_topic_of_that_name_is_refused_and_the_rest_is_carr
     broker.manager.shutdown()
 
 
-async def test_leader_without_a_descriptor_for_the_topic_id_of_its_log_leads_on(
+async def test_leader_that_cannot_write_its_topic_id_without_a_descriptor_goes_on_leading(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It was offline until the next start, though it had all that it needed."""
@@ -344,7 +344,7 @@ async def test_leader_without_a_descriptor_for_the_topic_id_of_its_log_leads_on(
     assert partition.local_log.topic_id == order.topic_id
 
 
-async def test_leader_of_a_former_topic_of_that_name_leads_no_more_whatever_its_epoch(tmp_path: Path) -> None:
+async def test_leader_of_a_former_topic_with_the_same_name_stops_in_any_epoch(tmp_path: Path) -> None:
     """Its replica was moved away, and the topic deleted and made again, while it was away: epochs began anew."""
 
     control = make(tmp_path)
@@ -356,7 +356,7 @@ async def test_leader_of_a_former_topic_of_that_name_leads_no_more_whatever_its_
     assert [each.machine.role for each in control._replicas] == [Role.LEADER, Role.IDLE, Role.LEADER]
 
 
-async def test_leader_whose_replica_has_moved_while_it_was_away_leads_no_more(tmp_path: Path) -> None:
+async def test_leader_whose_replica_was_moved_while_it_was_disconnected_stops(tmp_path: Path) -> None:
     """Only the metadata tells it: no LeaderAndIsr, and no StopReplica, comes for what it has no replica of."""
 
     control = make(tmp_path)

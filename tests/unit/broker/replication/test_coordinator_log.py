@@ -59,7 +59,7 @@ async def test_load_of_a_partition_whose_leadership_is_lost_meanwhile_is_refused
     assert refusal.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-async def test_load_goes_on_in_the_directory_that_the_log_has_moved_to(
+async def test_load_continues_in_the_directory_to_which_the_log_was_moved(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It failed, and its groups had no coordinator until the next election."""
@@ -112,7 +112,7 @@ async def test_load_waits_for_a_descriptor(tmp_path: Path, monkeypatch: pytest.M
     assert loading.offsets == list(range(6))
 
 
-async def test_load_goes_on_behind_what_retention_takes_meanwhile(
+async def test_load_continues_after_records_that_retention_deletes_meanwhile(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With cleanup.policy=compact,delete. Its groups had no coordinator until the next election."""

@@ -443,7 +443,7 @@ class Storm:
 
 
 @pytest.mark.parametrize("first", range(0, 40, 10))
-def test_followers_have_everything_when_the_storm_is_over(first):
+def test_followers_have_all_records_after_the_storm(first):
     for seed in range(first, first + 10):
         with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
             try:

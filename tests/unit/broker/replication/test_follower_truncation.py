@@ -66,7 +66,7 @@ def run(tmp_path: Path, story: Callable[[Follower, FetcherManager], object]) -> 
     asyncio.run(bounded())
 
 
-def test_follower_takes_nothing_of_a_later_epoch_than_its_leader(tmp_path: Path) -> None:
+def test_follower_appends_no_records_of_a_later_epoch_than_its_leaders(tmp_path: Path) -> None:
     """Its former leader has been cut, and written over, while the answer was on its way out of the file: below 50 it has other
     records now, and the next leader, who compares the last epoch alone, would never find out (KAFKA-18723)."""
     partition = Follower(tmp_path).partition
@@ -81,7 +81,7 @@ def test_follower_takes_nothing_of_a_later_epoch_than_its_leader(tmp_path: Path)
     assert (partition.log_end, partition.latest_epoch) == (52, 2)
 
 
-def test_follower_fetches_on_from_where_it_was_cut(tmp_path: Path) -> None:
+def test_follower_fetches_from_the_offset_of_its_truncation(tmp_path: Path) -> None:
     async def story(follower: Follower, manager: FetcherManager) -> None:
         assert follower.partition.log_end == 50
         follower.threads.run_pending()
@@ -92,7 +92,7 @@ def test_follower_fetches_on_from_where_it_was_cut(tmp_path: Path) -> None:
     run(tmp_path, story)
 
 
-def test_replica_that_becomes_leader_before_the_cut_keeps_its_records(tmp_path: Path) -> None:
+def test_replica_that_becomes_leader_before_the_truncation_keeps_its_records(tmp_path: Path) -> None:
     """The controller elected it with what it has. A cut that was decided as a follower would take that away."""
 
     async def story(follower: Follower, manager: FetcherManager) -> None:
@@ -106,7 +106,7 @@ def test_replica_that_becomes_leader_before_the_cut_keeps_its_records(tmp_path: 
     run(tmp_path, story)
 
 
-def test_replica_that_follows_in_another_epoch_before_the_cut_asks_its_new_leader_first(tmp_path: Path) -> None:
+def test_replica_in_another_epoch_before_the_truncation_asks_its_new_leader_first(tmp_path: Path) -> None:
     async def story(follower: Follower, manager: FetcherManager) -> None:
         manager.remove([TP])
         follower.partition.become_follower(state(LEADER, 3))

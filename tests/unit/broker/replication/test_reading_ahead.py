@@ -64,7 +64,7 @@ async def test_next_fetch_leaves_before_the_answer_is_appended():
         assert mirror.plans_at_append == [2, 3]
 
 
-async def test_answer_that_has_all_there_is_is_appended_first():
+async def test_answer_up_to_the_log_end_is_appended_before_the_next_fetch():
     """Whoever is not behind gains nothing."""
 
     leader = Source()
@@ -97,7 +97,7 @@ async def test_append_that_fails_leaves_no_hole():
         assert mirror.epochs_of == [5]
 
 
-def test_partition_that_is_taken_away_meanwhile_is_not_appended_to():
+def test_partition_that_was_removed_meanwhile_gets_no_append():
     async def run():
         leader = Source()
         mirror, other = Mirror(5, leader=leader), Mirror(5, leader=leader)
@@ -124,7 +124,7 @@ def test_partition_that_is_taken_away_meanwhile_is_not_appended_to():
     asyncio.run(run())
 
 
-async def test_leader_that_is_gone_by_then_does_not_keep_what_came_from_the_log():
+async def test_answer_is_appended_although_the_connection_is_lost_meanwhile():
     leader = Source()
     mirror = Mirror(5, leader=leader)
     async with reads_ahead(mirror)(leader) as manager:

@@ -133,7 +133,7 @@ async def test_records_reach_the_replica_and_the_next_fetch_acknowledges_them():
         assert manager.fetcher_of(A).fetched_bytes == 8
 
 
-async def test_follower_that_is_to_be_cut_within_the_tier_begins_where_the_tier_ends():
+async def test_follower_that_must_truncate_into_the_tier_begins_where_the_tier_ends():
     """Cut there, it would not know which transactions were open: what it copied later did not tell that they were aborted."""
 
     class Tier:
@@ -154,7 +154,7 @@ async def test_follower_that_is_to_be_cut_within_the_tier_begins_where_the_tier_
         assert begun == [(A, 4, 1, 0)]
 
 
-async def test_follower_that_began_after_a_segment_of_an_overruled_leader_is_cut_where_its_own_leader_says():
+async def test_follower_that_began_after_a_deposed_leaders_tier_segment_truncates_as_its_own_leader_says():
     """The record before the leader's local start is in a segment that goes on with records that an unclean election took back.
     To begin there again, and again, would not end: the tier has no better segment."""
 
@@ -180,7 +180,7 @@ async def test_follower_that_began_after_a_segment_of_an_overruled_leader_is_cut
         assert begun == [4]
 
 
-async def test_records_that_have_to_be_flushed_are_acknowledged_when_they_are_on_disk():
+async def test_records_that_must_be_flushed_are_acknowledged_only_on_disk():
     """`flush.messages`: a leader counts what a fetch acknowledges, and so does whoever waits for acks=all."""
 
     leader, replica = ScriptedLeader(), FakeReplica(1)
@@ -286,7 +286,7 @@ async def test_broker_stops_while_a_fetcher_connects_to_a_leader_that_hangs():
         await leader.asked.wait()
 
 
-async def test_leader_that_is_back_is_not_waited_for_at_its_former_address():
+async def test_fetcher_does_not_wait_for_a_returned_leader_at_its_former_address():
     before, after = HangingLeader(), ScriptedLeader()
     leaders = {2: before}
     async with managed(leaders) as manager:
@@ -383,7 +383,7 @@ async def test_partition_moves_to_its_new_leader():
         assert replica.epochs_of == [1], "what the old leader sends is not appended any more"
 
 
-async def test_diverging_replica_is_cut_before_it_goes_on():
+async def test_diverging_replica_is_truncated_before_it_fetches():
     leader, replica = ScriptedLeader(), FakeReplica(1, 1, 2)
     async with managed({2: leader}) as manager:
         add(manager, A, replica)
@@ -393,7 +393,7 @@ async def test_diverging_replica_is_cut_before_it_goes_on():
         assert replica.epochs_of == [1]
 
 
-async def test_an_epoch_that_a_former_leader_began_without_a_record_is_given_up():
+async def test_empty_epoch_that_a_former_leader_began_is_removed():
     leader, replica = ScriptedLeader(), FakeReplica(1, 1)
     replica.cache.assign(4, 2)
     async with managed({2: leader}) as manager:
@@ -405,7 +405,7 @@ async def test_an_epoch_that_a_former_leader_began_without_a_record_is_given_up(
         assert replica.epochs_of == [1, 1]
 
 
-async def test_broker_that_is_about_to_stop_follows_nobody_new():
+async def test_broker_that_is_about_to_stop_follows_no_new_leader():
     leader, other = ScriptedLeader(), ScriptedLeader()
     async with managed({2: leader, 3: other}) as manager:
         add(manager, A, FakeReplica(1))
@@ -456,7 +456,7 @@ async def test_answer_that_arrives_while_the_broker_stops_does_not_look_at_close
         replica.is_closed = True
 
 
-async def test_old_leader_is_asked_for_its_epochs_and_a_lost_place_is_found_again():
+async def test_old_leader_is_asked_for_its_epochs_and_then_for_its_offsets():
     leader, replica = ScriptedLeader(truncates_on_fetch=False), FakeReplica(1, 2)
     leader.ends[A] = EpochAnswer(0, EpochEnd(1, 1))
     leader.offsets[A] = OffsetsAnswer(0, latest=60, earliest=40)
@@ -498,7 +498,7 @@ async def test_number_of_fetchers_can_change_at_runtime():
         assert len({manager.fetcher_of(partition) for partition in replicas}) == 2
 
 
-async def test_replication_quota_is_told_of_every_byte():
+async def test_replication_quota_counts_every_byte():
     class Quota:
         taken = 0
 

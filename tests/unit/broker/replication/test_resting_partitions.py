@@ -139,9 +139,7 @@ def told(answer: FetchResponse) -> dict[int, PartitionData]:
     return found
 
 
-def test_partitions_with_nothing_new_rest_and_are_not_looked_at(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_partitions_without_news_rest_and_are_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     leader = Leader(tmp_path, 5)
     leader.at_rest()
     looked: list[Partition] = []
@@ -153,7 +151,7 @@ def test_partitions_with_nothing_new_rest_and_are_not_looked_at(
     assert leader.world.manager.hosted.fetch_purgatory.watched_keys == 1
 
 
-def test_record_in_a_resting_partition_ends_the_wait_and_only_it_is_told(tmp_path: Path) -> None:
+def test_record_in_a_resting_partition_ends_the_wait_and_only_that_partition_is_answered(tmp_path: Path) -> None:
     leader = Leader(tmp_path, 5)
     leader.at_rest()
     answers = leader.ask()
@@ -184,7 +182,7 @@ def test_append_after_another_event_in_the_same_partition_still_ends_the_wait(tm
     assert list(told(answer)) == [2]
 
 
-def test_append_between_two_requests_is_seen_by_the_next(tmp_path: Path) -> None:
+def test_append_between_two_requests_is_in_the_next_answer(tmp_path: Path) -> None:
     leader = Leader(tmp_path, 3)
     leader.at_rest()
     leader.append(1)
@@ -192,7 +190,7 @@ def test_append_between_two_requests_is_seen_by_the_next(tmp_path: Path) -> None
     assert list(told(answer)) == [1]
 
 
-def test_log_start_that_moves_is_told(tmp_path: Path) -> None:
+def test_moved_log_start_of_a_resting_partition_is_answered(tmp_path: Path) -> None:
     leader = Leader(tmp_path, 3)
     leader.append(0)
     leader.ends[0] = 1
@@ -255,7 +253,7 @@ def test_follower_outside_the_isr_does_not_rest(tmp_path: Path) -> None:
     assert leader.awake == [0, 1]
 
 
-def test_follower_that_leaves_the_isr_is_looked_at_again(tmp_path: Path) -> None:
+def test_partition_of_a_follower_that_leaves_the_isr_wakes(tmp_path: Path) -> None:
     leader = Leader(tmp_path, 2)
     leader.at_rest()
     partition = leader.partitions[1]
@@ -278,7 +276,7 @@ def test_follower_that_leaves_the_isr_is_looked_at_again(tmp_path: Path) -> None
     assert proposals == [partition]
 
 
-def test_new_leader_epoch_wakes_and_forgets_how_the_follower_was(tmp_path: Path) -> None:
+def test_new_leader_epoch_wakes_the_partition_and_resets_the_follower(tmp_path: Path) -> None:
     leader = Leader(tmp_path, 2)
     leader.world.clock.advance_ms(100)
     leader.at_rest()
@@ -295,7 +293,7 @@ def test_new_leader_epoch_wakes_and_forgets_how_the_follower_was(tmp_path: Path)
     assert leader.position(0).last_caught_up_ms == 0
 
 
-def test_another_life_of_the_follower_is_noted_in_every_partition(tmp_path: Path) -> None:
+def test_new_broker_epoch_of_the_follower_is_recorded_in_every_partition(tmp_path: Path) -> None:
     leader = Leader(tmp_path, 3)
     leader.at_rest()
     leader.ask(broker_epoch=2, max_wait_ms=0)
@@ -304,7 +302,7 @@ def test_another_life_of_the_follower_is_noted_in_every_partition(tmp_path: Path
     assert {each.error_code for each in told(answer).values()} == {ErrorCode.NOT_LEADER_OR_FOLLOWER}
 
 
-def test_request_of_another_broker_in_the_session_is_looked_at_whole(tmp_path: Path) -> None:
+def test_request_of_another_broker_in_the_session_wakes_all_partitions(tmp_path: Path) -> None:
     leader = Leader(tmp_path, 2)
     leader.at_rest()
     [answer] = leader.ask(broker=OTHER, max_wait_ms=0)
@@ -319,7 +317,7 @@ def test_follower_that_may_no_longer_follow_is_refused_in_every_partition(tmp_pa
     assert {each.error_code for each in told(answer).values()} == {ErrorCode.TOPIC_AUTHORIZATION_FAILED}
 
 
-def test_partition_that_is_forgotten_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_forgotten_partition_leaves_no_entry_behind(tmp_path: Path) -> None:
     leader = Leader(tmp_path, 2)
     leader.at_rest()
     leader.ask(forgotten=(1,), max_wait_ms=0)
@@ -328,7 +326,7 @@ def test_partition_that_is_forgotten_leaves_nothing_behind(tmp_path: Path) -> No
     assert leader.position(1).resting is None
 
 
-def test_session_that_ends_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_ended_session_leaves_no_entry_behind(tmp_path: Path) -> None:
     leader = Leader(tmp_path, 2)
     leader.at_rest()
     leader._epoch = 0

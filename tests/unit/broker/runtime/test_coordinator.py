@@ -88,7 +88,7 @@ async def test_answer_waits_for_the_commit_but_state_does_not() -> None:
     assert await write == "stored"
 
 
-async def test_read_waits_for_what_it_has_seen() -> None:
+async def test_read_waits_for_the_commit_of_the_state_that_it_saw() -> None:
     world = World()
     await world.lead()
     write = asyncio.ensure_future(world.runtime.write(0, lambda m, t: m.put(b"a", b"1")))
@@ -102,7 +102,7 @@ async def test_read_waits_for_what_it_has_seen() -> None:
     assert await world.runtime.read(0, lambda m: m.values[b"a"]) == b"1"
 
 
-def test_what_follows_a_write_runs_when_it_is_in_the_log_and_what_takes_it_back_when_it_is_not() -> None:
+def test_next_step_runs_after_the_append_and_undo_runs_if_it_is_refused() -> None:
     async def main() -> None:
         world = World()
         machine = await world.lead()
@@ -130,7 +130,7 @@ def test_what_follows_a_write_runs_when_it_is_in_the_log_and_what_takes_it_back_
     asyncio.run(main())
 
 
-async def test_refused_append_changes_nothing_and_is_answered_in_a_coordinators_words() -> None:
+async def test_refused_append_changes_nothing_and_gets_a_coordinators_error() -> None:
     world = World()
     machine = await world.lead()
     world.log.refuses_with = ErrorCode.NOT_ENOUGH_REPLICAS
@@ -208,7 +208,7 @@ async def test_coordinator_that_missed_an_epoch_loads_again() -> None:
     assert (machine.fired, again.fired) == ([], ["after load"])
 
 
-async def test_loading_shard_says_so() -> None:
+async def test_loading_shard_answers_coordinator_load_in_progress() -> None:
     world = World()
     world.log.entries[0] = [ReplayedRecord(KeyValue(b"a", b"1"), 0, 0)]
     world.runtime.elected(0, 1)
@@ -219,7 +219,7 @@ async def test_loading_shard_says_so() -> None:
     assert await world.runtime.read(0, lambda m: m.values) == {b"a": b"1"}
 
 
-def test_who_waits_when_leadership_goes_is_sent_away() -> None:
+def test_waiting_requests_get_not_coordinator_when_leadership_ends() -> None:
     async def main() -> None:
         world = World()
         machine = await world.lead()
@@ -287,7 +287,7 @@ async def test_read_that_waits_too_long_is_refused() -> None:
         assert refused.value.code is ErrorCode.COORDINATOR_NOT_AVAILABLE
 
 
-async def test_timer_that_is_put_off_fires_once_at_its_last_deadline() -> None:
+async def test_postponed_timer_fires_once_at_its_last_deadline() -> None:
     world = World()
     machine = await world.lead()
     set_timer = SetTimer("session", 100)
@@ -314,7 +314,7 @@ async def test_timer_that_is_brought_forward_fires_early() -> None:
     assert machine.fired.count("session") == 1
 
 
-async def test_time_to_load_is_told() -> None:
+async def test_load_time_is_reported() -> None:
     world = World()
     await world.lead()
     assert world.load_times_ms == [0.0]
@@ -345,7 +345,7 @@ async def test_operations_of_one_turn_share_an_append() -> None:
     assert len(machine.values) == 5
 
 
-async def test_whatever_comes_between_sees_what_was_gathered() -> None:
+async def test_operation_after_a_gathered_one_sees_its_records() -> None:
     world = World()
     await world.lead()
     world.log.commits_at_once = True
@@ -358,7 +358,7 @@ async def test_whatever_comes_between_sees_what_was_gathered() -> None:
     assert [record.value for record in world.log.records] == [b"1", b"2", b"2"]
 
 
-async def test_refused_append_is_heard_by_all_who_shared_it() -> None:
+async def test_refused_append_fails_all_gathered_operations() -> None:
     world = World()
     machine = await world.lead()
     world.log.refuses_with = ErrorCode.NOT_ENOUGH_REPLICAS
@@ -369,7 +369,7 @@ async def test_refused_append_is_heard_by_all_who_shared_it() -> None:
     assert machine.values == {}
 
 
-async def test_who_is_gathered_when_leadership_goes_is_sent_away() -> None:
+async def test_gathered_operations_get_not_coordinator_when_leadership_ends() -> None:
     world = World()
     await world.lead()
     answer = gather(world, b"a")
@@ -393,7 +393,7 @@ def broken(machine: Register, ticket: Ticket) -> Result[str]:
     raise BrokenInvariant("a state that cannot be")
 
 
-async def test_bug_in_an_operation_comes_before_anything_is_written_and_is_no_reason_to_stop() -> None:
+async def test_bug_in_an_operation_writes_nothing_and_does_not_stop_the_broker() -> None:
     world = World()
     await world.lead()
     with pytest.raises(NothingWritten):
@@ -412,7 +412,7 @@ async def test_bug_in_the_replay_of_what_was_written_stops_the_broker() -> None:
         world.runtime.begin(0, lambda m, t: m.put(b"a", b"1"))
 
 
-def test_timer_that_fails_hurts_nobody_and_fires_again() -> None:
+def test_failed_timer_does_no_harm_and_fires_again() -> None:
     async def main() -> None:
         world = World()
         machine = await world.lead()

@@ -64,7 +64,7 @@ def test_time_that_runs_out_completes_as_expired() -> None:
     assert purgatory.check("a") == 0
 
 
-def test_cancelled_operation_is_told_nothing() -> None:
+def test_cancelled_operation_gets_no_callback() -> None:
     purgatory, timers = make()
     operation = Waiting()
     purgatory.try_complete_else_watch(operation, ["a"], timeout_ms=1000)

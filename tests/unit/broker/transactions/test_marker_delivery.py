@@ -141,7 +141,7 @@ def test_one_request_for_each_leader_then_the_completion() -> None:
     run(scenario)
 
 
-def test_transactions_that_are_decided_meanwhile_travel_together() -> None:
+def test_transactions_that_are_decided_meanwhile_share_a_request() -> None:
     async def scenario(world: World) -> None:
         world.gate.clear()
         for number in range(5):
@@ -222,7 +222,7 @@ def test_a_deleted_partition_needs_no_marker() -> None:
 
 
 @pytest.mark.parametrize("zookeeper_is_away", [False, True])
-def test_a_partition_that_this_broker_has_not_heard_of_yet_gets_its_marker(zookeeper_is_away: bool) -> None:
+def test_a_partition_that_this_broker_does_not_know_yet_gets_its_marker(zookeeper_is_away: bool) -> None:
     """Its readers would wait for ever without it. A broker that has just started hears of its own partitions first."""
 
     async def scenario(world: World) -> None:
@@ -260,7 +260,7 @@ def test_a_coordinator_that_was_replaced_sends_nothing_more_and_completes_nothin
     run(scenario)
 
 
-def test_a_newer_coordinator_has_been_there() -> None:
+def test_markers_refused_because_of_a_newer_coordinator_are_dropped() -> None:
     async def scenario(world: World) -> None:
         world.errors[A0] = [ErrorCode.TRANSACTION_COORDINATOR_FENCED]
         world.decide(A0)

@@ -95,7 +95,7 @@ def test_a_new_producer_aborts_the_open_transaction_and_asks_again(version: int)
     assert bench.end(old, version=version).error is ErrorCode.PRODUCER_FENCED
 
 
-def test_kip_360_a_client_that_tells_its_epoch_goes_on_with_the_next() -> None:
+def test_kip_360_a_client_that_sends_its_epoch_continues_with_the_next() -> None:
     bench = Bench()
     client = ready(bench)
     assert bench.init(client).identity == (client.producer_id, client.epoch + 1)
@@ -108,7 +108,7 @@ def test_kip_360_a_retry_gets_the_same_answer() -> None:
     assert bench.init(client) == first
 
 
-def test_kip_360_a_fenced_client_is_told_so() -> None:
+def test_kip_360_a_fenced_client_gets_producer_fenced() -> None:
     bench = Bench()
     old = ready(bench)
     ready(bench)
@@ -215,7 +215,7 @@ def test_when_a_partition_may_be_added(state: TransactionState, version: int, ex
 
 @pytest.mark.parametrize("state", [S.EMPTY, S.ONGOING, S.PREPARE_COMMIT, S.PREPARE_ABORT, S.COMPLETE_COMMIT])
 @pytest.mark.parametrize("version", [0, 2])
-def test_strangers_never_add(state: TransactionState, version: int) -> None:
+def test_producer_that_is_not_current_cannot_add_partitions(state: TransactionState, version: int) -> None:
     bench, client = in_state(state, version)
     before = bench.txn()
     assert bench.add(Identity(client.producer_id + 1, 0), B0) is ErrorCode.INVALID_PRODUCER_ID_MAPPING
@@ -230,7 +230,7 @@ def test_an_unknown_transactional_id_has_no_producer() -> None:
     assert bench.end(Identity(1, 0)).error is ErrorCode.INVALID_PRODUCER_ID_MAPPING
 
 
-def test_verification_tells_which_partitions_are_in_the_transaction() -> None:
+def test_verification_reports_which_partitions_are_in_the_transaction() -> None:
     bench = Bench()
     client = ready(bench)
     bench.add(client, A0)
@@ -513,7 +513,7 @@ def test_a_transaction_times_out_although_the_clock_is_set_back() -> None:
     assert bench.txn().state is S.PREPARE_ABORT
 
 
-def test_completion_is_told_once_and_only_for_the_decision_that_it_belongs_to() -> None:
+def test_completion_is_accepted_once_and_only_for_its_own_decision() -> None:
     bench = Bench()
     client = ready(bench)
     bench.add(client, A0)
@@ -639,7 +639,7 @@ def test_transactions_are_listed_by_state_producer_duration_and_name() -> None:
 # -- the table
 
 
-def test_the_table_speaks_of_every_state_and_decisions_never_change() -> None:
+def test_the_table_has_every_state_and_decisions_never_change() -> None:
     assert set(TRANSITIONS) == set(S)
     assert TRANSITIONS[S.PREPARE_COMMIT] == {S.COMPLETE_COMMIT}
     assert TRANSITIONS[S.PREPARE_ABORT] == {S.COMPLETE_ABORT}

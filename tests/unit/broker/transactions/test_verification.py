@@ -187,7 +187,7 @@ def test_a_marker_between_confirmation_and_append_makes_the_guard_worthless() ->
     run(scenario)
 
 
-def test_the_same_question_is_asked_once_while_it_is_under_way() -> None:
+def test_the_same_question_is_asked_once_while_it_is_in_flight() -> None:
     async def scenario(world: World) -> None:
         world.coordinator.gate.clear()
         waiting = [asyncio.ensure_future(world.verify(A0, sequence=number)) for number in range(4)]
@@ -221,7 +221,7 @@ def test_an_answer_from_before_a_marker_confirms_no_batch_that_came_after_it() -
     run(scenario)
 
 
-def test_questions_to_one_coordinator_travel_together() -> None:
+def test_questions_to_one_coordinator_share_a_request() -> None:
     async def scenario(world: World) -> None:
         world.coordinator.gate.clear()
         waiting = [asyncio.ensure_future(world.verify(A0, name=name)) for name in ("t", "u", "v")]
@@ -253,7 +253,7 @@ def test_questions_to_one_coordinator_travel_together() -> None:
         (Asked.ADD, ErrorCode.OPERATION_NOT_ATTEMPTED, ErrorCode.NOT_ENOUGH_REPLICAS),
     ],
 )
-def test_what_a_producer_hears(asked: Asked, error: ErrorCode, heard: ErrorCode) -> None:
+def test_error_that_a_producer_gets(asked: Asked, error: ErrorCode, heard: ErrorCode) -> None:
     async def scenario(world: World) -> None:
         world.coordinator.errors[A0] = [error]
         bad, good = await world.verify(A0, A1, asked=asked)
@@ -325,7 +325,7 @@ def test_no_coordinator_and_no_answer_are_reasons_to_try_again() -> None:
     run(scenario)
 
 
-def test_a_coordinator_that_is_too_old_to_be_asked_is_not() -> None:
+def test_a_coordinator_that_is_too_old_is_not_asked() -> None:
     async def scenario(world: World) -> None:
         world.coordinator.is_old = True
         [verdict] = await world.verify(A0)
@@ -337,7 +337,7 @@ def test_a_coordinator_that_is_too_old_to_be_asked_is_not() -> None:
     run(scenario)
 
 
-def test_a_broker_that_may_not_ask_tells_the_client_nothing_of_it() -> None:
+def test_missing_permission_of_the_broker_is_not_reported_to_the_client() -> None:
     async def scenario(world: World) -> None:
         world.coordinator.error_code = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
         [verdict] = await world.verify(A0)
@@ -346,7 +346,7 @@ def test_a_broker_that_may_not_ask_tells_the_client_nothing_of_it() -> None:
     run(scenario)
 
 
-def test_offsets_are_confirmed_with_a_guard_or_refused_in_a_group_coordinators_words() -> None:
+def test_offsets_are_confirmed_with_a_guard_or_refused_with_a_group_coordinators_error() -> None:
     async def scenario(world: World) -> None:
         log: Any = world.logs[A0]
         verdict = await world.verifier.verify_offsets("t", PRODUCER, log, Asked.VERIFY)
@@ -371,6 +371,6 @@ def test_offsets_are_confirmed_with_a_guard_or_refused_in_a_group_coordinators_w
         (12, Asked.ADD, Asked.ADD),
     ],
 )
-def test_what_versions_leave_to_the_leader(api_version: int, produce: Asked, commit: Asked) -> None:
+def test_duty_of_the_leader_depends_on_the_version(api_version: int, produce: Asked, commit: Asked) -> None:
     assert Asked.of_produce(api_version) is produce
     assert Asked.of_offset_commit(api_version) is commit
