@@ -1,4 +1,4 @@
-"""Seeded chaos: brokers crash, sessions expire, answers are late, and administrators do not wait for any of it."""
+"""Seeded chaos: brokers crash, sessions expire, answers are late, and administrators send requests meanwhile."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What can wait for brokers to answer, and for how long."""
+"""Delayed work: its conditions and its longest delay."""
 
 import asyncio
 from collections.abc import Callable
@@ -34,7 +34,7 @@ def test_delayed_work_waits_until_all_brokers_have_answered() -> None:
         brokers.deferral.look()
         assert brokers.done == ["ISRs"]
         brokers.put_off("more")
-        assert brokers.done == ["ISRs", "more"], "there is nobody to wait for"
+        assert brokers.done == ["ISRs", "more"], "there is no broker to wait for"
 
     on_a_loop(story)
 

@@ -1,4 +1,4 @@
-"""The controller on a real ZooKeeper: what handlers call, what brokers are sent, and what the tree looks like after."""
+"""The controller on a real ZooKeeper: calls of handlers, requests to brokers, and the tree of znodes."""
 
 import asyncio
 import json
@@ -64,7 +64,7 @@ async def test_new_topic_is_in_the_metadata_when_the_answer_comes() -> None:
 
 
 async def test_znodes_are_equal_to_kafkas() -> None:
-    """The topics of the golden cluster, made with their own assignments and settings, by two brokers of ours."""
+    """Create the topics of the golden cluster, with their own assignments and settings, by two brokers of barnabas."""
 
     async with live_cluster(1, 0, rack=lambda broker: f"r{broker}") as cluster:
         topics = {}
@@ -91,7 +91,7 @@ async def test_znodes_are_equal_to_kafkas() -> None:
         expected = {
             path: dict(node)
             for path, node in GOLDEN.items()
-            # What administrators of the golden cluster did besides.
+            # Other changes that the golden cluster's administrators made.
             if not path.startswith(("/kafka-acl", "/config/changes/", "/config/brokers/", "/config/users/", "/cluster"))
         }
         for nodes in (tree, expected):
@@ -100,7 +100,7 @@ async def test_znodes_are_equal_to_kafkas() -> None:
                     data = json.loads(str(node["data"]))
                     data.pop("timestamp", None)
                     data.pop("topic_id", None)
-                    # Byte for byte, but for ids and times.
+                    # Equal byte for byte, except for ids and times.
                     node["data"] = json.dumps(data)
         assert tree == expected
 
@@ -142,7 +142,7 @@ async def test_validate_only_request_creates_no_topic() -> None:
 
 
 def test_topics_over_the_quota_are_refused_and_not_written() -> None:
-    """KIP-599: each topic asks for its partitions; validation asks for none."""
+    """KIP-599: each topic asks for a permit for its partitions; validation asks for none."""
 
     async def story() -> None:
         async with live_cluster(1) as cluster:
@@ -202,7 +202,7 @@ async def test_two_concurrent_creations_of_a_topic_leave_the_settings_of_the_fir
         assert await settings_of_orders(broker) == COMPACTED.configs
         assert await broker.controller.delete_topics(["orders"], timeout_ms=10_000) == {"orders": None}
         await broker.until(lambda: not broker.controller.machine.context.to_delete)
-        assert await make(cluster, NewTopic("orders", 1, 1)) == {"orders": None}, "it may be made again"
+        assert await make(cluster, NewTopic("orders", 1, 1)) == {"orders": None}, "it can be created again"
 
 
 async def test_existing_topic_that_the_controller_does_not_know_yet_keeps_its_settings() -> None:
@@ -238,7 +238,7 @@ async def test_existing_topic_that_the_controller_does_not_know_yet_keeps_its_se
 
 
 class _DoneTwice:
-    """A session whose connection is lost after each write was done, and before it is answered: so it is repeated."""
+    """A session whose connection is lost after each write and before its answer, so that each write is repeated."""
 
     def __init__(self, opened: ZooKeeperSession) -> None:
         self._opened = opened
@@ -257,7 +257,7 @@ async def test_creation_whose_answer_was_lost_succeeds() -> None:
         created = await broker.controller.create_topics(
             [NewTopic("orders", 1, 1), NewTopic("payments", 1, 1)], timeout_ms=10_000
         )
-        assert [each.failure for each in created.values()] == [None, None], "this request has made them"
+        assert [each.failure for each in created.values()] == [None, None], "this request created them"
         assert created["orders"].topic_id == broker.metadata.topic_id("orders")
         grown = await broker.controller.create_partitions([MorePartitions("orders", 3)], timeout_ms=10_000)
         assert grown == {"orders": None}
@@ -275,7 +275,8 @@ async def test_left_over_settings_of_a_deleted_topic_are_replaced() -> None:
 
 @pytest.mark.parametrize("timeout_ms", [0, 10_000])
 async def test_request_for_a_topic_that_is_being_created_does_not_change_its_settings(timeout_ms: int) -> None:
-    """A client's Metadata request, say, that makes a topic with the defaults, while an administrator makes it compacted."""
+    """For example, a client's Metadata request creates a topic with the defaults, while an administrator creates it
+    compacted."""
 
     async with live_cluster(1) as cluster:
         controller = (await cluster.the_controller()).controller
@@ -288,13 +289,13 @@ async def test_request_for_a_topic_that_is_being_created_does_not_change_its_set
         if timeout_ms:
             assert codes == [None, *[ErrorCode.TOPIC_ALREADY_EXISTS] * 3]
         else:
-            assert codes == [ErrorCode.REQUEST_TIMED_OUT] * 4, "what becomes of it is not known yet"
+            assert codes == [ErrorCode.REQUEST_TIMED_OUT] * 4, "the result of the first request is not known yet"
         data, _ = await next(iter(cluster.brokers.values())).session.get(paths.config_entity("topics", "table"))
         assert decode_config("", data) == {"cleanup.policy": "compact"}
 
 
 async def test_topic_that_another_request_fails_to_create_is_not_reported_as_existing() -> None:
-    """A client repeats a request whose answer was lost. If the first one fails, the topic must be there after the second."""
+    """A client repeats a request whose answer was lost. If the first one fails, the topic must exist after the second."""
 
     async with live_cluster(1) as cluster:
         controller = (await cluster.the_controller()).controller
@@ -327,7 +328,7 @@ async def test_topics_are_deleted_and_replicas_get_stop_replica() -> None:
         controller = await cluster.the_controller()
         results = await controller.controller.delete_topics(["orders", "nothing"], timeout_ms=5_000)
         assert results == {"orders": None, "nothing": Failure(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)}
-        # The wish goes last.
+        # The deletion request is removed last.
         changed = asyncio.Event()
         while await controller.session.children("/admin/delete_topics", lambda _: changed.set()):
             await changed.wait()
@@ -424,7 +425,7 @@ async def test_sessions_that_expire_are_renewed_and_the_cluster_goes_on() -> Non
 
 
 async def test_a_session_that_expires_before_the_controller_starts_is_registered_again() -> None:
-    """A broker whose session ended right after its registration stayed outside the cluster for ever."""
+    """A broker whose session ended right after its registration stayed outside the cluster forever."""
 
     async with live_cluster() as cluster:
 
@@ -505,7 +506,7 @@ async def test_controller_whose_machine_fails_resigns_and_another_broker_takes_o
     async with live_cluster(1, 2) as cluster:
         await make(cluster, NewTopic("orders", assignment={0: [1, 2]}))
         first = await cluster.the_controller()
-        # A bug: the machine forgets the state of a partition that it has to elect a leader for.
+        # Simulate a bug: the machine forgets the state of a partition for which it has to elect a leader.
         first.controller.machine.context.partition_states.clear()
         first.controller.machine.context.leadership.clear()
         with pytest.raises(Refused):
@@ -547,7 +548,7 @@ async def test_broker_whose_port_refuses_connections_loses_leadership_before_its
         assert await cluster.brokers[1].session.get(paths.broker_id(2))
         assert not cluster.brokers[1].metadata.is_alive(2)
         assert (await state(cluster, ORDERS)).isr == (3,)
-        # ZooKeeper says the same later, and that is no news.
+        # ZooKeeper reports the same later, which changes nothing.
         controller = (await cluster.the_controller()).controller
         epoch = (await state(cluster, ORDERS)).leader_epoch
         await cluster.kill(2)
@@ -565,15 +566,15 @@ async def test_broker_that_was_wrongly_suspected_counts_as_alive_once_it_answers
         suspect.received.clear()
         suspect.refuses = False
         await cluster.until_known(suspect)
-        # It hears that it leads no more.
+        # The broker gets the news that it does not lead any more.
         await suspect.until(lambda: suspect.leader(ORDERS) == 3)
-        told = [each for each in suspect.received if isinstance(each, LeaderAndIsrRequest)]
-        [each] = told[0].topic_states[0].partition_states
+        requests = [each for each in suspect.received if isinstance(each, LeaderAndIsrRequest)]
+        [each] = requests[0].topic_states[0].partition_states
         assert (each.leader, each.leader_epoch) == (3, (await state(cluster, ORDERS)).leader_epoch)
 
 
 async def test_unclean_election_waits_until_the_suspects_session_has_ended() -> None:
-    """A suspect may be alive, and the only one with all records: a guess must not lose them."""
+    """A suspect may be alive and the only one with all records: a wrong guess must not lose them."""
 
     async with live_cluster(1, 2, 3) as cluster:
         assert await make(
@@ -604,7 +605,7 @@ async def test_controller_whose_port_refuses_connections_is_deposed_before_its_s
         await until_led(cluster, 3)
         active = {each.id for each in cluster.brokers.values() if each.controller.is_active}
         assert len(active - {1}) == 1
-        # It lives, has seen that another is controller, and is told what it has to do.
+        # The broker lives, has noticed the new controller, and gets requests from it.
         deposed = cluster.brokers[1]
         deposed.refuses = False
         await cluster.until_known(deposed)
@@ -613,7 +614,7 @@ async def test_controller_whose_port_refuses_connections_is_deposed_before_its_s
 
 
 async def test_reassignment_that_would_delete_the_only_replicas_in_sync_is_refused() -> None:
-    """Cancelled, or replaced by another plan, while only the replica that is being added is in sync."""
+    """The reassignment is cancelled, or replaced by another plan, while only the replica that is being added is in sync."""
 
     async with live_cluster(1, 2, 3) as cluster:
         assert await make(cluster, NewTopic("orders", assignment={0: [2]})) == {"orders": None}
@@ -641,7 +642,7 @@ async def test_reassignment_that_would_delete_the_only_replicas_in_sync_is_refus
 async def test_assignment_that_is_too_large_for_zookeeper_is_refused_and_the_controller_continues(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The session does not send what it knows to be too large."""
+    """The session does not send an operation that it knows to be too large."""
 
     def refuses(sizes: RequestSizes, operation: Operation, now_s: float) -> bool:
         return isinstance(operation, Create | SetData) and len(operation.data or b"") > most
@@ -677,7 +678,7 @@ async def test_topic_whose_settings_are_too_large_for_zookeeper_is_not_created()
 
 
 async def test_broker_whose_address_changes_gets_the_unanswered_requests() -> None:
-    """It may be told to lead, or to delete, in the very moment in which somebody adds a listener to it."""
+    """A broker may get a request to lead or to delete at the moment in which an operator adds a listener to it."""
 
     async with live_cluster(1, 2) as cluster:
         assert await make(cluster, NewTopic("old", assignment={0: [2]})) == {"old": None}
@@ -691,7 +692,7 @@ async def test_broker_whose_address_changes_gets_the_unanswered_requests() -> No
         await cluster.brokers[1].until(lambda: cluster.brokers[1].leader(TopicPartition("old", 0)) is None)
         moving.hangs = False
         [endpoint] = moving.registrar.registration.endpoints
-        # As a broker of Kafka's does.
+        # Written as a broker of Apache Kafka does it.
         moved = replace(moving.registrar.registration, endpoints=(replace(endpoint, port=endpoint.port + 100),))
         await moving.session.set(paths.broker_id(2), moved.encode())
         await moving.until(lambda: moving.leader(ORDERS) == 2)

@@ -1,4 +1,4 @@
-"""Every transition of the two tables, and that no other is possible."""
+"""Every transition of the two tables is possible, and no other."""
 
 import pytest
 

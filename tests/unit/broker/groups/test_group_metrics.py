@@ -1,4 +1,4 @@
-"""The group coordinator's numbers, as somebody who scrapes sees them."""
+"""The group coordinator's metrics, as they are scraped."""
 
 from barnabas.base.metrics.exposition import render
 from barnabas.wire.messages.offset_commit import OffsetCommitResponse

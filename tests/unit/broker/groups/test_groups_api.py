@@ -1,4 +1,4 @@
-"""The coordinator's driver and the handlers: every version, permissions, commits that wait, moves, the topic's creation."""
+"""The coordinator's driver and the handlers: all versions, permissions, waiting commits, moves, creation of the topic."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -253,7 +253,7 @@ def test_offsets_of_a_transaction_that_is_not_open_are_refused() -> None:
 
 @pytest.mark.parametrize("version", range(6))
 def test_old_producers_get_coordinator_not_available_while_it_loads(version: int) -> None:
-    """Those of before v2 give up when they hear COORDINATOR_LOAD_IN_PROGRESS (KAFKA-7296)."""
+    """Producers before v2 give up after COORDINATOR_LOAD_IN_PROGRESS (KAFKA-7296)."""
 
     async def scenario(broker: FakeBroker) -> None:
         broker.verification_error = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
@@ -267,8 +267,8 @@ def test_old_producers_get_coordinator_not_available_while_it_loads(version: int
             ],
         )
         response = await broker.ask(request, TxnOffsetCommitResponse, version)
-        told = ErrorCode.COORDINATOR_NOT_AVAILABLE if version < 2 else ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-        assert response.topics[0].partitions[0].error_code == told
+        expected = ErrorCode.COORDINATOR_NOT_AVAILABLE if version < 2 else ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        assert response.topics[0].partitions[0].error_code == expected
 
     run(scenario)
 
@@ -421,7 +421,7 @@ def test_topics_that_may_not_be_read_or_do_not_exist_are_refused_one_by_one() ->
 
 
 def some_partitions(topic: type[Any], partition: type[Any], **more: Any) -> list[Any]:
-    """One that there is, and one that this broker does not know yet: the topic has grown."""
+    """One partition exists, and one is unknown to this broker, because the topic has grown."""
     return [topic(name="orders", partitions=[partition(partition_index=index, **more) for index in (0, 7)])]
 
 
@@ -459,7 +459,7 @@ def some_partitions(topic: type[Any], partition: type[Any], **more: Any) -> list
 def test_topic_is_answered_once_though_some_of_its_partitions_are_refused(
     request_: Any, response_type: type[Any], version: int
 ) -> None:
-    """Sarama keeps answers by topic: of two of the same name it sees the last, and misses the partitions of the first."""
+    """Sarama keeps answers by topic: if a topic comes twice, it sees only the last, and misses the partitions of the first."""
 
     async def scenario(broker: FakeBroker) -> None:
         await broker.ask(commit_request(1), OffsetCommitResponse, 8)
@@ -528,7 +528,9 @@ def test_groups_that_may_not_be_described_are_not_listed() -> None:
     async def scenario(broker: FakeBroker) -> None:
         await join(broker, 9)
         broker.rules.forbidden.add((AclOperation.DESCRIBE, AclResourceType.GROUP, "g"))
-        assert (await broker.ask(ListGroupsRequest(), ListGroupsResponse, 5)).groups  # who may see the cluster sees all
+        assert (
+            await broker.ask(ListGroupsRequest(), ListGroupsResponse, 5)
+        ).groups  # a client that may describe the cluster sees all groups
         broker.rules.forbidden.add((AclOperation.DESCRIBE, AclResourceType.CLUSTER, CLUSTER_NAME))
         assert (await broker.ask(ListGroupsRequest(), ListGroupsResponse, 5)).groups == []
 
@@ -577,7 +579,7 @@ def test_commit_is_answered_when_it_is_replicated_and_not_before() -> None:
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         assert not answer.done()
-        assert not seen.done(), "what may still be lost must not be shown"
+        assert not seen.done(), "offsets that may still be lost must not be shown"
         broker.log.settle()
         response = await answer
         assert isinstance(response, OffsetCommitResponse)
@@ -589,7 +591,7 @@ def test_commit_is_answered_when_it_is_replicated_and_not_before() -> None:
 
 @pytest.mark.parametrize("version", range(1, 11))
 def test_consumer_that_waits_for_slow_replicas_gets_an_error_and_asks_again(version: int) -> None:
-    """Java consumers before 3.9 give up when OffsetFetch answers COORDINATOR_NOT_AVAILABLE. Kafka's never waits."""
+    """Java consumers before 3.9 give up if OffsetFetch answers COORDINATOR_NOT_AVAILABLE. Kafka's OffsetFetch never waits."""
 
     async def scenario(broker: FakeBroker) -> None:
         broker.log.commits_at_once = False

@@ -1,4 +1,4 @@
-"""Server-side assignors, held against what Kafka documents of them."""
+"""Server-side assignors, compared with Kafka's documentation."""
 
 import pytest
 from hypothesis import given

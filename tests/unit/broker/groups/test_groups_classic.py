@@ -79,7 +79,7 @@ def test_protocol_with_most_first_votes_among_the_common_ones_is_chosen() -> Non
     wishes = (["a", "b", "c"], ["b", "c", "a"], ["d", "b", "a"])
     tickets = [h.new_member(protocols=[(name, name.encode()) for name in names])[1] for names in wishes]
     h.advance(1_000)
-    # c and d are not everybody's; of a and b, b has two first votes.
+    # Not all members support c and d; of a and b, b has two first votes.
     assert {h.answers[ticket].protocol_name for ticket in tickets} == {"b"}
 
 
@@ -401,7 +401,7 @@ def test_static_member_whose_return_could_not_be_written_is_as_before_and_expire
     h.advance(9_000)
     h.heartbeat(leader, 1, instance_id="i0")
     h.advance(9_000)
-    assert list(group.members) == [leader], "nobody has heard of the other one for a session"
+    assert list(group.members) == [leader], "the other member was silent for a session"
 
 
 def test_members_whose_assignment_could_not_be_written_rebalance_and_expire(h: Harness) -> None:
@@ -509,8 +509,8 @@ def test_new_coordinator_knows_the_stable_group_and_gives_its_members_a_session(
 
 
 def test_new_coordinator_loads_a_group_whose_members_have_agreed_on_another_protocol_since(h: Harness) -> None:
-    """Members keep their ids. It took what the first record said of them, found no such protocol, and loaded nothing: all the
-    groups of that partition had no coordinator."""
+    """Members keep their ids. The coordinator used the first record's protocols, did not find the later protocol, and loaded
+    nothing: all groups of that partition had no coordinator."""
     both = [("range", subscription("t")), ("sticky", subscription("t"))]
     first, ticket = h.new_member(protocols=both)
     assert h.answers[ticket].protocol_name == "range"
@@ -533,7 +533,7 @@ def test_new_coordinator_loads_a_group_whose_members_have_agreed_on_another_prot
 
 
 def test_new_coordinator_knows_what_members_subscribe_to_now(h: Harness) -> None:
-    """By what they subscribed to first, offsets of the topics that came later would expire, or could be deleted."""
+    """With the members' first subscriptions, offsets of topics that were added later would expire, or could be deleted."""
     member, _ = h.new_member(protocols=[("range", subscription("t"))])
     h.sync(member, 1, {member: b"t"})
     h.send_join(member, protocols=[("range", subscription("u"))])

@@ -125,11 +125,11 @@ def test_partition_is_given_to_a_new_member_only_after_the_old_one_gave_it_up(h:
     b.poll()
     assert b.owned == set()
     assert consumer_group(h).members["b"].state is MemberState.UNRELEASED_PARTITIONS
-    a.poll()  # is told to give three up
+    a.poll()  # must revoke three
     assert len(a.numbers()) == 3
     assert consumer_group(h).members["a"].state is MemberState.UNREVOKED_PARTITIONS
     b.poll()
-    assert b.owned == set()  # a has not said yet that it did
+    assert b.owned == set()  # a has not confirmed the revocation yet
     a.poll()
     b.poll()
     assert a.numbers() | b.numbers() == set(range(6))
@@ -211,7 +211,7 @@ def test_members_near_a_replica_are_preferred(h: Harness) -> None:
         h.topics.rack_of["t", number] = frozenset({"x" if number % 2 else "y"})
     a, b = Client(h, "a", rack="x"), Client(h, "b", rack="y")
     settle(b, a)
-    # b had all at first, and gives up what is far from it.
+    # b had all at first, and revokes those that are far from it.
     assert (a.numbers(), b.numbers()) == ({1, 3, 5}, {0, 2, 4})
 
 
@@ -242,7 +242,7 @@ def test_member_that_missed_an_assignment_within_its_epoch_gets_it_again(h: Harn
     a, b = Client(h, "a"), Client(h, "b")
     settle(a, b)
     c = Client(h, "c")
-    settle(c, a, b, rounds=2)  # c is in the new epoch, and waits for what the others give up
+    settle(c, a, b, rounds=2)  # c is in the new epoch, and waits until the others revoke
     held = set(c.owned)
     epoch = c.epoch
     listed = [RequestTopicPartitions(topic_id=FakeTopics.id_of("t"), partitions=[n for _, n in held])] if held else []
@@ -256,7 +256,7 @@ def test_member_that_missed_an_assignment_within_its_epoch_gets_it_again(h: Harn
 
 
 def test_member_that_missed_a_revocation_gets_it_until_it_reports_what_it_owns(h: Harness) -> None:
-    """After a lost answer librdkafka goes on with heartbeats that say nothing, and others wait for the partitions."""
+    """After a lost answer librdkafka continues with empty heartbeats, and other members wait for the partitions."""
     a, b = Client(h, "a"), Client(h, "b")
     a.poll()
     b.poll()
@@ -325,7 +325,7 @@ def test_revocation_in_time_ends_the_countdown(h: Harness) -> None:
 # -- static members ----------------------------------------------------------------------------------------------------
 
 
-def test_static_member_that_restarts_gets_its_partitions_back_and_nobody_moves(h: Harness) -> None:
+def test_static_member_that_restarts_gets_its_partitions_back_and_no_partition_moves(h: Harness) -> None:
     a, b = Client(h, "a", instance_id="i0"), Client(h, "b", instance_id="i1")
     settle(a, b)
     before, epoch = set(a.owned), consumer_group(h).group_epoch
@@ -360,7 +360,7 @@ def test_instance_id_of_a_member_that_dropped_it_is_free_for_others(h: Harness) 
 
 @pytest.mark.parametrize("topics", [["t"], ["t", "u"]])
 def test_member_that_takes_a_static_members_place_gives_up_its_own(h: Harness, topics: list[str]) -> None:
-    """No partition is meant for two. With other topics than the static member had, the target is computed anew."""
+    """No partition has two targets. With other topics than the static member had, the target is computed again."""
     h.topics.set("u", 1)
     static, dynamic, other = Client(h, "s", instance_id="i0"), Client(h, "d", topics=topics), Client(h, "o")
     settle(static, dynamic, other)

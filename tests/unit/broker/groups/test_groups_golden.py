@@ -1,4 +1,4 @@
-"""What Kafka 3.9.1 wrote to `__consumer_offsets`, replayed into the machine, and written again byte for byte."""
+"""Records of `__consumer_offsets` by Kafka 3.9.1, replayed into the machine, and written again byte for byte."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Committed offsets: who may commit, what is fetched, what goes away and when."""
+"""Committed offsets: permission to commit, results of fetches, deletion and expiry."""
 
 from typing import Any
 
@@ -152,7 +152,7 @@ def test_consumer_without_a_group_commits_and_resumes(h: Harness) -> None:
 
 
 @pytest.mark.parametrize(
-    ("who", "generation", "version", "expected"),
+    ("sender", "generation", "version", "expected"),
     [
         ("member", 1, 8, ErrorCode.NONE),
         ("member", 0, 8, ErrorCode.ILLEGAL_GENERATION),
@@ -161,10 +161,10 @@ def test_consumer_without_a_group_commits_and_resumes(h: Harness) -> None:
     ],
 )
 def test_commit_to_a_group_with_members_needs_member_and_generation(
-    h: Harness, who: str, generation: int, version: int, expected: ErrorCode
+    h: Harness, sender: str, generation: int, version: int, expected: ErrorCode
 ) -> None:
     leader, _ = h.stable_group()
-    member_id = leader if who == "member" else who
+    member_id = leader if sender == "member" else sender
     assert commit(h, 1, member_id=member_id, generation=generation, version=version) is expected
 
 
@@ -288,7 +288,7 @@ def test_transactions_of_several_producers_do_not_mix(h: Harness) -> None:
         (1, "leader", ErrorCode.NONE),
         (0, "leader", ErrorCode.ILLEGAL_GENERATION),
         (1, "stranger", ErrorCode.UNKNOWN_MEMBER_ID),
-        (-1, "", ErrorCode.NONE),  # producers of before KIP-447 tell nothing
+        (-1, "", ErrorCode.NONE),  # producers before KIP-447 send no member
     ],
 )
 def test_transactional_commit_is_fenced_by_generation(
@@ -303,7 +303,7 @@ def test_transactional_commit_is_fenced_by_generation(
     ("epoch", "member_id", "instance_id", "expected"),
     [
         (1, "a", None, ErrorCode.NONE),
-        (-1, "", None, ErrorCode.NONE),  # producers may leave out who consumed
+        (-1, "", None, ErrorCode.NONE),  # producers may leave out the consumer
         (-1, "", "i", ErrorCode.UNKNOWN_MEMBER_ID),
         (-1, "a", None, ErrorCode.ILLEGAL_GENERATION),
         (9, "a", None, ErrorCode.ILLEGAL_GENERATION),
@@ -363,7 +363,7 @@ def test_deleting_a_group_deletes_its_offsets_committed_and_pending(h: Harness) 
 def test_more_offsets_are_deleted_than_one_batch_takes(
     h: Harness, monkeypatch: pytest.MonkeyPatch, whole_group: bool
 ) -> None:
-    """All in one would be larger than `max.message.bytes`, and never be written."""
+    """All in one batch would be larger than `max.message.bytes`, and would never be written."""
     partitions, topic = 6_000, "t" * 200
     for partition in range(partitions):
         commit(h, 1, topic=topic, partition=partition)
@@ -410,7 +410,7 @@ def test_more_offsets_than_fit_into_a_batch_go_in_several(h: Harness) -> None:
 def test_long_names_are_removed_in_batches_that_can_be_written(
     h: Harness, monkeypatch: pytest.MonkeyPatch, why: str
 ) -> None:
-    """Clients choose the ids of groups. One batch that is too large would be tried again for ever, and nothing would expire."""
+    """Clients choose the ids of groups. A batch that is too large would be retried forever, and nothing would expire."""
     ids = [f"{number:02}{'g' * 30_000}" for number in range(50)]
     for group_id in ids:
         if why == "their group never had a member":

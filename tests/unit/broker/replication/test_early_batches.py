@@ -1,4 +1,4 @@
-"""A batch behind one that was refused a moment ago is early, not out of order. On a real replica manager and real logs."""
+"""A batch behind one that was refused a moment ago is early, not out of order. With a real replica manager and real logs."""
 
 from pathlib import Path
 
@@ -20,7 +20,7 @@ OUT_OF_ORDER = ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
 class Leader(World):
-    """A broker that is told to lead or to follow while a producer's batches arrive."""
+    """A broker that becomes leader or follower while a producer's batches arrive."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder, replicas=(ME, FOLLOWER), isr=(ME,))
@@ -32,7 +32,7 @@ class Leader(World):
         self.partition.become_leader(self._state(ME), now_ms=self.clock.now_ms())
 
     def be_elected(self) -> None:
-        """As `lead`, and the manager hears of it, as from a control request."""
+        """Like `lead`, and the manager is notified as by a control request."""
         self.lead()
         self.manager.appends.elected(self.partition)
 
@@ -72,7 +72,7 @@ class Leader(World):
         return outcome.error
 
     def elected_behind_the_first_of(self, *sequences: int) -> list[ErrorCode]:
-        """The answers to batches of which the first comes before the news of the election."""
+        """Return the answers to batches of which the first arrives before the election is known."""
         self.follow()
         answers = [self.produce(sequences[0])]
         self.lead()
@@ -143,7 +143,7 @@ def test_gap_without_a_refusal_is_out_of_order(leader: Leader) -> None:
     leader.follow()
     assert leader.produce(5, producer=8) is NOT_LEADER
     leader.lead()
-    assert leader.produce(2) is OUT_OF_ORDER, "another producer's refusal says nothing"
+    assert leader.produce(2) is OUT_OF_ORDER, "another producer's refusal does not matter"
     leader.elected_behind_the_first_of(3)
     assert leader.produce(1) is OK
     assert leader.produce(4) is EARLY
@@ -163,7 +163,7 @@ def test_refused_batch_that_another_leader_has_written_delays_no_batch(leader: L
     leader.follow()
     assert leader.produce(1) is NOT_LEADER
     leader.partition.append_follower(memoryview(leader.batch(1, base_offset=1)), 2, 0)
-    assert leader.produce(2) is NOT_LEADER, "the first of what is missing now"
+    assert leader.produce(2) is NOT_LEADER, "the first missing batch now"
     leader.lead()
     assert leader.produce(3) is EARLY
     assert [leader.produce(2), leader.produce(3)] == [OK, OK]
@@ -221,7 +221,7 @@ def test_unknown_producer_waits_for_its_first_batch_after_an_election_but_not_fo
     leader.be_elected()
     assert leader.produce(1) is NOT_YET
     assert [leader.produce(0), leader.produce(1)] == [OK] * 2
-    assert [leader.produce(5, producer=8) for _ in range(5)] == [NOT_YET] * 4 + [OK], "its state may have gone"
+    assert [leader.produce(5, producer=8) for _ in range(5)] == [NOT_YET] * 4 + [OK], "its state may have expired"
     assert leader.produce(6, producer=8) is OK
     leader.clock.advance_ms(int(early_batches.ELECTED_S * 1000) + 1)
     assert leader.produce(5, producer=9) is OK
@@ -256,7 +256,7 @@ def test_final_refusal_makes_no_batch_early(leader: Leader) -> None:
 
 
 def test_refused_producer_gets_the_log_start(leader: Leader) -> None:
-    """Java repeats a batch of an unknown producer for ever where the answer does not say it."""
+    """The Java client repeats a batch of an unknown producer forever if the answer does not have the log start."""
     for sequence in range(3):
         leader.produce(sequence)
     leader.log.maybe_increment_log_start_offset(2)
@@ -272,8 +272,8 @@ def test_refused_producer_gets_the_log_start(leader: Leader) -> None:
 
 
 def test_leader_whose_followers_are_gone_does_not_say_that_a_sequence_is_out_of_order(leader: Leader) -> None:
-    """It may have been deposed without hearing of it: its successor has the records that the batch comes after. librdkafka had
-    lost the connection to that one, went back to the former leader, and ended. Chaos seed 3602."""
+    """The leader may have been deposed without knowing it: its successor has the records before the batch. librdkafka had lost
+    the connection to the successor, went back to the former leader, and gave up. Chaos seed 3602."""
     leader.isr = (ME, FOLLOWER)
     leader.lead()
     leader.fetch_as_follower(0, leader_epoch=1)

@@ -108,10 +108,10 @@ def test_session_without_partitions_ends() -> None:
 
 
 def test_response_mentions_a_partition_with_news_or_after_an_error() -> None:
-    told = partition(0)
+    cached = partition(0)
 
     def tell(high_watermark: int = 5, error: int = 0, has_more: bool = False) -> bool:
-        return told.must_tell(error=error, high_watermark=high_watermark, log_start=0, has_more=has_more)
+        return cached.must_tell(error=error, high_watermark=high_watermark, log_start=0, has_more=has_more)
 
     assert tell()
     assert not tell()
@@ -170,7 +170,7 @@ def test_partitions_in_clients_sessions_are_bounded_and_in_followers_sessions_ar
         begin(sessions, first.session.id, 1, [partition(n) for n in range(10, 13)])
     assert refused.value.code is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
     again = begin(sessions, 0, INITIAL_EPOCH, [partition(n) for n in range(5)])
-    assert again.session is not None  # what was dropped does not count
+    assert again.session is not None  # dropped partitions do not count
     fewer = begin(sessions, again.session.id, 1, [], [FetchKey("t", n) for n in range(4)])
     assert fewer.session is not None
     assert begin(sessions, 0, INITIAL_EPOCH, [partition(n) for n in range(4)]).session is not None

@@ -1,4 +1,4 @@
-"""The fetcher machine, driven directly: what it asks, and what it does with the answers."""
+"""The fetcher machine, driven directly: its requests, and its effects for the answers."""
 
 import pytest
 
@@ -407,7 +407,7 @@ def test_answer_for_a_partition_that_moved_meanwhile_is_dropped():
 
 
 def test_session_continues_after_an_interrupted_request_and_is_renewed_later():
-    """What the lost answer may have told of high watermarks is told again then."""
+    """The lost answer may have had high watermarks: the leader sends them again then."""
     machine, replica = fetcher(), FakeReplica(1)
     follow(machine, A, replica)
     carry_out(machine, {A: replica}, answer(machine, next_plan(machine), FetchedPartition(A, 0, 1, 0)))
@@ -447,7 +447,7 @@ def test_leader_that_did_not_get_the_interrupted_request_refuses_the_next():
 
 
 def test_errors_of_an_old_epoch_do_not_renew_the_session():
-    """A leader that answers with an error tells everything once it is over."""
+    """A leader that answers with an error sends everything once the error is over."""
     machine, replica = fetcher(), FakeReplica(1)
     follow(machine, A, replica)
     answer(machine, next_plan(machine))
@@ -487,7 +487,7 @@ def test_answers_missed_by_a_partition_that_was_briefly_removed_are_sent_again_i
     polled = next_plan(machine)
     machine.remove(A)
     assert answer(machine, polled, FetchedPartition(A, 0, 1, 0)) == []
-    follow(machine, A, replica)  # before the leader was told that it is not wanted
+    follow(machine, A, replica)  # before the leader learned that the partition was removed
     answer(machine, next_plan(machine))
     assert next_plan(machine, NOW + NEW_SESSION_AFTER_MS).is_full
 

@@ -1,4 +1,5 @@
-"""A follower's log is cut while the world goes on: real partition and log, a scripted leader, threads in the test's hands."""
+"""A follower's log is truncated while other things happen: real partition and log, a scripted leader, threads run by the
+test."""
 
 import asyncio
 from collections.abc import Callable
@@ -27,7 +28,7 @@ def state(leader: BrokerId, epoch: int) -> PartitionLeadership:
 
 
 class Follower:
-    """Has 50 records of an idempotent producer in leader epoch 0; its leader ended that epoch at 20."""
+    """A follower with 50 records of an idempotent producer in leader epoch 0; its leader ended that epoch at 20."""
 
     def __init__(self, folder: Path) -> None:
         self.stored = log_support.Partition(folder, manual_threads=True)
@@ -67,8 +68,8 @@ def run(tmp_path: Path, story: Callable[[Follower, FetcherManager], object]) -> 
 
 
 def test_follower_appends_no_records_of_a_later_epoch_than_its_leaders(tmp_path: Path) -> None:
-    """Its former leader has been cut, and written over, while the answer was on its way out of the file: below 50 it has other
-    records now, and the next leader, who compares the last epoch alone, would never find out (KAFKA-18723)."""
+    """The former leader truncated its log and wrote other records while its answer was being read from the file: below 50 it
+    has other records now. The next leader compares only the last epoch, and would never notice (KAFKA-18723)."""
     partition = Follower(tmp_path).partition
     good = bytes(log_support.batch([b"good"], base_offset=50, leader_epoch=1))
     later = bytes(log_support.batch([b"later"], base_offset=51, leader_epoch=2))
@@ -93,7 +94,7 @@ def test_follower_fetches_from_the_offset_of_its_truncation(tmp_path: Path) -> N
 
 
 def test_replica_that_becomes_leader_before_the_truncation_keeps_its_records(tmp_path: Path) -> None:
-    """The controller elected it with what it has. A cut that was decided as a follower would take that away."""
+    """The controller elected the replica with the records that it has. A truncation decided as follower would remove them."""
 
     async def story(follower: Follower, manager: FetcherManager) -> None:
         manager.remove([TP])

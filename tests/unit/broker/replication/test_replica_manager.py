@@ -1,4 +1,4 @@
-"""The replica manager on real logs: long polls that end when they should, pins that are given back."""
+"""The replica manager on real logs: long polls end when they should, and pins are released."""
 
 import asyncio
 import errno
@@ -96,7 +96,7 @@ class World:
         return partition
 
     def _fail(self, partition: Partition, fault: LogDirFault) -> None:
-        """As the broker does when a directory fails."""
+        """Fail the directory as the broker does."""
         if descriptors.are_exhausted(fault.cause):
             return
         partition.machine.go_offline()
@@ -104,7 +104,7 @@ class World:
         self.manager.hosted.wake_all(partition)
 
     def move_log(self) -> None:
-        """To another directory, as AlterReplicaLogDirs does in the end."""
+        """Move the log to another directory, as AlterReplicaLogDirs does at its end."""
         old = self.partition.local_log
         env = LogEnvironment(clock=self.clock, threads=self._threads)
         tp = self.partition.tp
@@ -129,7 +129,7 @@ class World:
         )
 
     def append_own(self) -> tuple[int, list[ErrorCode]]:
-        """The first offset, and what was heard of the commit: nothing yet, or once."""
+        """Return the first offset, and the list of the callback's results: none yet, or one."""
         heard: list[ErrorCode] = []
         batch = plain_batch([(b"k", b"v"), (b"k", None)], timestamp=self.clock.now_ms())
         first = self.manager.appends.append_own(
@@ -138,7 +138,7 @@ class World:
         return first, heard
 
     def fetch(self, params: FetchParams, offset: int, *, max_bytes: int = 1 << 20) -> list[list[PartitionRead]]:
-        """What has been answered: nothing yet, or once."""
+        """Return the answers: none yet, or one."""
         answers: list[list[PartitionRead]] = []
         want = CachedPartition(FetchKey("t", 0), offset, max_bytes, -1, -1, 0)
         self.manager.fetches.fetch(params, [(want, TP)], answers.append)
@@ -170,7 +170,7 @@ def test_long_poll_ends_when_min_bytes_have_come_though_no_whole_batch_ends_ther
 
 
 def test_limit_that_cuts_a_fetch_counts_as_reached(tmp_path: Path) -> None:
-    """Kafka sends the torn batch and has its bytes; here only whole batches leave."""
+    """Kafka sends the incomplete batch and counts its bytes; here only whole batches are sent."""
     world = World(tmp_path)
     for _ in range(5):
         world.append(100)
@@ -392,8 +392,8 @@ def test_refused_own_batch_raises_and_never_calls_back(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("is_own", [False, True])
 def test_record_that_was_truncated_while_the_disk_was_slow_is_not_acknowledged(tmp_path: Path, is_own: bool) -> None:
-    """With `flush.messages` an append waits for the disk first. By then this broker may have lost the leadership, cut the
-    record, led again, and committed others at its offset."""
+    """With `flush.messages` an append waits for the disk first. By then this broker may have lost the leadership, truncated the
+    record, led again, and committed other records at its offset."""
     threads = ManualThreads()
     world = World(tmp_path, replicas=(ME, FOLLOWER), isr=(ME, FOLLOWER), flush_messages=1, threads=threads)
     partition = world.partition
@@ -430,8 +430,8 @@ def test_record_that_was_truncated_while_the_disk_was_slow_is_not_acknowledged(t
 
 
 def test_leader_commits_what_is_on_its_own_disk_too(tmp_path: Path) -> None:
-    """With `flush.messages=1`. The follower has the record on disk. If the power of both goes now, the leader may lose it, and
-    be elected again: nobody may have read it."""
+    """With `flush.messages=1`. The follower has the record on disk. If both lose power now, the leader may lose the record and
+    be elected again: so no consumer may have read it."""
     threads = ManualThreads()
     world = World(tmp_path, replicas=(ME, FOLLOWER), isr=(ME, FOLLOWER), flush_messages=1, threads=threads)
     _, heard = world.append_own()
@@ -511,7 +511,7 @@ def test_retry_of_a_batch_that_is_being_flushed_waits_for_the_disk_too(tmp_path:
 
 
 def test_records_that_wait_for_the_disk_while_their_log_moves_are_acknowledged(tmp_path: Path) -> None:
-    """The second waits for the flush after the one that is under way, which a closed log does not begin."""
+    """The second one waits for the flush after the current one, and a closed log does not begin that flush."""
     threads = ManualThreads()
     world = World(tmp_path, flush_messages=1, threads=threads)
     first, second = world.append_own()[1], world.append_own()[1]
@@ -541,7 +541,7 @@ async def test_follower_reports_that_appended_records_must_be_flushed(tmp_path: 
 
 
 class ScarceDisk(Disk):
-    """Has no descriptor for the next syncs by path."""
+    """A disk without a descriptor for the next syncs by path."""
 
     __slots__ = ("refusals",)
 
@@ -558,7 +558,7 @@ class ScarceDisk(Disk):
 async def test_follower_without_a_free_descriptor_acknowledges_only_after_its_flush(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its next fetch tells the leader that it has the records, and the leader counts on that."""
+    """Its next fetch would acknowledge the records to the leader, which relies on that."""
     monkeypatch.setattr("barnabas.base.host.descriptors.WAIT_S", 0)
 
     disk = ScarceDisk()
@@ -574,7 +574,7 @@ async def test_follower_without_a_free_descriptor_acknowledges_only_after_its_fl
 
 
 def test_own_record_that_cannot_be_flushed_without_a_descriptor_is_committed_later(tmp_path: Path) -> None:
-    """A coordinator that is told of a failure does not carry out what it has written: markers would never be sent."""
+    """A coordinator that gets an error does not carry out the decision that it wrote: markers would never be sent."""
     disk = ScarceDisk()
     world = World(tmp_path, flush_messages=1, disk=disk)
     disk.refusals = 2
@@ -587,7 +587,7 @@ def test_own_record_that_cannot_be_flushed_without_a_descriptor_is_committed_lat
 
 
 class FullProcess(Disk):
-    """Opens no file any more, once it is full."""
+    """A process that opens no more files once it is full."""
 
     __slots__ = ("is_full",)
 
@@ -601,7 +601,7 @@ class FullProcess(Disk):
 
 
 def test_follower_keeps_its_append_if_no_descriptor_is_free_for_the_log_start(tmp_path: Path) -> None:
-    """Told of a failure, its fetcher asked for the same records again and again: they did not fit on the log any more."""
+    """After an error, the fetcher asked for the same records again and again: they did not fit onto the log any more."""
     disk = FullProcess()
     world = World(tmp_path, replicas=(ME, FOLLOWER), isr=(ME, FOLLOWER), disk=disk)
     both = (ME, FOLLOWER)
@@ -620,7 +620,7 @@ def test_follower_keeps_its_append_if_no_descriptor_is_free_for_the_log_start(tm
 
 
 class BrokenDisk(Disk):
-    """Does not read any more, once it is broken."""
+    """A disk that cannot be read once it is broken."""
 
     __slots__ = ("is_broken",)
 
@@ -634,7 +634,7 @@ class BrokenDisk(Disk):
 
 
 def test_disk_that_a_long_poll_finds_broken_ends_every_wait_once(tmp_path: Path) -> None:
-    """A produce wakes the first of them, whose look at the log takes the directory offline: that wakes them all."""
+    """A produce wakes the first poll. Its read takes the directory offline, and that wakes all of them."""
     disk = BrokenDisk()
     world = World(tmp_path, disk=disk)
     world.append(100)
@@ -658,7 +658,7 @@ def test_disk_that_a_long_poll_finds_broken_ends_every_wait_once(tmp_path: Path)
 
 
 def test_leader_finds_where_a_followers_log_diverges(tmp_path: Path) -> None:
-    """Records of the epochs 1, 1, 3, 3; this broker leads in epoch 4, without a record yet."""
+    """A log with records of the epochs 1, 1, 3, 3; this broker leads in epoch 4, without a record yet."""
     world = World(tmp_path, replicas=(ME, FOLLOWER), isr=(ME,))
     for epoch in (1, 1, 3, 3):
         world.log.append_as_leader(plain_batch([(b"k", b"v")], timestamp=0), leader_epoch=epoch, now_ms=0)

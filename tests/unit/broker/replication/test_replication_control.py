@@ -1,4 +1,4 @@
-"""Requests of controllers: which are obeyed, which are too old. And where a consumer should read."""
+"""Requests of controllers: which ones are too old. And the replica from which a consumer should read."""
 
 import pytest
 
@@ -90,7 +90,7 @@ def test_consumer_is_sent_to_the_most_advanced_replica_of_its_rack():
     assert select_by_rack("", leader_rack="a", candidates=views) is None
     assert select_by_rack("z", leader_rack="a", candidates=views) is None
     tied = [ReplicaView(2, "b", 10, 5), ReplicaView(3, "b", 10, 50)]
-    assert select_by_rack("b", leader_rack="a", candidates=tied) == 2, "who caught up last"
+    assert select_by_rack("b", leader_rack="a", candidates=tied) == 2, "the replica that caught up last"
 
 
 def test_only_in_sync_followers_that_have_the_offset_are_candidates():

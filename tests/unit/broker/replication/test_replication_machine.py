@@ -77,7 +77,7 @@ def test_replica_outside_the_isr_does_not_hold_the_high_watermark_back():
 def test_high_watermark_waits_for_a_returning_follower_that_is_nearly_caught_up():
     led = leader(isr=(1,), log_end=10)
     assert led.high_watermark == 10
-    # It has all that there was, and would join but for the proposal that 2 has under way already.
+    # 3 has all records, and would join if the proposal for 2 were not pending.
     assert fetch(led, 2, 10, log_end=10).propose is not None
     fetch(led, 3, 10, log_end=10)
     led.record_append(20, NOW + 1)
@@ -110,7 +110,7 @@ def test_follower_adopts_the_leaders_high_watermark_up_to_its_own_log_end():
     assert follower.record_follower_append(log_start=0, log_end=5, leader_high_watermark=8)
     assert follower.high_watermark == 5
     assert not follower.record_follower_append(log_start=0, log_end=6, leader_high_watermark=3)
-    assert follower.high_watermark == 5, "a leader that lags does not take back what was committed"
+    assert follower.high_watermark == 5, "a lagging leader does not lower the high watermark"
 
 
 def test_end_offset_is_unknown_until_the_new_leaders_high_watermark_has_caught_up():
@@ -163,7 +163,7 @@ def test_follower_that_keeps_up_one_fetch_behind_stays_in_the_isr():
     led = leader()
     for step in range(1, 20):
         now_ms = NOW + step * 2000
-        # Each time it has what the leader had at its last fetch, never what the leader has now.
+        # Each time the follower has what the leader had at its previous fetch, never what the leader has now.
         fetch(led, 2, (step - 1) * 10, log_end=step * 10, now_ms=now_ms)
         fetch(led, 3, step * 10, log_end=step * 10, now_ms=now_ms)
         assert led.tick(now_ms, step * 10).propose is None
@@ -320,7 +320,8 @@ def test_re_elected_leader_keeps_its_followers_positions():
 
 
 def test_leader_that_missed_an_epoch_forgets_its_followers_log_ends():
-    """Another has led meanwhile, without a word to this one, and had them cut their logs: they may lack what they told of."""
+    """Another broker led in between, unknown to this one, and may have made the followers truncate: their log ends may be
+    wrong."""
     led = leader()
     led.record_append(4, NOW)
     fetch(led, 2, 4, log_end=4)

@@ -1,4 +1,4 @@
-"""Replication throttles: who is on the list, when the rate is used up, and what a leader then tells."""
+"""Replication throttles: the listed replicas, the used-up rate, and the leader's answers."""
 
 from pathlib import Path
 

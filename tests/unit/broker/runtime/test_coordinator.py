@@ -56,7 +56,7 @@ class World:
         self.timers = ManualTimers(self.clock)
         self.log = MemoryLog(commits_at_once=False)
         self.tasks: list[asyncio.Task[None]] = []
-        self.told: list[object] = []
+        self.messages: list[object] = []
         self.load_times_ms: list[float] = []
         loop = asyncio.get_running_loop()
         self.runtime = CoordinatorRuntime(
@@ -66,7 +66,7 @@ class World:
             now_ms=self.clock.now_ms,
             timers=self.timers,
             spawn=lambda work, name: self.tasks.append(loop.create_task(work, name=name)),
-            on_effect=lambda partition, message: self.told.append(message),
+            on_effect=lambda partition, message: self.messages.append(message),
             answer_timeout_ms=lambda: 5000,
             on_loaded=self.load_times_ms.append,
         )
@@ -174,10 +174,10 @@ def test_kept_request_is_answered_by_a_later_one() -> None:
             )
         )
         await asyncio.sleep(0)
-        assert not first.done() and world.told == []
+        assert not first.done() and world.messages == []
         world.log.settle_first()
         assert (await first, await second) == ("first", "second")
-        assert world.told == ["markers"]
+        assert world.messages == ["markers"]
 
     asyncio.run(main())
 
@@ -197,11 +197,11 @@ async def test_new_leader_replays_to_the_same_state() -> None:
 
 
 async def test_coordinator_that_missed_an_epoch_loads_again() -> None:
-    """Another one has coordinated meanwhile, and has fenced the markers of what was decided here: they are sent again."""
+    """Another broker was coordinator in between and has fenced the markers of decisions made here: they are sent again."""
 
     world = World()
     machine = await world.lead()
-    assert await world.lead(epoch=2) is machine, "in the next epoch nobody else has coordinated"
+    assert await world.lead(epoch=2) is machine, "in the next epoch no other broker was coordinator"
     again = await world.lead(epoch=4)
     assert again is not machine
     world.timers.advance_ms(10)
@@ -386,7 +386,7 @@ async def test_gathering_is_bounded() -> None:
     world.log.commits_at_once = True
     await asyncio.gather(*[gather(world, b"k", bytes(40_000)) for _ in range(8)])
     assert world.log.appends == [3, 3, 2]
-    assert await gather(world, b"k", bytes(500_000)) == "stored", "a large one goes alone"
+    assert await gather(world, b"k", bytes(500_000)) == "stored", "a large operation has its own append"
 
 
 def broken(machine: Register, ticket: Ticket) -> Result[str]:

@@ -1,4 +1,4 @@
-"""systemd's protocol: a datagram to the socket that it names."""
+"""systemd's protocol: a datagram to the socket in its environment variable."""
 
 import asyncio
 import os

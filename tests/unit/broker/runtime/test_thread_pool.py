@@ -1,4 +1,4 @@
-"""A pool of threads whose size may change while it works."""
+"""A pool of threads whose size may change while it is in use."""
 
 import threading
 from concurrent.futures import CancelledError
@@ -34,7 +34,7 @@ def test_larger_pool_starts_waiting_work_at_once() -> None:
     pool = ThreadPool(1, name="test")
     both = threading.Barrier(2)
     futures = [pool.submit(both.wait, 10) for _ in range(2)]
-    # With one thread they would wait for each other for ever.
+    # With one thread they would wait for each other forever.
     pool.resize(2)
     assert sorted(future.result(60) for future in futures) == [0, 1]
     pool.shutdown()
@@ -85,7 +85,7 @@ def test_pool_after_shutdown_refuses_work_and_cancels_futures_on_request() -> No
 def test_existing_threads_do_the_work_if_the_system_starts_no_more(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """One that could not be started was counted all the same: its place was never filled, and who asked got an error."""
+    """A thread that could not be started was counted all the same: it was never replaced, and the caller got an error."""
     pool = ThreadPool(2, name="test")
     try:
         going = threading.Event()

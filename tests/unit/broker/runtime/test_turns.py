@@ -1,4 +1,4 @@
-"""The end of a turn of the loop: once for many, fair to others, and one failure is not everybody's."""
+"""The end of a turn of the loop: one entry for many calls, fair to other tasks, and a failed call does not stop the others."""
 
 import asyncio
 

@@ -1,4 +1,5 @@
-"""WriteTxnMarkers and DescribeProducers on real logs: a marker ends what is open, once, and groups hear of theirs in order."""
+"""WriteTxnMarkers and DescribeProducers on real logs: a marker ends an open transaction once, and groups get theirs in
+order."""
 
 import asyncio
 from collections.abc import Iterator
@@ -153,7 +154,7 @@ def test_a_marker_ends_the_open_transaction_and_lets_readers_on(world: World) ->
     assert world.log(A0).last_stable_offset == 0
     assert world.write(A0, A1) == [0, 0]
     assert world.log(A0).last_stable_offset == world.log(A0).log_end_offset == 2
-    assert world.log(A1).log_end_offset == 1, "a partition without data takes its marker all the same"
+    assert world.log(A1).log_end_offset == 1, "a partition without data gets its marker too"
 
 
 def test_a_second_marker_does_no_harm(world: World) -> None:

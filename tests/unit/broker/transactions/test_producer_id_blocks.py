@@ -1,4 +1,4 @@
-"""Producer ids: each once, from blocks that come early, late, or not at all."""
+"""Producer ids: each is used once, from blocks that come early, late, or not at all."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
@@ -11,7 +11,7 @@ from barnabas.broker.transactions.producer_ids import ProducerIdRange, ProducerI
 
 
 class Controller:
-    """Hands out blocks of ten when it is asked, or fails as told."""
+    """Allocates blocks of ten on request, or fails as the test asks."""
 
     def __init__(self) -> None:
         self.asked = 0

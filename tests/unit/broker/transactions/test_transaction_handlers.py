@@ -1,4 +1,4 @@
-"""Handlers of transactions: versions, permissions and wording between the wire and the coordinator."""
+"""Handlers of transactions: versions, permissions and error messages between the wire and the coordinator."""
 
 import asyncio
 from collections.abc import Awaitable
@@ -34,7 +34,7 @@ CLIENT = Identity(7, 3)
 
 
 class FakeCoordinator:
-    """Remembers what it was asked and answers what it is told to."""
+    """Records its requests and gives the answers that a test sets."""
 
     def __init__(self) -> None:
         self.asked: list[Any] = []
@@ -329,11 +329,11 @@ def test_descriptions_omit_topics_that_the_caller_may_not_see() -> None:
     }
     request = DescribeTransactionsRequest(transactional_ids=["t", "secret", "nobody", ""])
     response: Any = done(world.api.describe(call(0), request))
-    known, secret, nobody, empty = response.transaction_states
+    known, secret, unknown, empty = response.transaction_states
     assert (known.transaction_state, known.transaction_start_time_ms, known.transaction_timeout_ms) == ("Ongoing", 5, 9)
     assert [(topic.topic, topic.partitions) for topic in known.topics] == [("a", [0, 1])]
     assert secret.error_code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-    assert nobody.error_code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
+    assert unknown.error_code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
     assert empty.error_code == ErrorCode.INVALID_REQUEST
 
 
@@ -351,7 +351,7 @@ def test_lists_are_filtered_and_unknown_states_are_returned(capfd: pytest.Captur
     assert world.coordinator.asked[0].states == {TransactionState.EMPTY}
     bad = ListTransactionsRequest(transactional_id_pattern="(")
     assert refusal_of(world.api.list_transactions(call(2), bad)) is ErrorCode.INVALID_REGULAR_EXPRESSION
-    assert capfd.readouterr().err == "", "RE2 tells everybody unless it is told not to"
+    assert capfd.readouterr().err == "", "RE2 writes to stderr unless its log is switched off"
 
 
 def test_every_refusal_has_the_shape_of_its_response() -> None:

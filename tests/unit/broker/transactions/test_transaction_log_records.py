@@ -1,4 +1,4 @@
-"""Records of `__transaction_state`: what Kafka 3.9.1 wrote is read, and written again byte for byte."""
+"""Records of `__transaction_state` by Kafka 3.9.1 are read, and written again byte for byte."""
 
 from pathlib import Path
 

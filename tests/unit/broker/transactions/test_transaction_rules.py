@@ -28,7 +28,7 @@ def ready(bench: Bench) -> Identity:
 
 
 def in_state(state: TransactionState, version: int) -> tuple[Bench, Identity]:
-    """A bench whose transactional id is in `state`, and the identity of its client."""
+    """Return a bench whose transactional id is in `state`, and the identity of its client."""
     bench = Bench(version=version)
     client = ready(bench)
     if state is S.EMPTY:
@@ -275,7 +275,7 @@ def test_ends_of_clients_that_keep_their_epoch(state: TransactionState, commit: 
 @pytest.mark.parametrize(
     ("state", "behind", "commit", "expected"),
     [
-        # The client is whom the coordinator knows.
+        # The client is the current one.
         (S.EMPTY, 0, True, ErrorCode.INVALID_TXN_STATE),
         (S.EMPTY, 0, False, ErrorCode.NONE),
         (S.ONGOING, 0, True, ErrorCode.NONE),
@@ -286,7 +286,7 @@ def test_ends_of_clients_that_keep_their_epoch(state: TransactionState, commit: 
         (S.COMPLETE_COMMIT, 0, False, ErrorCode.NONE),
         (S.COMPLETE_ABORT, 0, True, ErrorCode.INVALID_TXN_STATE),
         (S.COMPLETE_ABORT, 0, False, ErrorCode.NONE),
-        # It has had no answer to the end of this transaction.
+        # The client got no answer to the end of this transaction.
         (S.PREPARE_COMMIT, 1, True, ErrorCode.CONCURRENT_TRANSACTIONS),
         (S.PREPARE_COMMIT, 1, False, ErrorCode.INVALID_TXN_STATE),
         (S.PREPARE_ABORT, 1, True, ErrorCode.INVALID_TXN_STATE),
@@ -295,7 +295,7 @@ def test_ends_of_clients_that_keep_their_epoch(state: TransactionState, commit: 
         (S.COMPLETE_COMMIT, 1, False, ErrorCode.INVALID_TXN_STATE),
         (S.COMPLETE_ABORT, 1, True, ErrorCode.INVALID_TXN_STATE),
         (S.COMPLETE_ABORT, 1, False, ErrorCode.NONE),
-        # It is a zombie.
+        # The client is a zombie.
         (S.EMPTY, 1, False, ErrorCode.PRODUCER_FENCED),
         (S.ONGOING, 1, True, ErrorCode.PRODUCER_FENCED),
         (S.PREPARE_COMMIT, 2, True, ErrorCode.PRODUCER_FENCED),
@@ -322,7 +322,7 @@ def test_an_end_that_uses_up_the_epochs_gives_a_new_id_once_the_markers_are_writ
     client = Identity(1000, LAST_CLIENT_EPOCH)
     bench.add(client, A0)
     assert bench.end(client).identity == (1001, 0)
-    assert bench.told[-1].identity == (1000, LAST_CLIENT_EPOCH + 1)
+    assert bench.messages[-1].identity == (1000, LAST_CLIENT_EPOCH + 1)
     assert bench.add(Identity(1001, 0), A0) is ErrorCode.CONCURRENT_TRANSACTIONS
     assert bench.end(client).error is ErrorCode.CONCURRENT_TRANSACTIONS
     bench.write_markers()
@@ -357,7 +357,9 @@ def test_a_client_that_was_handed_the_last_epoch_ends_its_transaction(commit: bo
     bench, client = at_epoch(LAST_CLIENT_EPOCH + 1)
     assert bench.end(client, commit=commit) == (ErrorCode.NONE, (1001, 0))
     message = bench.write_markers()
-    assert (message.identity, message.client_version) == (client, 0), "it is not above the epoch of the records"
+    assert (message.identity, message.client_version) == (client, 0), (
+        "the marker's epoch is not above the epoch of the records"
+    )
     assert bench.add(client, A0) is ErrorCode.INVALID_PRODUCER_ID_MAPPING
 
 
@@ -475,9 +477,9 @@ def test_a_new_coordinator_sends_the_markers_of_what_was_decided(version: int, c
     client = ready(bench)
     bench.add(client, A0, B0)
     bench.end(client, commit=commit, version=version)
-    decided = bench.told[-1]
+    decided = bench.messages[-1]
     bench.fail_over()
-    assert bench.told == [decided]
+    assert bench.messages == [decided]
     bench.write_markers()
     assert bench.txn().state is (S.COMPLETE_COMMIT if commit else S.COMPLETE_ABORT)
 

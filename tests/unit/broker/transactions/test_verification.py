@@ -1,4 +1,4 @@
-"""Verification (KIP-890): who is asked, how often, and what a producer hears."""
+"""Verification (KIP-890): the questions to coordinators, and the errors for producers."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
@@ -27,7 +27,7 @@ PRODUCER = Identity(7, 3)
 
 
 class FakeLog:
-    """What a verifier sees of a log."""
+    """The parts of a log that a verifier uses."""
 
     def __init__(self, partition: TopicPartition) -> None:
         self.partition = partition
@@ -55,7 +55,7 @@ def batch(identity: Identity, offset: int, sequence: int, flags: int = TRANSACTI
 
 
 class Coordinator:
-    """Answers what it is told to, and remembers what it was asked."""
+    """Gives the answers that a test sets, and records its questions."""
 
     def __init__(self) -> None:
         self.asked: list[AddPartitionsToTxnRequest] = []
@@ -198,7 +198,7 @@ def test_the_same_question_is_asked_once_while_it_is_in_flight() -> None:
         assert len(world.coordinator.asked) == 1
         assert len({id(verdict.guard) for [verdict] in verdicts}) == 1
         await world.verify(A0)
-        assert len(world.coordinator.asked) == 2, "what was true then need not be true now"
+        assert len(world.coordinator.asked) == 2, "an old answer need not be true any more"
 
     run(scenario)
 
@@ -249,7 +249,7 @@ def test_questions_to_one_coordinator_share_a_request() -> None:
         (Asked.VERIFY, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.NOT_ENOUGH_REPLICAS),
         (Asked.VERIFY, ErrorCode.NOT_COORDINATOR, ErrorCode.NOT_ENOUGH_REPLICAS),
         (Asked.ADD, ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_ENOUGH_REPLICAS),
-        # The coordinator has not heard of another partition of the request: that is no reason to abort.
+        # The coordinator does not know another partition of the request yet: that is no reason to abort.
         (Asked.ADD, ErrorCode.OPERATION_NOT_ATTEMPTED, ErrorCode.NOT_ENOUGH_REPLICAS),
     ],
 )
@@ -265,7 +265,7 @@ def test_error_that_a_producer_gets(asked: Asked, error: ErrorCode, heard: Error
 
 
 def test_no_request_has_more_questions_than_a_coordinator_takes() -> None:
-    """While the coordinator was away, every producer has come to ask. All in one request would be refused for all."""
+    """While the coordinator was unreachable, every producer asked. All in one request would be refused for all."""
 
     async def scenario(world: World) -> None:
         world.coordinator.gate.clear()
@@ -306,7 +306,7 @@ def test_a_marker_that_comes_while_the_coordinator_is_asked_costs_a_second_quest
         [verdict] = await waiting
         assert verdict.error is ErrorCode.NONE
         assert len(world.coordinator.asked) == 2
-        assert world.pauses == [], "the marker is there: nothing to wait for"
+        assert world.pauses == [], "the marker is written: there is nothing to wait for"
         world.logs[A0].append(PRODUCER, 0, verdict.guard)
 
     run(scenario)
@@ -332,7 +332,7 @@ def test_a_coordinator_that_is_too_old_is_not_asked() -> None:
         assert verdict.error is ErrorCode.NONE
         world.logs[A0].append(PRODUCER, 0, verdict.guard)
         [verdict] = await world.verify(B0, asked=Asked.ADD)
-        assert verdict.error is ErrorCode.TRANSACTION_ABORTABLE, "nobody would end it"
+        assert verdict.error is ErrorCode.TRANSACTION_ABORTABLE, "no coordinator would end it"
 
     run(scenario)
 
