@@ -119,7 +119,7 @@ class ReplicaStateMachine:
             written = yield from write_leadership(wanted)
             written_isrs = {each: state for each, state in written.items() if isinstance(state, LeaderAndIsr)}
             if written_isrs:
-                self._state.note("replicas written_isrs the ISR", broker=broker, **changes(known, written_isrs))
+                self._state.note("replicas left the ISR", broker=broker, **changes(known, written_isrs))
             again = []
             for partition, state in written.items():
                 if isinstance(state, LeaderAndIsr):

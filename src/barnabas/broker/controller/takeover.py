@@ -77,7 +77,7 @@ class Takeover:
             partitions=len(context.leadership),
         )
         _log.info(
-            "[controller] epoch %d began with %d brokers, %d topics, %d partitions",
+            "[controller] took over in epoch %d with %d brokers, %d topics, %d partitions",
             context.epoch,
             len(context.brokers),
             len(context.topics),

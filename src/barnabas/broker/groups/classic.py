@@ -236,7 +236,7 @@ class ClassicProtocol:
         self._rebalance_or_complete(group, out, now_ms)
         return None
 
-    def join_abandoned(self, group: ClassicGroup, is_it: Callable[[Ticket], bool], out: Outcome, now_ms: int) -> None:
+    def join_abandoned(self, group: ClassicGroup, is_abandoned: Callable[[Ticket], bool], out: Outcome, now_ms: int) -> None:
         """Handle a client that disconnected while its JoinGroup waited. Kafka does not notice, and assigns partitions to it.
 
         A new member is removed: it has no partitions, and only a client that will ask again knows its id. A member of an
@@ -244,7 +244,7 @@ class ClassicProtocol:
         partitions.
         """
         for member in group.members.values():
-            if member.join_ticket is None or not is_it(member.join_ticket):
+            if member.join_ticket is None or not is_abandoned(member.join_ticket):
                 continue
             group.await_join(member, None)
             if member.is_new:

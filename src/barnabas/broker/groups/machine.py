@@ -88,12 +88,12 @@ class GroupMachine:
                 )
         return self._classic.join(request, requester, ticket, Outcome(), now_ms)
 
-    def join_abandoned(self, group_id: str, is_it: Callable[[Ticket], bool], now_ms: int) -> Result[None]:
+    def join_abandoned(self, group_id: str, is_abandoned: Callable[[Ticket], bool], now_ms: int) -> Result[None]:
         """Handle a client that disconnected while its JoinGroup waited."""
         out = Outcome()
         group = self._classic.find(group_id)
         if group is not None:
-            self._classic.join_abandoned(group, is_it, out, now_ms)
+            self._classic.join_abandoned(group, is_abandoned, out, now_ms)
         return out.result()
 
     def sync(self, request: SyncGroupRequest, ticket: Ticket, now_ms: int) -> Result[SyncGroupResponse]:

@@ -192,9 +192,9 @@ class MarkerSender:
         decided.remaining.difference_update(gone)
         if not self._is_current(decided):
             return
-        there = tuple(each for each in partitions if each not in gone)
-        if there:
-            self._park(_Marker(decided, there))
+        existing = tuple(each for each in partitions if each not in gone)
+        if existing:
+            self._park(_Marker(decided, existing))
         if gone and not decided.remaining:
             self._finish(decided)
 
