@@ -105,7 +105,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "dump-log",
     ),
     "Care for a cluster": ("doctor", "brokers", "rebalance", "metadata", "migrate", "link"),
-    "Schemas and data": ("schemas", "pipeline", "tables"),
+    "Schemas and data": ("schemas", "pipeline", "pipeline offsets", "tables"),
 }
 
 
