@@ -330,7 +330,7 @@ def test_avro_schemas_that_cannot_be_are_refused_while_the_plan_is_made() -> Non
         Avro(ORDER_1, registry=SchemaRegistry("http://127.0.0.1:1")).encoder(avro_types.spark_type(parsed(ORDER_1)))
 
 
-def parsed(schema: object) -> avro_types.Parsed:
+def parsed(schema: object) -> AvroType:
     return avro_types.parse(json.dumps(schema))
 
 

@@ -1,7 +1,6 @@
 """HTTP as the console speaks it: endpoints that describe themselves, JSON in, JSON out, one shape of error."""
 
 import asyncio
-import json
 import logging
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -16,6 +15,7 @@ from starlette.routing import Route
 from barnabas.base.errors import BarnabasError
 from barnabas.client.errors import ClientError
 from barnabas.services.console.errors import Refusal, bad_request, refusal_of
+from barnabas.services.registry.values import json_values
 
 if TYPE_CHECKING:
     from barnabas.services.console.cluster import ConsoleCluster
@@ -125,7 +125,7 @@ class Endpoint:
 
 
 def encode(document: object) -> bytes:
-    return json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "surrogatepass")
+    return json_values.write(document).encode("utf-8", "surrogatepass")
 
 
 def json_response(document: object, status: int = 200) -> Response:
@@ -226,8 +226,8 @@ async def _body(request: Request, bytes_max: int) -> Mapping[str, Any]:
     if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
         raise Refusal(415, "NOT_JSON", "send the body as application/json")
     try:
-        document = json.loads(data)
-    except (ValueError, RecursionError) as error:
+        document = json_values.read(data)
+    except ValueError as error:
         raise bad_request(f"the body is not JSON: {error}") from None
     if not isinstance(document, dict):
         raise bad_request("the body is not a JSON object")
