@@ -22,6 +22,7 @@ from pyspark.sql.functions import col, lit, named_struct, struct
 from pyspark.sql.pandas.types import to_arrow_type
 
 from barnabas.services.registry import wire
+from barnabas.services.registry.values.avro import AvroType
 from barnabas.spark.pipelines._fields import TransformError
 from barnabas.spark.pipelines.codecs import (
     Avro,
