@@ -6,6 +6,7 @@ import binascii
 import math
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -28,6 +29,9 @@ _SEARCH_S_MAX: Final = 600
 #: Records between two looks at the clock and the viewer.
 _SLICE: Final = 200
 _TAIL_SILENCE_S: Final = 10.0
+
+#: A thread of its own: those that decode records must not wait behind expressions.
+_COMPILER: Final = ThreadPoolExecutor(1, thread_name_prefix="console-filter")
 
 _FORMAT: Final = {"enum": list(FORMATS)}
 WHERE: Final = {
@@ -210,12 +214,21 @@ class Reading:
                     return
 
 
+async def _filter(call: Call, topic: str) -> Filter:
+    """Compiling an expression may take a second. One is compiled at a time, as a search of its user, and not on the loop."""
+    text, expression = call.text("text"), call.text("filter")
+    if not expression:
+        return Filter(topic, text, "")
+    with call.services.guard.searching(call.user):
+        return await asyncio.get_running_loop().run_in_executor(_COMPILER, Filter, topic, text, expression)
+
+
 async def reading_of(call: Call, *, count: int, count_max: int) -> Reading:
     source = await _source(call)
     start = call.choice("from", ("newest", "oldest", "offset", "time"))
     return Reading(
         source=source,
-        wanted=Filter(source.topic, call.text("text"), call.text("filter")),
+        wanted=await _filter(call, source.topic),
         show=_shower(call, source.topic),
         limits={
             "matches": call.number("count", count, low=1, high=count_max),
@@ -279,7 +292,7 @@ def _matching(wanted: Filter, shown: Sequence[ShownRecord], *, ends_s: float = m
 async def tail(call: Call) -> StreamingResponse:
     """Events: `records` as they come in, `skipped` with how many were too many, `quiet` now and then."""
     source = await _source(call)
-    wanted = Filter(source.topic, call.text("text"), call.text("filter"))
+    wanted = await _filter(call, source.topic)
     return _streamed(_tail_events(call, source, wanted), f"tail {source.topic}")
 
 
