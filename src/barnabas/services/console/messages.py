@@ -5,7 +5,7 @@ import base64
 import binascii
 import math
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -26,8 +26,9 @@ PAGE_MAX: Final = 500
 #: A page of short messages is not 20,000 characters each.
 _LISTED_CHARS: Final = 2_000
 _SEARCH_S_MAX: Final = 600
-#: Records between two looks at the clock and the viewer.
+#: Records between two looks at the clock and the viewer, and their bytes: decoded, a byte takes up to a hundred.
 _SLICE: Final = 200
+_SLICE_BYTES: Final = 1024 * 1024
 _TAIL_SILENCE_S: Final = 10.0
 
 #: A thread of its own: those that decode records must not wait behind expressions.
@@ -196,8 +197,8 @@ class Reading:
         loop = asyncio.get_running_loop()
         ends_s = loop.time() + self.limits["seconds"]
         async for records in search(self.source, self.positions, self.progress):
-            for at in range(0, len(records), _SLICE):
-                shown = await self.show(records[at : at + _SLICE])
+            for slice_ in _slices(records):
+                shown = await self.show(slice_)
                 hits = await asyncio.to_thread(_matching, self.wanted, shown, ends_s=ends_s)
                 hits = hits[: self.limits["matches"] - self.matched]
                 self.matched += len(hits)
@@ -212,6 +213,20 @@ class Reading:
                 if reached >= self.limits[name]:
                     self.reason = name
                     return
+
+
+def _slices(records: Sequence[Read]) -> Iterator[list[Read]]:
+    """Each record is in one of them: the last of a slice may be large."""
+    slice_: list[Read] = []
+    size = 0
+    for read in records:
+        slice_.append(read)
+        size += len(read[1].key or b"") + len(read[1].value or b"")
+        if len(slice_) >= _SLICE or size >= _SLICE_BYTES:
+            yield slice_
+            slice_, size = [], 0
+    if slice_:
+        yield slice_
 
 
 async def _filter(call: Call, topic: str) -> Filter:

@@ -190,7 +190,7 @@ class _Compiler:
     def make(self, tree: Any) -> Quick:
         while len(tree.children) == 1 and tree.data in _WRAPPERS:
             tree = tree.children[0]
-        return getattr(self, f"_{tree.data}", self._unknown)(tree)  # type: ignore[no-any-return]
+        return getattr(self, f"_{tree.data}", self._unknown)(tree)
 
     def _unknown(self, tree: Any) -> Quick:
         raise _NotQuick

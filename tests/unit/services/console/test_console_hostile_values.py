@@ -96,7 +96,9 @@ def test_a_hostile_protobuf_value_is_shown_as_bytes() -> None:
         assert shown.format == "hex" and reason in shown.note
 
 
-@pytest.mark.parametrize("text", ["[" * 100_000, "[" * 250 + "]" * 250, '{"a":NaN}', "[1e999]", "[" + "9" * 5_000 + "]"])
+@pytest.mark.parametrize(
+    "text", ["[" * 100_000, "[" * 250 + "]" * 250, '{"a":NaN}', "[1e999]", "[" + "9" * 5_000 + "]"]
+)
 def test_text_that_only_looks_like_json_is_shown_as_text(text: str) -> None:
     assert show(text.encode(), "auto", None).format == "text"
     shown = show(text.encode(), "json", None)
