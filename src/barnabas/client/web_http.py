@@ -17,7 +17,7 @@ DEFAULT_TIMEOUT_MS: Final = 10_000
 _FINAL_CODES: Final = frozenset((*range(400, 408), *range(409, 416), 501, 505))
 
 
-class _NoRedirects(urllib.request.HTTPRedirectHandler):
+class NoRedirects(urllib.request.HTTPRedirectHandler):
     """A redirect would carry the client's secret to a host that is not configured."""
 
     def redirect_request(self, *args: object, **kwargs: object) -> None:
@@ -36,7 +36,7 @@ def ask(
     parts = urlsplit(url)
     where = f"{parts.scheme}://{parts.hostname}{f':{parts.port}' if parts.port else ''}{parts.path}"
     request = urllib.request.Request(url, data=body, headers={"Accept": "application/json", **headers})
-    opener = urllib.request.build_opener(_NoRedirects, urllib.request.HTTPSHandler(context=tls))
+    opener = urllib.request.build_opener(NoRedirects, urllib.request.HTTPSHandler(context=tls))
     try:
         with opener.open(request, timeout=(timeout_ms or DEFAULT_TIMEOUT_MS) / 1000) as answer:
             document = bounded(answer.read(bytes_max + 1), where, bytes_max)

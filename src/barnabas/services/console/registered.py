@@ -16,6 +16,7 @@ from barnabas.services.console.decoding import Undecodable
 from barnabas.services.console.errors import Refusal
 from barnabas.services.registry import wire
 from barnabas.services.registry.client import RegistryClient, RegistryRefused, RegistryUnreachable
+from barnabas.services.registry.formats.limits import REFERENCES_MAX
 from barnabas.services.registry.values import avro, json_values
 from barnabas.wire.records import Record
 
@@ -121,6 +122,8 @@ class Registered:
             raise Undecodable("its schemas refer to each other too deeply")
         for each in answer.get("references") or ():
             if each["name"] not in found:
+                if len(found) >= REFERENCES_MAX:
+                    raise Undecodable(f"its schema refers to more than {REFERENCES_MAX} others, which is the limit")
                 imported = self.client.ask("GET", "subjects", each["subject"], "versions", each["version"])
                 self._import(imported, found, depth=depth + 1)
                 found[each["name"]] = imported["schema"]

@@ -3,6 +3,8 @@
 import os
 import re
 import ssl
+import time
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final, Self
 from urllib.parse import quote
@@ -10,8 +12,12 @@ from urllib.parse import quote
 import httpx
 
 from barnabas.base.errors import BarnabasError, ConfigError
+from barnabas.services.registry.values import json_values
 
+#: For each step of the network, and for all of an answer.
 _TIMEOUT_S: Final = 60.0
+#: Lists of all subjects and schemas are the longest answers.
+_ANSWER_BYTES_MAX: Final = 64 * 1024 * 1024
 _HEADERS: Final = {"Content-Type": "application/vnd.schemaregistry.v1+json"}
 
 
@@ -64,7 +70,7 @@ class RegistryClient:
         reasons: list[str] = []
         for url in self._urls:
             try:
-                answer = self._http.request(method, f"{url}/{target}", json=body, params=params)
+                answer = self._answer(method, f"{url}/{target}", body, params)
             except (httpx.ConnectError, httpx.ConnectTimeout) as error:
                 reason = re.sub(r"^\[Errno -?\d+\] ", "", str(error))
                 reasons.append(f"{url}: {reason}")
@@ -73,6 +79,18 @@ class RegistryClient:
                 raise RegistryUnreachable(f"{url}: {type(error).__name__} {error}") from None
             return _result(answer)
         raise RegistryUnreachable(f"no registry can be reached: {'; '.join(reasons)}")
+
+    def _answer(self, method: str, url: str, body: object, params: dict[str, str]) -> "_Answer":
+        data = bytearray()
+        ends_s = time.monotonic() + _TIMEOUT_S
+        with self._http.stream(method, url, json=body, params=params) as response:
+            for part in response.iter_bytes():
+                data += part
+                if len(data) > _ANSWER_BYTES_MAX:
+                    raise RegistryUnreachable(f"{url} answers with more than {_ANSWER_BYTES_MAX:,} bytes")
+                if time.monotonic() > ends_s:
+                    raise RegistryUnreachable(f"{url} did not send its whole answer within {_TIMEOUT_S:g} s")
+        return _Answer(url, response.status_code, bytes(data))
 
 
 class RegistryUnreachable(BarnabasError):
@@ -83,13 +101,20 @@ def _word(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _result(answer: httpx.Response) -> Any:
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    url: str
+    status: int
+    body: bytes
+
+
+def _result(answer: _Answer) -> Any:
     try:
-        document = answer.json()
+        document = json_values.read(answer.body)
     except ValueError:
-        raise RegistryUnreachable(f"{answer.url} answers {answer.status_code}, and not as a registry does") from None
-    if answer.is_success:
+        raise RegistryUnreachable(f"{answer.url} answers {answer.status}, and not as a registry does") from None
+    if 200 <= answer.status < 300:
         return document
-    code = document.get("error_code", answer.status_code) if isinstance(document, dict) else answer.status_code
+    code = document.get("error_code", answer.status) if isinstance(document, dict) else answer.status
     message = document.get("message", "") if isinstance(document, dict) else ""
-    raise RegistryRefused(answer.status_code, code, message or f"the registry answers {answer.status_code}")
+    raise RegistryRefused(answer.status, code, message or f"the registry answers {answer.status}")

@@ -13,14 +13,21 @@ import ssl
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final, Self, TypeAlias
 from urllib.parse import quote, urlsplit
 
+from barnabas.client.web_http import NoRedirects
+from barnabas.services.registry.formats.limits import REFERENCES_MAX
+from barnabas.services.registry.values import json_values
+
 MEDIA_TYPE: Final = "application/vnd.schemaregistry.v1+json"
 _SCHEMAS_CACHED: Final = 1000  # Confluent's serializers keep as many a subject
+#: A schema has at most a megabyte of text, which is escaped in the answer.
+_ANSWER_BYTES_MAX: Final = 16 * 1024 * 1024
+_REASON_BYTES_MAX: Final = 16 * 1024
 _NOT_FOUND: Final = 404
 #: Also what was not found by somebody in front of the registry, who has none to ask at the moment.
 _RETRIED: Final = frozenset({408, 429, 500, 502, 503, 504, _NOT_FOUND})
@@ -123,19 +130,26 @@ class SchemaRegistry:
 
     def resolve(self, schema: RegisteredSchema) -> tuple[str, ...]:
         """The texts of all that a schema imports, each after those it needs itself."""
-        return tuple(dict.fromkeys(text for _, text in self._imports(schema, frozenset())))
+        return tuple(dict.fromkeys(self.references(schema).values()))
 
     def references(self, schema: RegisteredSchema) -> dict[str, str]:
         """The same by the names under which they are imported."""
-        return dict(self._imports(schema, frozenset()))
+        found: dict[str, str] = {}
+        self._import(schema, frozenset(), found)
+        return found
 
-    def _imports(self, schema: RegisteredSchema, above: frozenset[Reference]) -> Iterator[tuple[str, str]]:
+    def _import(self, schema: RegisteredSchema, above: frozenset[Reference], found: dict[str, str]) -> None:
+        """Each name once, however many schemas import it."""
         for reference in schema.references:
             if reference in above:
                 raise RegistryRefused(f"schema {reference.name!r} imports itself")
+            if reference.name in found:
+                continue
+            if len(found) + len(above) >= REFERENCES_MAX:
+                raise RegistryRefused(f"the schema imports more than {REFERENCES_MAX} others, which is the limit")
             imported = _version(self, reference.subject, reference.version)
-            yield from self._imports(imported, above | {reference})
-            yield reference.name, imported.text
+            self._import(imported, above | {reference}, found)
+            found[reference.name] = imported.text
 
     def register(self, subject: str, schema: RegisteredSchema) -> int:
         """Register (again, which changes nothing), and get the id."""
@@ -162,7 +176,7 @@ class SchemaRegistry:
                     return self._ask(method, url + path, body)
                 except urllib.error.HTTPError as error:
                     with error:
-                        said = error.read()
+                        said = error.read(_REASON_BYTES_MAX)
                     failure = f"{method} {url}{path}: {error.code} {_message(said)}"
                     if error.code == _NOT_FOUND and _is_not_known(said):
                         raise UnknownSchema(failure) from None
@@ -184,10 +198,13 @@ class SchemaRegistry:
         elif self.token is not None:
             headers["Authorization"] = f"Bearer {self.token}"
         request = urllib.request.Request(url, data=data, headers=headers, method=method)
-        with urllib.request.urlopen(request, timeout=self.timeout_ms / 1000, context=self._tls(url)) as response:
-            text = response.read()
+        opener = urllib.request.build_opener(NoRedirects, urllib.request.HTTPSHandler(context=self._tls(url)))
+        with opener.open(request, timeout=self.timeout_ms / 1000) as response:
+            text = response.read(_ANSWER_BYTES_MAX + 1)
+        if len(text) > _ANSWER_BYTES_MAX:
+            raise RegistryRefused(f"{method} {url}: the answer is longer than {_ANSWER_BYTES_MAX:,} bytes")
         try:
-            answer = json.loads(text)
+            answer = json_values.read(text)
         except ValueError:
             answer = None
         if not isinstance(answer, dict):
@@ -242,14 +259,13 @@ def _is_not_known(body: bytes) -> bool:
     """Whether it is the registry that says so, by a code of its own (40401, 40402, 40403), and not a proxy in front of it, or a
     server that is none."""
     try:
-        return int(json.loads(body)["error_code"]) // 100 == _NOT_FOUND
+        return int(json_values.read(body)["error_code"]) // 100 == _NOT_FOUND
     except (ValueError, KeyError, TypeError):
         return False
 
 
 def _message(body: bytes) -> str:
     try:
-        answer = json.loads(body)
-        return str(answer["message"])
+        return str(json_values.read(body)["message"])
     except (ValueError, KeyError, TypeError):
         return body[:200].decode(errors="replace")
