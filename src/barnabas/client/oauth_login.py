@@ -174,7 +174,7 @@ def _from_endpoint(url: str, entry: JaasEntry, settings: Mapping[str, str]) -> C
 def _access_token(url: str, document: bytes) -> str:
     try:
         token = json.loads(document)["access_token"]
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         token = None
     if not isinstance(token, str) or not token.strip():
         # Not chained, and nothing of the document: it may hold a token under another name.

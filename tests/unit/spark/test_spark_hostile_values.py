@@ -1,14 +1,17 @@
 """A value that would end a Spark worker, or hold it for ever, becomes an error of its own record: a dead letter."""
 
 import json
+import resource
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from google.protobuf import descriptor_pb2
+from pyspark.sql.types import LongType, StructField, StructType
 
 from barnabas.spark.pipelines.codecs import avro, avro_types, json_types, protobuf, protobuf_types
 from barnabas.spark.pipelines.codecs.base import CodecError, convert_all
+from barnabas.spark.tables.direct import Direct, DirectReader
 
 FLAT = {"type": "record", "name": "Node", "fields": [{"name": "id", "type": "int"}]}
 LIST = {
@@ -118,3 +121,24 @@ def test_small_messages_that_become_wide_rows_are_counted() -> None:
     assert isinstance(row, dict) and len(row["f1"]) == 3
     with pytest.raises(ValueError, match="stand for more than 5,000,000 fields"):
         read(b"\x0a\x00" * 100_000)
+
+
+@pytest.mark.parametrize("hostile", [b'{"id": 1, "x": ' + b"[" * 300_000 + b"]" * 300_000 + b"}",
+                                     b'{"id": 1, "x": ' + b'{"a":' * 300_000 + b"1" + b"}" * 300_000 + b"}",
+                                     b"{" + b",".join(b'"f%d":1' % at for at in range(100_000)) + b"}"])  # fmt: skip
+def test_an_unknown_field_of_a_table_neither_ends_the_process_nor_fills_it(hostile: bytes) -> None:
+    """Arrow infers types of unknown fields by recursion in C, and makes a column of each."""
+    reader = DirectReader(Direct(StructType([StructField("id", LongType())]), ()))
+    values = [b'{"id": 1}'] * 600 + [hostile] + [b'{"id": 2, "none": null}'] * 100
+    before_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    rows, rest = reader.split(pa.RecordBatch.from_pydict({"value": pa.array(values, pa.binary())}))
+    left = [value for batch in rest for value in batch.column("value").to_pylist()]
+    assert hostile in left and sum(batch.num_rows for batch in rows) + len(left) == 701
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kb < 300_000
+
+
+def test_an_unknown_field_that_is_null_is_read_directly() -> None:
+    reader = DirectReader(Direct(StructType([StructField("id", LongType())]), ()))
+    values = pa.array([b'{"id": 2, "none": null}'] * 3_000, pa.binary())
+    rows, rest = reader.split(pa.RecordBatch.from_pydict({"value": values}))
+    assert sum(batch.num_rows for batch in rows) == 3_000 and not rest

@@ -42,7 +42,7 @@ def endless(path: str) -> bytes:
 def url() -> Iterator[str]:
     Liar.answers, Liar.asked = {}, []
     server = ThreadingHTTPServer(("127.0.0.1", 0), Liar)
-    thread = threading.Thread(target=server.serve_forever)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
     yield f"http://127.0.0.1:{server.server_address[1]}"
     server.shutdown()
