@@ -59,6 +59,8 @@ _LOGICAL: Final[Mapping[str, DataType]] = {
     "local-timestamp-millis": TimestampNTZType(),
     "local-timestamp-micros": TimestampNTZType(),
 }
+#: Digits of Spark's decimals.
+_PRECISION_MAX: Final = 38
 _NAMED: Final = ("record", "error", "enum", "fixed")
 _SINGLE: Final = struct.Struct("<f")
 
@@ -135,6 +137,8 @@ def _spark_type(parsed: AvroType, schema: Schema, above: tuple[str, ...]) -> tup
         raise CodecError(f"Avro: {schema['name']} contains itself, and no Spark type does")
     logical = schema.get("logicalType")
     if logical == "decimal":
+        if schema["precision"] > _PRECISION_MAX:
+            raise CodecError(f"Avro: a decimal of {schema['precision']} digits; Spark has {_PRECISION_MAX} at most")
         return DecimalType(schema["precision"], schema.get("scale", 0)), False
     if logical in _LOGICAL:
         return _LOGICAL[logical], False
