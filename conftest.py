@@ -7,13 +7,16 @@ A test on real time, with real processes and other people's clients, gets anothe
 summary lists each rerun: look at it, as it may hide a defect. The simulation gets none: the same seed does the same again.
 """
 
+import asyncio
 import gc
+import inspect
 import signal
 from collections.abc import Generator
 from typing import Any
 
 import hypothesis
 import pytest
+import uvloop
 from xdist.scheduler import LoadScopeScheduling
 
 SPARK = "tests/scenarios/spark/"
@@ -103,3 +106,22 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if not item.nodeid.startswith(SIMULATION):
             item.add_marker(pytest.mark.flaky(reruns=2 if item.nodeid.startswith(REAL_PROCESSES) else 1))
+
+
+#: A guard against a test that waits for ever, not a measure.
+COROUTINE_TEST_S = 60
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """A test may be a coroutine: it gets an event loop of its own; with the marker `uvloop`, the loop that a broker has."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    arguments = {name: pyfuncitem.funcargs[name] for name in inspect.signature(pyfuncitem.obj).parameters}
+
+    async def bounded() -> None:
+        async with asyncio.timeout(COROUTINE_TEST_S):
+            await pyfuncitem.obj(**arguments)
+
+    (uvloop.run if pyfuncitem.get_closest_marker("uvloop") else asyncio.run)(bounded())
+    return True

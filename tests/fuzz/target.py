@@ -90,7 +90,8 @@ def ours() -> Iterator[Target]:
 @contextlib.contextmanager
 def apache() -> Iterator[Target]:
     """Apache Kafka 3.9.1 and its ZooKeeper, fetched by name as `make interop` does. A heap of 1 GB is Kafka's default."""
-    from tests.interop.kinds import APACHE, MixedCluster, free_port, wait_until
+    from barnabas.testing import wait_until
+    from tests.interop.kinds import APACHE, MixedCluster, free_port
 
     with tempfile.TemporaryDirectory() as folder:
         cluster = MixedCluster(kinds={1: APACHE}, zookeeper_kind=APACHE, heap="1g")

@@ -11,14 +11,14 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Self
 
 from kazoo.client import KazooClient
 
+from barnabas.testing import wait_until
 from tests.interop import maven
 
 KAFKA: Final = ("org.apache.kafka:kafka_2.13:3.9.1", "org.slf4j:slf4j-reload4j:1.7.36")
@@ -42,14 +42,6 @@ def free_port() -> int:
         sock.bind(("127.0.0.1", 0))
         port: int = sock.getsockname()[1]
         return port
-
-
-def wait_until(condition: Callable[[], bool], timeout_s: float = 60.0, *, what: str) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"{what}: not after {timeout_s} s")
-        time.sleep(0.05)
 
 
 @dataclass(kw_only=True)

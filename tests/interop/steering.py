@@ -17,7 +17,8 @@ from barnabas.base.ids import TopicPartition
 from barnabas.client.admin import partitions as admin
 from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.config import ClientConfig
-from tests.interop.kinds import MixedCluster, wait_until
+from barnabas.testing import wait_until
+from tests.interop.kinds import MixedCluster
 
 T = TypeVar("T")
 _SILENT = logging.getLogger("steering.kazoo")

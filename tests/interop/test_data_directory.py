@@ -7,8 +7,9 @@ import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from barnabas.testing import wait_until
 from tests.interop import maven
-from tests.interop.kinds import APACHE, KAFKA, OURS, MixedCluster, wait_until
+from tests.interop.kinds import APACHE, KAFKA, OURS, MixedCluster
 from tests.interop.load import read_all
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.usefixtures("java")]

@@ -8,7 +8,8 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartiti
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
 from barnabas.cli.local_cluster import LocalCluster
-from tests.interop.connect import Worker, eventually
+from barnabas.testing import wait_until
+from tests.interop.connect import Worker
 
 pytestmark = [pytest.mark.usefixtures("java"), pytest.mark.timeout(600)]
 
@@ -16,7 +17,7 @@ pytestmark = [pytest.mark.usefixtures("java"), pytest.mark.timeout(600)]
 @pytest.fixture
 def worker(cluster: LocalCluster, topic: str, tmp_path: Path) -> Iterator[Worker]:
     with Worker(cluster.bootstrap, topic, tmp_path / "first") as worker:
-        eventually(worker.is_ready, "a worker that answers")
+        wait_until(worker.is_ready, what="a worker that answers")
         yield worker
 
 
@@ -69,29 +70,29 @@ def test_lines_of_a_file_reach_another_exactly_once_while_workers_come_and_die(
     }
     worker.ask("PUT", "/connectors/source/config", file_source)
     worker.ask("PUT", "/connectors/sink/config", file_sink)
-    eventually(lambda: lines(sink) == written[:100], "the first hundred lines")
+    wait_until(lambda: lines(sink) == written[:100], what="the first hundred lines")
     assert worker.states("source") == worker.states("sink") == ["RUNNING", "RUNNING"]
 
     second = Worker(cluster.bootstrap, topic, tmp_path / "second")
     with second:
-        eventually(second.is_ready, "a second worker")
+        wait_until(second.is_ready, what="a second worker")
         with source.open("a") as file:
             file.writelines(f"{line}\n" for line in written[100:200])
-        eventually(lambda: lines(sink) == written[:200], "two hundred lines")
+        wait_until(lambda: lines(sink) == written[:200], what="two hundred lines")
         second.kill()
         with source.open("a") as file:
             file.writelines(f"{line}\n" for line in written[200:])
-        eventually(lambda: set(lines(sink)) == set(written), "all lines after a worker has died")
+        wait_until(lambda: set(lines(sink)) == set(written), what="all lines after a worker has died")
     assert committed(cluster.bootstrap, topic) == written  # the sink may repeat lines, the source may not
 
     worker.ask("PUT", "/connectors/source/stop")
-    eventually(lambda: worker.states("source") == ["STOPPED"], "a stopped source")
+    wait_until(lambda: worker.states("source") == ["STOPPED"], what="a stopped source")
     [offsets] = worker.ask("GET", "/connectors/source/offsets")["offsets"]
     assert offsets["offset"] == {"position": source.stat().st_size}
     worker.ask("DELETE", "/connectors/source/offsets")
     assert worker.ask("GET", "/connectors/source/offsets") == {"offsets": []}
     worker.ask("PUT", "/connectors/sink/stop")
-    eventually(lambda: worker.states("sink") == ["STOPPED"], "a stopped sink")
+    wait_until(lambda: worker.states("sink") == ["STOPPED"], what="a stopped sink")
     worker.ask("DELETE", "/connectors/sink/offsets")  # of its consumer group
     for connector in ("source", "sink"):
         worker.ask("DELETE", f"/connectors/{connector}")

@@ -10,7 +10,8 @@ from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaError, 
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
 
 from barnabas.cli.local_cluster import LocalCluster
-from tests.interop.connect import JavaProcess, eventually
+from barnabas.testing import wait_until
+from tests.interop.connect import JavaProcess
 
 pytestmark = [pytest.mark.usefixtures("java"), pytest.mark.timeout(600)]
 
@@ -84,14 +85,16 @@ def check_mirror(source: str, target: str, topic: str, bootstrap: str, mirroring
     """What `source` has of the topic is at `target` as well: records, settings, and where its group is."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
     mirror = f"{source}.{topic}-{source}"
-    eventually(lambda: mirroring.alive() and mirror in admin.list_topics(timeout=30).topics, f"{mirror} at {target}")
+    wait_until(
+        lambda: mirroring.alive() and mirror in admin.list_topics(timeout=30).topics, what=f"{mirror} at {target}"
+    )
     seen = consume(bootstrap, mirror, f"reader-{topic}", 300)
     assert sorted(seen) == sorted(f"value {number}" for number in range(300))
 
     resource = ConfigResource(ResourceType.TOPIC, mirror)
-    eventually(
+    wait_until(
         lambda: admin.describe_configs([resource])[resource].result(30)["retention.ms"].value == "7777777",
-        "the setting of the source",
+        what="the setting of the source",
     )
     group = ConsumerGroupTopicPartitions(f"{topic}-group-{source}", [TopicPartition(mirror, part) for part in range(3)])
 
@@ -99,7 +102,7 @@ def check_mirror(source: str, target: str, topic: str, bootstrap: str, mirroring
         [answer] = admin.list_consumer_group_offsets([group]).values()
         return sum(max(0, part.offset) for part in answer.result(30).topic_partitions) == 300
 
-    eventually(translated, f"the offsets of {group.group_id} at {target}")
+    wait_until(translated, what=f"the offsets of {group.group_id} at {target}")
 
 
 def test_topics_their_settings_and_groups_are_mirrored_both_ways(

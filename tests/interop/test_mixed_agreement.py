@@ -24,11 +24,12 @@ from confluent_kafka.admin import (
 
 from barnabas.base.errors import ErrorCode
 from barnabas.client.asynchronous import AsyncClient
+from barnabas.testing import wait_until
 from barnabas.wire.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
 )
-from tests.interop.kinds import APACHE, OURS, MixedCluster, wait_until
+from tests.interop.kinds import APACHE, OURS, MixedCluster
 from tests.interop.steering import Steering
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.usefixtures("java")]

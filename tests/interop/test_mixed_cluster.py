@@ -8,7 +8,8 @@ from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 
 from barnabas.client.config import client_config
 from barnabas.services.doctor.cluster import check_cluster
-from tests.interop.kinds import APACHE, OURS, MixedCluster, wait_until
+from barnabas.testing import wait_until
+from tests.interop.kinds import APACHE, OURS, MixedCluster
 from tests.interop.load import GroupReader, Transactor, Writer, check_nothing_lost, check_transactions, read_all
 from tests.interop.steering import Steering
 

@@ -30,8 +30,9 @@ from barnabas.client.admin.tokens import DelegationToken, create_token, expire_t
 from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.config import client_config
 from barnabas.client.errors import AuthenticationFailed
+from barnabas.testing import wait_until
 from barnabas.wire.auth.jaas import PLAIN_MODULE, SCRAM_MODULE
-from tests.interop.kinds import APACHE, OURS, MixedCluster, free_port, wait_until
+from tests.interop.kinds import APACHE, OURS, MixedCluster, free_port
 from tests.pki import Authority
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.usefixtures("java")]

@@ -8,7 +8,8 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from typer.testing import CliRunner
 
 from barnabas.cli.main import app
-from tests.interop.kinds import APACHE, OURS, MixedCluster, wait_until
+from barnabas.testing import wait_until
+from tests.interop.kinds import APACHE, OURS, MixedCluster
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.usefixtures("java")]
 SETTINGS = {"authorizer.class.name": "kafka.security.authorizer.AclAuthorizer", "super.users": "User:ANONYMOUS"}

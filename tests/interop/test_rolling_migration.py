@@ -6,7 +6,8 @@ import time
 import pytest
 from confluent_kafka.admin import NewTopic
 
-from tests.interop.kinds import APACHE, OURS, MixedCluster, wait_until
+from barnabas.testing import wait_until
+from tests.interop.kinds import APACHE, OURS, MixedCluster
 from tests.interop.load import GroupReader, Transactor, Writer, check_nothing_lost, check_transactions
 from tests.interop.steering import Steering
 

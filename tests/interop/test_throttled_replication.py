@@ -16,7 +16,8 @@ from barnabas.cli.main import app
 from barnabas.client.admin.configs import alter_configs
 from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.config import client_config
-from tests.interop.kinds import APACHE, OURS, MixedCluster, wait_until
+from barnabas.testing import wait_until
+from tests.interop.kinds import APACHE, OURS, MixedCluster
 
 SIZE_BYTES = 3_000_000
 RATE = 600_000

@@ -24,7 +24,8 @@ from confluent_kafka.admin import (
 )
 from kazoo.client import KazooClient
 
-from tests.interop.kinds import OURS, MixedCluster, wait_until
+from barnabas.testing import wait_until
+from tests.interop.kinds import OURS, MixedCluster
 from tests.interop.load import GroupReader
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "golden/kafka-3.9.1/znodes.json").read_text())

@@ -17,8 +17,8 @@ from barnabas.client.admin.partitions import (
 from barnabas.client.admin.topics import NewTopic, create_topics, delete_topics
 from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.errors import BrokerRefused, ClientError
-from tests.simulation.chains import OUTPUT
 from tests.simulation.load import COMING, Client
+from tests.simulation.transform_load import OUTPUT
 
 if TYPE_CHECKING:
     from tests.simulation.cluster import SimCluster

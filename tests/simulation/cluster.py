@@ -25,17 +25,18 @@ from barnabas.broker.zookeeper_client.zk_errors import ConnectionLost
 from barnabas.broker.zookeeper_client.znodes import LeaderAndIsr, ReplicaAssignment, TopicAssignment, decode_config
 from barnabas.client.admin.topics import NewTopic, create_topics
 from barnabas.client.errors import BrokerRefused, ClientError
-from tests.simulation import memory
+from tests.simulation import leak_check
 from tests.simulation.admin import Administrator
-from tests.simulation.aftermath import latter
-from tests.simulation.ambushes import AMBUSHED, AMBUSHED_PARTITIONS, AMBUSHED_SETTINGS
-from tests.simulation.chains import OUTPUT, Pledger, Transformer
-from tests.simulation.coming import PersistentProducer, RecklessProducer
+from tests.simulation.after_the_faults import latter
+from tests.simulation.consumer_protocol_members import ModernReader
+from tests.simulation.control_invariants import COORDINATORS
+from tests.simulation.descriptor_limits import Echoes, needy, nobodys, what_is_deleted
+from tests.simulation.encounter_clients import QuietWriter, witnesses
 from tests.simulation.ensemble import FollowerProcess, LeaderProcess
 from tests.simulation.faults import Faults
-from tests.simulation.founders import Founder, QuotaSetter
-from tests.simulation.guests import Guest
-from tests.simulation.latecomers import Latecomer
+from tests.simulation.foreign_clients import Guest
+from tests.simulation.invariants import Watch
+from tests.simulation.late_requests import Latecomer
 from tests.simulation.load import (
     CHAIN_GROUP,
     COMING,
@@ -50,20 +51,19 @@ from tests.simulation.load import (
     TableKeeper,
     TransactionalProducer,
 )
-from tests.simulation.modern import ModernReader
 from tests.simulation.network import Network
 from tests.simulation.oracle import Oracle
 from tests.simulation.process import BrokerProcess, Process, ZooKeeperProcess
-from tests.simulation.readers import Reading
+from tests.simulation.reader_faults import Reading
 from tests.simulation.records import bytes_of, missed_aborts, offset_records
-from tests.simulation.scarcity import Echoes, needy, nobodys, what_is_deleted
+from tests.simulation.recreated_topics import PersistentProducer, RecklessProducer
 from tests.simulation.scenario import RELEASES, Scenario, vary
-from tests.simulation.stranger import Stranger
-from tests.simulation.visitors import StaticMember, Visitor
-from tests.simulation.watch import Watch
-from tests.simulation.watch_control import COORDINATORS
-from tests.simulation.witnesses import QuietWriter, witnesses
+from tests.simulation.timed_client_faults import AMBUSHED, AMBUSHED_PARTITIONS, AMBUSHED_SETTINGS
+from tests.simulation.topic_creators import Founder, QuotaSetter
+from tests.simulation.transform_load import OUTPUT, Pledger, Transformer
+from tests.simulation.unusual_members import StaticMember, Visitor
 from tests.simulation.world import World
+from tests.simulation.zookeeper_intruder import Stranger
 
 #: So that compaction runs within seconds.
 EAGER_COMPACTION = {
@@ -429,8 +429,8 @@ class SimCluster:
         world = self.world
         deleted = what_is_deleted(self) if self.scenario.has_scarcity else set()
         for _ in range(3):
-            world.run_until(world.now_s + memory.QUIET_S)
-            left = memory.left(self)
+            world.run_until(world.now_s + leak_check.QUIET_S)
+            left = leak_check.left(self)
             if not left:
                 break
             # Preferred leaders may have been elected meanwhile: a coordinator that moves gives its members their time anew.

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 from barnabas.base.ids import TopicPartition
 from barnabas.broker.zookeeper_client.paths import TOPICS, config_entity, partition_state, topic
 from barnabas.broker.zookeeper_client.znodes import LeaderAndIsr
-from tests.simulation.coincidences import Coincidences
+from tests.simulation.descriptor_limits import Scarcity
+from tests.simulation.encounters import Meetings
 from tests.simulation.ensemble import EnsembleFaults
 from tests.simulation.load import RECKLESS
-from tests.simulation.meetings import Meetings
 from tests.simulation.process import BrokerProcess, Process
-from tests.simulation.scarcity import Scarcity
+from tests.simulation.timed_broker_faults import Coincidences
 
 if TYPE_CHECKING:
     from tests.simulation.cluster import SimCluster

@@ -67,7 +67,7 @@ def render() -> str:
             '    python -m tests.simulation.simulate SEED --mutant "NAME" [--world storage|link|tier]',
             "",
             "*Put back* names a real defect that was found and fixed before. *World* is the profile of the cluster,",
-            "*a mix*, *logs alone* (`storage_world.py`), *linked clusters* (`linked.py`) or *tiered storage* (`tiered.py`).",
+            "*a mix*, *logs alone* (`storage_world.py`), *linked clusters* (`link_world.py`), *tiered* (`tier_world.py`).",
             "*Seed* found it, *after* this many seeds. The search begins with the profile that the mutant names.",
             "",
             "| what is wrong | put back | world | seed | after | what the oracle said |",

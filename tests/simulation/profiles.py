@@ -146,7 +146,7 @@ RARE_PROFILES: dict[str, Profile] = {
                    "transaction.partition.verification.enable": "true"}},
         {"kill": 2, "kill_leader": 1, "pause": 1, "reset_connections": 1},
     ),
-    #: Who lies in wait for a successor: of a producer, a coordinator, a leader (`successions.py`). Epochs are soon used up.
+    #: Faults at the moment of a succession: of a producer, a coordinator, a leader (`succession_faults.py`).
     "successions": Profile(
         {**_FAST, "seconds": 25.0, "pace_s": (0.1, 0.5), "fault_every_s": (5.0, 9.0), "network_s": 0.002,
          "replica_lag_ms": 5_000, "session_timeout_ms": 6_000, "segment_bytes": 1_048_576, "producers": 1,
@@ -155,7 +155,7 @@ RARE_PROFILES: dict[str, Profile] = {
          "ambushes": ("uses_up_its_epochs", "changes_its_assignor", "is_cut_while_it_is_copied")},
         {"kill": 1, "reset_connections": 1},
     ),
-    #: Answers that are long on their way, and what clients are told that come at the wrong moment (`answers.py`, `readers.py`).
+    #: Responses that clients read slowly, and clients that read at the wrong moment (`slow_readers.py`, `reader_faults.py`).
     "answers": Profile(
         {**_FAST, "brokers": 4, "seconds": 30.0, "pace_s": (0.1, 0.5), "fault_every_s": (5.0, 9.0), "network_s": 0.002,
          "replica_lag_ms": 10_000, "session_timeout_ms": 6_000, "segment_bytes": 1_048_576, "producers": 1,
@@ -167,7 +167,7 @@ RARE_PROFILES: dict[str, Profile] = {
          "fixed": {"replica.socket.timeout.ms": "10000"}},
         {"kill": 1, "reset_connections": 1},
     ),
-    #: Coincidences: each fault waits until something is half done, and strikes then (`coincidences.py`).
+    #: Coincidences: each fault waits until something is half done, and strikes then (`timed_broker_faults.py`).
     "coincidences": Profile(
         {**_FAST, "brokers": 5, "seconds": 30.0, "pace_s": (0.1, 0.5), "network_s": 0.01, "fault_every_s": (0.2, 1.0),
          "session_timeout_ms": 3_000, "replica_lag_ms": 4_000, "transactional": 1, "producers": 2, "readers": 1,
@@ -187,7 +187,7 @@ RARE_PROFILES: dict[str, Profile] = {
         {"kill_follower": 4, "cut_off_follower": 3, "pause_follower": 2, "leave_follower": 4, "kill": 3, "kill_leader": 2,
          "kill_controller": 3, "restart": 2, "expire": 2, "kill_all": 1, "kill_zookeeper": 1, "isolate": 1},
     ),
-    #: Coincidences again, all kinds by turns in each seed, and with clients of its own (`meetings.py`, `witnesses.py`).
+    #: Timed faults of all kinds in each seed, with clients of its own (`encounters.py`, `encounter_clients.py`).
     "meetings": Profile(
         {**_FAST, "brokers": 4, "seconds": 25.0, "pace_s": (0.1, 0.5), "network_s": 0.004, "fault_every_s": (0.2, 0.4),
          "session_timeout_ms": 3_000, "replica_lag_ms": 4_000, "segment_bytes": 1_048_576, "transactional": 0,
@@ -199,7 +199,7 @@ RARE_PROFILES: dict[str, Profile] = {
         {"meet": 1},
     ),
     #: Brokers run out of descriptors while they lead, follow, move and delete logs, and flush what coordinators write
-    #: (`scarcity.py`).
+    #: (`descriptor_limits.py`).
     "scarce": Profile(
         {**_FAST, "seconds": 25.0, "network_s": 0.004, "fault_every_s": (0.3, 2.0), "session_timeout_ms": 3_000,
          "replica_lag_ms": 2_000, "segment_bytes": 1_500, "transactional": 2, "producers": 1, "readers": 1,

@@ -74,9 +74,9 @@ class Scenario:
     #: Clients that have something happen at the very moment at which it hurts, and what they do, by name; empty: everything.
     ambushers: int = 0
     ambushes: tuple[str, ...] = ()
-    #: Clients of the meetings that faults bring about (`witnesses.py`).
+    #: Clients of the meetings that faults bring about (`encounter_clients.py`).
     has_witnesses: bool = False
-    #: Brokers run out of descriptors (`scarcity.py`), and what is deleted leaves the disk in time.
+    #: Brokers run out of descriptors (`descriptor_limits.py`), and what is deleted leaves the disk in time.
     has_scarcity: bool = False
     #: How much of its partition a coordinator reads in one step; 0: as much as it does where nobody says otherwise.
     load_step_bytes: int = 0

@@ -36,7 +36,7 @@ def run_seed(seed: int, *, seconds: float | None = None, without: tuple[str, ...
 
 def run_tiered(seed: int, *, seconds: float | None = None) -> dict[str, Any]:
     """A cluster with its history in an object store."""
-    from tests.simulation.tiered import TieredCluster
+    from tests.simulation.tier_world import TieredCluster
 
     began_s = _begin(seed)
     cluster = TieredCluster(seed)
@@ -45,7 +45,7 @@ def run_tiered(seed: int, *, seconds: float | None = None) -> dict[str, Any]:
 
 def run_linked(seed: int) -> dict[str, Any]:
     """A cluster, and one beside it that mirrors it."""
-    from tests.simulation.linked import LinkedWorld
+    from tests.simulation.link_world import LinkedWorld
 
     began_s = _begin(seed)
     linked = LinkedWorld(seed)
@@ -105,7 +105,7 @@ def _compile(codecs: list[tuple[str, str, int]]) -> None:
 def run_storage(seed: int) -> dict[str, Any]:
     """Logs alone, on a disk that loses what was not synced."""
     from tests.simulation.storage_kinds import kind_of
-    from tests.simulation.storage_turns import LoopHeld
+    from tests.simulation.storage_loop_turns import LoopHeld
 
     _fix_chance(seed)
     began_s = time.process_time()
@@ -206,9 +206,9 @@ def seeds_of(text: str) -> Iterator[int]:
 
 def warm_up() -> None:
     """What every seed needs is loaded before the first fork."""
-    import tests.simulation.linked
+    import tests.simulation.link_world
     import tests.simulation.scenario
-    import tests.simulation.tiered  # noqa: F401
+    import tests.simulation.tier_world  # noqa: F401
 
     gc.collect()
     gc.freeze()

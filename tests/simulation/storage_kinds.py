@@ -4,8 +4,12 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from tests.simulation.storage_damage import DamagedWorld, KilledWorld, RepairedWorld, RottenWorld, SwappedWorld
+from tests.simulation.storage_few_descriptors import ScarceWorld
 from tests.simulation.storage_follow import CutBackWorld, GarbledWorld, ManySegmentsWorld
-from tests.simulation.storage_moments import (
+from tests.simulation.storage_loop_turns import ReadingWorld, TransactionsWorld
+from tests.simulation.storage_moves import MovingWorld
+from tests.simulation.storage_settings import ChangingWorld
+from tests.simulation.storage_timed_faults import (
     AbortedKeysWorld,
     AbortedWorld,
     FailingWorld,
@@ -16,11 +20,7 @@ from tests.simulation.storage_moments import (
     UnendedWorld,
     UnlinkedWorld,
 )
-from tests.simulation.storage_moves import MovingWorld
-from tests.simulation.storage_poor import PoorCleanerWorld, PoorFollowerWorld, PoorWorld
-from tests.simulation.storage_scarce import ScarceWorld
-from tests.simulation.storage_settings import ChangingWorld
-from tests.simulation.storage_turns import ReadingWorld, TransactionsWorld
+from tests.simulation.storage_without_descriptors import PoorCleanerWorld, PoorFollowerWorld, PoorWorld
 from tests.simulation.storage_world import StorageWorld
 
 

@@ -14,11 +14,11 @@ from barnabas.broker.replication.delayed import DelayedProduce
 from barnabas.broker.storage.epoch_cache import EpochEntry, LeaderEpochCache
 from barnabas.broker.storage.file_handle import OpenFile
 from barnabas.wire.records import BatchBuilder
-from tests.simulation import memory
+from tests.simulation import leak_check
 from tests.simulation.cluster import SimCluster
 from tests.simulation.disk_life import Life
 from tests.simulation.faults import Damage, Faults
-from tests.simulation.memory import walk
+from tests.simulation.leak_check import walk
 from tests.simulation.network import Network
 from tests.simulation.oracle import Fate, Oracle, Read, Sent
 from tests.simulation.process import BrokerProcess, Process
@@ -105,7 +105,7 @@ def test_file_that_is_being_read_and_one_that_nobody_knows_are_left() -> None:
     process.start()
     world.run_until(world.now_s + 1)
     process.broker = cast(Broker, Root())
-    left = memory.left(cast(SimCluster, SimpleNamespace(brokers={1: process})))
+    left = leak_check.left(cast(SimCluster, SimpleNamespace(brokers={1: process})))
     assert [line for line in left if ".log" in line] == [
         "worker has 1 of files that are being read (['/1.log']), 0 at most are due",
         "worker has 1 of files that belong to no segment (['/2.log']), 0 at most are due",

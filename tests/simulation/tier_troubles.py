@@ -31,7 +31,7 @@ from tests.simulation.process import BrokerProcess
 from tests.simulation.profiles import Profile
 
 if TYPE_CHECKING:
-    from tests.simulation.tiered import TieredCluster
+    from tests.simulation.tier_world import TieredCluster
 
 _FEW: Mapping[str, Any] = {
     "brokers": 3, "seconds": 18.0, "pace_s": (0.02, 0.3), "fault_every_s": (1.0, 3.0), "session_timeout_ms": 2_000,

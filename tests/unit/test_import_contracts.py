@@ -56,4 +56,4 @@ def test_all_of_the_machines_are_bound() -> None:
         "controller.placement",
         "storage.producer_state",
     ):
-        assert f"barnabas.{module}" in bound
+        assert f"barnabas.broker.{module}" in bound

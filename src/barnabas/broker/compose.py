@@ -9,7 +9,7 @@ import asyncio
 import errno
 import logging
 from collections.abc import Callable, Coroutine, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from barnabas.base.chance import random_uuid
 from barnabas.base.clock import Clock
@@ -20,16 +20,16 @@ from barnabas.base.config.usage import broker_notices, volatile_log_dirs
 from barnabas.base.errors import BrokenInvariant
 from barnabas.base.ids import TopicPartition, format_uuid
 from barnabas.base.metrics.registry import Registry
+from barnabas.broker import features
 from barnabas.broker.api.produce import ProduceApi
 from barnabas.broker.parts import coordinators, gauges
-from barnabas.broker.parts import links as link_parts
 from barnabas.broker.parts.controller import make_controller
 from barnabas.broker.parts.entity_settings import EntitySettings
+from barnabas.broker.parts.feature import Host, Plugin
 from barnabas.broker.parts.groups import GroupParts
 from barnabas.broker.parts.handlers import build_handlers
 from barnabas.broker.parts.health import Health, Phase
 from barnabas.broker.parts.identity import find_broker_id
-from barnabas.broker.parts.links import LinkParts
 from barnabas.broker.parts.membership import MembershipParts
 from barnabas.broker.parts.replication import ReplicationParts
 from barnabas.broker.parts.security import SecurityParts
@@ -40,13 +40,11 @@ from barnabas.broker.parts.transactions import TransactionParts
 from barnabas.broker.replication.fetch_session_cache import FetchSessionCache
 from barnabas.broker.runtime.faults import Faults
 from barnabas.broker.runtime.threads import LoopThreads, ThreadPool
-from barnabas.broker.server.audit import AuditLog
 from barnabas.broker.server.context import BrokerContext
 from barnabas.broker.server.coordinator_log import leadership_listener
 from barnabas.broker.server.fault_injection import ControlSocket, FaultyDisk, wrap_handlers
 from barnabas.broker.server.metrics_http import MetricsServer, add_gc_gauges, watch_loop_lag
 from barnabas.broker.server.platform import Platform
-from barnabas.broker.server.schema_checks import SchemaChecks
 from barnabas.broker.server.settings import (
     session_config,
 )
@@ -61,12 +59,9 @@ from barnabas.broker.zookeeper_client.registration import (
 )
 from barnabas.broker.zookeeper_client.session import ZooKeeperSession
 
-if TYPE_CHECKING:
-    from barnabas.broker.parts.tiered import TieredParts
-    from barnabas.broker.parts.tracing import OtelParts
-
 log = logging.getLogger(__name__)
 T = TypeVar("T")
+P = TypeVar("P", bound=Plugin)
 
 #: `min.incremental.fetch.session.eviction.ms`, which Kafka does not let anybody set either.
 FETCH_SESSION_EVICTION_MS = 120_000
@@ -104,14 +99,17 @@ class Broker:
             {b"/health": self.health.live, b"/ready": self.health.ready, b"/in-sync": self.health.in_sync},
         )
         self._are_logs_open = False
-        self._otel: OtelParts | None = None
-        self._tier: TieredParts | None = None
+        self.plugins: list[Plugin] = []
         #: Set when the broker serves: listener name -> port.
         self.ports: dict[str, int] = {}
 
     @property
     def config(self) -> BrokerConfig:
         return self.dynamic.broker
+
+    def plugin(self, kind: type[P]) -> P:
+        """The plugin of a feature that this broker has."""
+        return next(plugin for plugin in self.plugins if isinstance(plugin, kind))
 
     # -- life ---------------------------------------------------------------------------------------------------------
 
@@ -184,9 +182,6 @@ class Broker:
             quotas=self.quotas,
             security=self.security,
         )
-        self.schemas = SchemaChecks(lambda: self.config, self._clock, on_thread=self._on_thread, spawn=self._spawn)
-        self.dynamic.subscribe_topics(self.schemas.topic_settings_changed)
-        self.dynamic.subscribe(self.schemas.settings_changed)
         await self._unless_stopped(self.security.start(self.session))
         await self._open_logs()
         self._assemble()
@@ -204,8 +199,8 @@ class Broker:
 
     async def _count_internal_topics(self) -> None:
         topics = [self.groups.coordinator.topic, self.transactions.coordinator.topic]
-        if self._tier is not None:
-            topics.append(self._tier.metadata.topic)
+        for plugin in self.plugins:
+            topics += plugin.internal_topics
         await asyncio.gather(*(each.look() for each in topics))
 
     async def _unless_stopped(self, work: Coroutine[Any, Any, object]) -> None:
@@ -250,8 +245,6 @@ class Broker:
     def _assemble(self) -> None:
         """In the order of who needs whom: the cluster, the replicas, the coordinators, the handlers."""
         config = self.config
-        if config.barnabas_otel_endpoint is not None:
-            self._start_tracing(config)
         self._assemble_membership()
         self._assemble_replication()
         self.controller = make_controller(
@@ -264,11 +257,9 @@ class Broker:
             self._clock,
         )
         self.context = self._make_context(config)
-        self._open_audit_log(config)
         self._assemble_coordinators()
-        self._assemble_links()
-        if config.remote_log_storage_system_enable:
-            self._assemble_tier()
+        self.produce = ProduceApi(self.context, self.transactions.verifier)
+        self._build_features(config)
         self.dynamic.subscribe_topics(self._topic_settings_changed)
         self.dynamic.subscribe(self._settings_changed)
         self._settings_changed(config, config)  # these parts were made before ZooKeeper was asked
@@ -281,37 +272,38 @@ class Broker:
                 security=self.security,
                 groups=self.groups,
                 transactions=self.transactions,
-                schemas=self.schemas,
-                links=self.mirrors,
-                make_produce=ProduceApi if self._otel is None else self._otel.make_produce,
+                produce=self.produce,
+                plugins=self.plugins,
             )
         )
         self.health.watch(logs=self.logs, replicas=self.replicas, cluster=(self.broker_id, self.metadata))
         self._add_gauges()
-        if config.barnabas_inside_enable:
-            self._show_inside()
 
-    def _start_tracing(self, config: BrokerConfig) -> None:
-        from barnabas.broker.parts.tracing import OtelParts  # only where somebody wants traces
-
-        self._otel = OtelParts(config, cluster_id=self.cluster_id, broker_id=self.broker_id, clock=self._clock)
-        self.pipeline.traces = (*self.pipeline.traces, self._otel.tracing.sent)
-        # The loop's own time stands still within a turn: too coarse for spans.
-        self.pipeline.now_s = self._clock.monotonic_s
-
-    def _show_inside(self) -> None:
-        from barnabas.broker.server.inside.routes import InsideRoutes  # only where somebody wants to look
-
-        routes = InsideRoutes(
-            self.context,
-            self.session,
-            self.server,
-            self.pipeline,
-            disk=self._platform.disk,
+    def _build_features(self, config: BrokerConfig) -> None:
+        host = Host(
+            context=self.context,
+            platform=self._platform,
+            session=self.session,
+            connections=self.broker_connections,
+            controller_client=self.controller_client,
+            cluster_features=self.features,
+            settings=self.settings,
+            security=self.security,
+            replication=self.replication,
+            groups=self.groups.coordinator,
+            transactions=self.transactions.coordinator,
+            produce=self.produce,
+            pipeline=self.pipeline,
+            server=self.server,
+            metrics_server=self.metrics_server,
             timers=self._loop,
             on_thread=self._on_thread,
+            spawn=self._spawn,
         )
-        self.metrics_server.views = routes.views
+        for feature in features.wanted(config):
+            plugin = feature.build(host)
+            self.plugins.append(plugin)
+            self.replication.control.subscribe(plugin.leadership_changed)
 
     def _add_gauges(self) -> None:
         gauges.add_controller_gauges(self.registry, self.controller)
@@ -319,7 +311,6 @@ class Broker:
         gauges.add_log_gauges(self.registry, self.logs, self._platform.disk)
         gauges.add_zookeeper_gauges(self.registry, self.session)
         gauges.add_offset_gauges(self.registry, lambda: self.groups.coordinator.machines)
-        gauges.add_link_gauges(self.registry, lambda: self.mirrors.manager.links)
 
     def _assemble_membership(self) -> None:
         self.membership = MembershipParts(
@@ -363,7 +354,6 @@ class Broker:
             tasks=self._tasks,
             on_thread=self._on_thread,
             spawn=self._spawn,
-            tracing=self._otel.tracing if self._otel is not None else None,
         )
         self.replicas = self.replication.replicas
         self.dynamic.subscribe(self.replication.settings_changed)
@@ -398,18 +388,6 @@ class Broker:
             leader_throttle=self.replication.throttles.leader,
         )
 
-    def _open_audit_log(self, config: BrokerConfig) -> None:
-        if config.barnabas_audit_log is None:
-            return
-        self.pipeline.audit = self.context.audit = AuditLog(
-            config.barnabas_audit_log,
-            disk=self._platform.disk,
-            clock=self._clock,
-            on_thread=self._on_thread,
-            spawn=self._spawn,
-            file_bytes_max=config.barnabas_audit_log_max_bytes,
-        )
-
     def _assemble_coordinators(self) -> None:
         parts = coordinators.assemble(
             self.context,
@@ -429,41 +407,6 @@ class Broker:
         ):
             self.replication.control.subscribe(listener)
 
-    def _assemble_links(self) -> None:
-        self.mirrors: LinkParts = link_parts.assemble(
-            self.context,
-            self.session,
-            self.controller_client,
-            self.broker_connections,
-            self.groups.coordinator,
-            self.features,
-            self.settings,
-            secrets=lambda: self.security.secrets,
-            acl_store=lambda: self.security.acl_store,
-            skip_producer_ids=self.transactions.coordinator.producer_ids.skip_below,
-            spawn=self._spawn,
-            chance=self._platform.random,
-        )
-        self.context.link_of = self.mirrors.manager.link_of
-        self.replication.control.subscribe(self.mirrors.manager.leadership_changed)
-        self.dynamic.subscribe_topics(self.mirrors.manager.topic_settings_changed)
-
-    def _assemble_tier(self) -> None:
-        from barnabas.broker.parts.tiered import TieredParts  # only where history goes to an object store
-
-        self._tier = TieredParts(
-            self.context,
-            self._platform,
-            self.session,
-            self.broker_connections,
-            fetchers=self.replication.fetchers,
-            timers=self._loop,
-            create_topic=self.controller_client.create_topic,
-            on_thread=self._on_thread,
-            spawn=self._spawn,
-        )
-        self.replication.control.subscribe(self._tier.leadership_changed)
-
     async def _on_thread(self, work: Callable[[], T]) -> T:
         return await self._loop.run_in_executor(self._pool, work)
 
@@ -473,14 +416,16 @@ class Broker:
         """Parts that keep a copy of a setting. The others read `self.config` when it matters, or subscribe themselves."""
         self.serving.settings_changed(before, after)
         self._pool.resize(after.background_threads)
+        for plugin in self.plugins:
+            plugin.settings_changed(before, after)
 
     def _topic_settings_changed(self, topic: str, config: LogConfig) -> None:
         """`topic` is empty if every topic's settings may have changed."""
         self.logs.topic_settings_changed(topic, config)
         self.controller.topic_settings_changed(topic, config)
         self.replicas.topic_settings_changed(topic)
-        if self._tier is not None:
-            self._tier.topic_settings_changed(topic, config)
+        for plugin in self.plugins:
+            plugin.topic_settings_changed(topic, config)
 
     # -- serving and stopping -----------------------------------------------------------------------------------------
 
@@ -506,11 +451,10 @@ class Broker:
         await self.features.refresh()
         self.server.start_accepting()
         self._spawn(self.settings.store.run(), "config changes")
-        self._spawn(self.mirrors.manager.start(), "links")
         self.security.serve(lambda: self.controller.is_active)
         self.replication.start()
-        if self._tier is not None:
-            self._tier.start()
+        for plugin in self.plugins:
+            plugin.start()
         self._spawn(watch_loop_lag(self.registry), "loop lag")
         add_gc_gauges(self.registry)
         await self.controller.start()
@@ -524,7 +468,8 @@ class Broker:
 
     async def _refresh_features(self) -> None:
         await self.features.refresh()
-        self.mirrors.manager.features_changed()
+        for plugin in self.plugins:
+            plugin.cluster_features_changed()
 
     async def _watch_controller(self) -> None:
         """A controller that cannot go on, or a broker that cannot register again, ends the broker."""
@@ -556,9 +501,8 @@ class Broker:
         self.health.enter(Phase.SHUTTING_DOWN)
         self.server.stop_accepting()
         self.replication.fetchers.stop()
-        self.mirrors.manager.stop()
-        if self._tier is not None:
-            self._tier.stop()
+        for plugin in self.plugins:
+            plugin.stop()
         self.groups.coordinator.close()
         self.transactions.coordinator.close()
         await self.controller.stop()
@@ -578,8 +522,8 @@ class Broker:
 
     async def _end(self) -> None:
         await self.session.stop()
-        if self._otel is not None:
-            await self._loop.run_in_executor(self._pool, self._otel.stop)
+        for plugin in self.plugins:
+            await self._loop.run_in_executor(self._pool, plugin.close)
         for task in list(self._running):
             task.cancel()
         log.info("stopped")

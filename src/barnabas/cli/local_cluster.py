@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Final, Self
+from typing import TYPE_CHECKING, ClassVar, Final, Self, TypeVar
 
 from barnabas.base.config.properties import format_properties
 from barnabas.base.errors import BarnabasError
@@ -24,7 +24,8 @@ from barnabas.cli.local_settings import SettingValue, setting_texts, suiting_set
 if TYPE_CHECKING:
     from barnabas.cli.local_security import LocalSecurity
 
-#: Of one process. A machine that is busy with much else may take most of it.
+T = TypeVar("T")
+#: For one process to start. A busy machine may take most of it.
 READY_TIMEOUT_S: Final = 90.0
 STOP_TIMEOUT_S: Final = 30.0
 BROKER: Final = "broker"
@@ -493,10 +494,11 @@ def _tail(log: Path, lines: int = 15) -> str:
     return "\n".join(last[reasons[-1] :] if reasons else last)
 
 
-def wait_until(condition: Callable[[], bool], timeout_s: float = 30.0, *, what: str = "the condition") -> None:
-    """Polls for a condition outside of this process, for which there is no event."""
+def wait_until(condition: Callable[[], T], timeout_s: float = 60.0, *, what: str = "the condition") -> T:
+    """Poll for a condition outside of this process, for which there is no event; returns its first true value."""
     deadline = time.monotonic() + timeout_s
-    while not condition():
+    while not (value := condition()):
         if time.monotonic() > deadline:
-            raise TimeoutError(f"{what} did not happen within {timeout_s} s")
+            raise TimeoutError(f"{what} did not happen within {timeout_s:g} s")
         time.sleep(0.02)
+    return value

@@ -1,6 +1,5 @@
 """The console on Apache Kafka, 3.9.1 with ZooKeeper and 4.3.0 with KRaft: all that needs no inside works."""
 
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -8,6 +7,7 @@ import httpx
 import pytest
 from bench.kafka import ApacheKafka
 
+from barnabas.testing import wait_until
 from tests.interop import maven
 from tests.interop.console import stage
 from tests.interop.console.consoles import console
@@ -56,19 +56,11 @@ def get(api: httpx.Client, path: str) -> Any:
     return response.json()
 
 
-def eventually(look: Callable[[], Any]) -> Any:
-    deadline = time.monotonic() + DEADLINE_S
-    while not (found := look()):
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.2)
-    return found
-
-
 def test_topics_have_their_figures(api: httpx.Client) -> None:
     rows = {row["name"]: row for row in get(api, "/api/topics")["topics"]}
     assert rows.keys() >= {stage.ORDERS, stage.FORMATS, stage.EMPTY, stage.HOSTILE}
     assert (rows[stage.ORDERS]["partitions"], rows[stage.EMPTY]["messages"]) == (6, 0)
-    assert eventually(lambda: get(api, f"/api/topics/{stage.ORDERS}")["rate"]) > 0
+    assert wait_until(lambda: get(api, f"/api/topics/{stage.ORDERS}")["rate"]) > 0
     assert get(api, f"/api/topics/{stage.FORMATS}")["size"] > 0
 
 
@@ -100,11 +92,11 @@ def test_groups_have_members_and_lag(api: httpx.Client) -> None:
         found = get(api, f"/api/groups/{stage.BILLING}")
         return found if found["members"] and found["partitions"] else None
 
-    found = eventually(billing)
+    found = wait_until(billing)
     assert {row["topic"] for row in found["partitions"]} == {stage.ORDERS}
     rows = {row["group"]: row for row in get(api, "/api/groups?count=500")["groups"]}
     assert rows.keys() >= {stage.BILLING, stage.STUCK}
-    assert eventually(lambda: get(api, f"/api/groups/{stage.STUCK}")["lag"]) > 0
+    assert wait_until(lambda: get(api, f"/api/groups/{stage.STUCK}")["lag"]) > 0
 
 
 def test_every_page_of_the_menu_opens(open_tab: Callable[..., Any], address: str) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from barnabas.cli.local_cluster import LocalCluster
-from tests.interop.kinds import wait_until
+from barnabas.testing import wait_until
 from tests.interop.kraft import KraftCluster
 from tests.interop.link.batches import Side, offsets, partitions_of
 

@@ -21,7 +21,7 @@ from confluent_kafka.admin import (
 )
 
 from barnabas.cli.local_cluster import LocalCluster
-from tests.interop.kinds import wait_until
+from barnabas.testing import wait_until
 from tests.interop.kraft import KraftCluster, java
 from tests.interop.link.batches import assert_same, offsets, partitions_of
 from tests.interop.link.stories import linked, make_topic, wait_for_copy

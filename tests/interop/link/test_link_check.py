@@ -22,7 +22,7 @@ from typer.testing import CliRunner
 
 from barnabas.cli.local_cluster import LocalCluster
 from barnabas.cli.main import app
-from tests.interop.kinds import wait_until
+from barnabas.testing import wait_until
 from tests.interop.kraft import KraftCluster, java
 
 Check = Callable[..., tuple[int, dict[str, Any]]]

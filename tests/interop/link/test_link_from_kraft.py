@@ -14,7 +14,7 @@ from confluent_kafka.admin import (
 )
 
 from barnabas.cli.local_cluster import LocalCluster
-from tests.interop.kinds import wait_until
+from barnabas.testing import wait_until
 from tests.interop.kraft import KraftCluster
 from tests.interop.link.batches import assert_same, fetched_batches, offsets, partitions_of
 from tests.interop.link.stories import leader, linked, make_topic, wait_for_copy

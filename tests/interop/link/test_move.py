@@ -5,7 +5,7 @@ from collections import Counter
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
 from barnabas.cli.local_cluster import LocalCluster
-from tests.interop.kinds import wait_until
+from barnabas.testing import wait_until
 from tests.interop.kraft import KraftCluster
 from tests.interop.link.batches import assert_same, offsets, partitions_of
 from tests.interop.link.stories import linked, make_topic, wait_for_copy

@@ -9,9 +9,10 @@ from pathlib import Path
 from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from barnabas.testing import wait_until
 from tests.interop import maven
 from tests.interop.zookeeper.zk_apache import free_port
-from tests.scenarios.zookeeper.zk_process import ZooKeeperProcess, connected, until
+from tests.scenarios.zookeeper.zk_process import ZooKeeperProcess, connected
 
 KAFKA = ("org.apache.kafka:kafka_2.13:3.9.1", "org.slf4j:slf4j-reload4j:1.7.36")
 
@@ -49,10 +50,10 @@ def test_broker_runs_on_ours_through_a_crash_of_the_coordinator(
     java: str, ours: ZooKeeperProcess, tmp_path: Path
 ) -> None:
     with connected(ours.address) as zk, kafka(tmp_path / "kafka", f"{ours.address}/kafka") as (bootstrap, process):
-        until(lambda: process.poll() is not None or zk.exists("/kafka/brokers/ids/1"), 90)
+        wait_until(lambda: process.poll() is not None or zk.exists("/kafka/brokers/ids/1"), 90)
         assert process.poll() is None, (tmp_path / "kafka" / "out.txt").read_text()[-3000:]
         # librdkafka waits for ever for a controller that the broker's first answer does not name yet.
-        until(lambda: AdminClient({"bootstrap.servers": bootstrap}).list_topics(timeout=20).controller_id == 1, 60)
+        wait_until(lambda: AdminClient({"bootstrap.servers": bootstrap}).list_topics(timeout=20).controller_id == 1, 60)
         admin = AdminClient({"bootstrap.servers": bootstrap})
         admin.create_topics([NewTopic("t", 3, 1)])["t"].result(30)
         producer = Producer({"bootstrap.servers": bootstrap, "acks": "all"})
@@ -64,7 +65,7 @@ def test_broker_runs_on_ours_through_a_crash_of_the_coordinator(
         owner = zk.get("/kafka/brokers/ids/1")[1].ephemeralOwner
         ours.kill()
         ours.start()
-        until(lambda: zk.connected)
+        wait_until(lambda: zk.connected)
         assert zk.retry(zk.get, "/kafka/brokers/ids/1")[1].ephemeralOwner == owner
         admin.create_topics([NewTopic("u", 1, 1)])["u"].result(60)
         consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "g", "auto.offset.reset": "earliest"})

@@ -3,7 +3,7 @@
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -12,6 +12,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from barnabas.client.blocking import BlockingConnection
 from barnabas.client.config import client_config
+from barnabas.testing import wait_until
 from barnabas.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 
 FAST_GROUPS = {
@@ -34,15 +35,6 @@ PROTOCOLS: dict[str, dict[str, Any]] = {
     "cooperative": {**CLASSIC, "partition.assignment.strategy": "cooperative-sticky"},
     "consumer": {"group.protocol": "consumer"},
 }
-
-
-def wait_until(condition: Callable[[], bool], timeout_s: float = 60, what: str = "") -> None:
-    """The tests' one way to wait: for something that happens in another process."""
-    deadline_s = time.monotonic() + timeout_s
-    while not condition():
-        if time.monotonic() > deadline_s:
-            raise AssertionError(f"not within {timeout_s} s: {what or condition}")
-        time.sleep(0.02)
 
 
 def create(bootstrap: str, topic: str, partitions: int) -> None:
@@ -293,10 +285,10 @@ class Crew:
         return len(owned) == len(set(owned)) == self.partitions and max(loads) - min(loads) <= 1
 
     def wait_balanced(self, timeout_s: float = 60) -> None:
-        wait_until(self.is_balanced, timeout_s, f"balance: {[sorted(m.owned) for m in self.members]}")
+        wait_until(self.is_balanced, timeout_s, what=f"balance: {[sorted(m.owned) for m in self.members]}")
 
     def wait_for(self, count: int, timeout_s: float = 60) -> None:
-        wait_until(lambda: len(self.values) >= count, timeout_s, f"{count} records, got {len(self.values)}")
+        wait_until(lambda: len(self.values) >= count, timeout_s, what=f"{count} records, got {len(self.values)}")
 
 
 @contextmanager

@@ -7,7 +7,8 @@ from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaError, 
 from confluent_kafka.admin import AdminClient, NewPartitions
 
 from barnabas.cli.local_cluster import LocalCluster
-from tests.scenarios.groups.group_clients import FAST_GROUPS, PROTOCOLS, Member, create, crew, produce, wait_until
+from barnabas.testing import wait_until
+from tests.scenarios.groups.group_clients import FAST_GROUPS, PROTOCOLS, Member, create, crew, produce
 
 every_protocol = pytest.mark.parametrize("protocol", sorted(PROTOCOLS))
 

@@ -10,7 +10,8 @@ from aiokafka.coordinator.assignors.range import RangePartitionAssignor
 from confluent_kafka.admin import AdminClient
 from kafka import KafkaConsumer
 
-from tests.scenarios.groups.group_clients import CLASSIC, Member, create, produce, wait_until
+from barnabas.testing import wait_until
+from tests.scenarios.groups.group_clients import CLASSIC, Member, create, produce
 
 MANY = 50
 GROUPS = 200
@@ -141,46 +142,43 @@ def test_kafka_python_and_librdkafka_share_a_group(fast: str, topic: str) -> Non
     assert not thread.is_alive()
 
 
-def test_group_of_50_members_owns_every_partition_once_and_reads_every_record_once(fast: str, topic: str) -> None:
+async def test_group_of_50_members_owns_every_partition_once_and_reads_every_record_once(fast: str, topic: str) -> None:
     create(fast, topic, MANY)
     group = f"g-{topic}"
 
-    async def scenario() -> None:
-        consumers = [aio_consumer(fast, group) for _ in range(MANY)]
-        values: list[int] = []
+    consumers = [aio_consumer(fast, group) for _ in range(MANY)]
+    values: list[int] = []
+    try:
+        for consumer in consumers:
+            consumer.subscribe([topic])
+        await asyncio.gather(*(consumer.start() for consumer in consumers))
+
+        async def pump(consumer: AIOKafkaConsumer) -> None:
+            while True:
+                for records in (await consumer.getmany(timeout_ms=200)).values():
+                    values.extend(int(record.value) for record in records)
+
+        pumps = [asyncio.ensure_future(pump(consumer)) for consumer in consumers]
         try:
-            for consumer in consumers:
-                consumer.subscribe([topic])
-            await asyncio.gather(*(consumer.start() for consumer in consumers))
-
-            async def pump(consumer: AIOKafkaConsumer) -> None:
-                while True:
-                    for records in (await consumer.getmany(timeout_ms=200)).values():
-                        values.extend(int(record.value) for record in records)
-
-            pumps = [asyncio.ensure_future(pump(consumer)) for consumer in consumers]
-            try:
-                async with asyncio.timeout(60):
-                    while any(len(consumer.assignment()) != 1 for consumer in consumers):
-                        await asyncio.sleep(0.05)
-                owned = {place.partition for consumer in consumers for place in consumer.assignment()}
-                assert owned == set(range(MANY))
-                await asyncio.to_thread(produce, fast, topic, range(20 * MANY), MANY)
-                async with asyncio.timeout(60):
-                    while len(values) < 20 * MANY:
-                        await asyncio.sleep(0.05)
-                admin = AdminClient({"bootstrap.servers": fast})
-                described = await asyncio.to_thread(lambda: admin.describe_consumer_groups([group])[group].result(60))
-                assert (described.state.name, len(described.members)) == ("STABLE", MANY)
-            finally:
-                for task in pumps:
-                    task.cancel()
-                await asyncio.gather(*pumps, return_exceptions=True)
-            assert sorted(values) == list(range(20 * MANY))
+            async with asyncio.timeout(60):
+                while any(len(consumer.assignment()) != 1 for consumer in consumers):
+                    await asyncio.sleep(0.05)
+            owned = {place.partition for consumer in consumers for place in consumer.assignment()}
+            assert owned == set(range(MANY))
+            await asyncio.to_thread(produce, fast, topic, range(20 * MANY), MANY)
+            async with asyncio.timeout(60):
+                while len(values) < 20 * MANY:
+                    await asyncio.sleep(0.05)
+            admin = AdminClient({"bootstrap.servers": fast})
+            described = await asyncio.to_thread(lambda: admin.describe_consumer_groups([group])[group].result(60))
+            assert (described.state.name, len(described.members)) == ("STABLE", MANY)
         finally:
-            await asyncio.gather(*(consumer.stop() for consumer in consumers))
-
-    asyncio.run(scenario())
+            for task in pumps:
+                task.cancel()
+            await asyncio.gather(*pumps, return_exceptions=True)
+        assert sorted(values) == list(range(20 * MANY))
+    finally:
+        await asyncio.gather(*(consumer.stop() for consumer in consumers))
 
 
 def test_200_groups_read_all_each_for_itself_and_their_successors_go_on_where_they_stopped(

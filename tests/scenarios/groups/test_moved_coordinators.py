@@ -187,18 +187,15 @@ async def ask_all_others(cluster: AsyncClient, topic: str, kind: int) -> None:
                 assert heard == {ErrorCode.NOT_COORDINATOR}, f"{type(request).__name__} v{version}: {heard}"
 
 
-def test_who_does_not_coordinate_says_so_in_every_version(bootstrap: str, topic: str) -> None:
+async def test_who_does_not_coordinate_says_so_in_every_version(bootstrap: str, topic: str) -> None:
     admin = AdminClient({"bootstrap.servers": bootstrap})
     admin.create_topics([NewTopic(topic, 1, replication_factor=3)])[topic].result(60)
     hosts = tuple((host, int(port)) for host, _, port in (each.rpartition(":") for each in bootstrap.split(",")))
 
-    async def scenario() -> None:
-        cluster = AsyncClient(ClientConfig(bootstrap=hosts, client_id=topic))
-        try:
-            async with asyncio.timeout(100):
-                await ask_all_others(cluster, topic, GROUP)
-                await ask_all_others(cluster, topic, TRANSACTION)
-        finally:
-            await cluster.close()
-
-    asyncio.run(scenario())
+    cluster = AsyncClient(ClientConfig(bootstrap=hosts, client_id=topic))
+    try:
+        async with asyncio.timeout(100):
+            await ask_all_others(cluster, topic, GROUP)
+            await ask_all_others(cluster, topic, TRANSACTION)
+    finally:
+        await cluster.close()

@@ -1,6 +1,5 @@
 """Who may do what with links, what is kept secret, and ACLs that come over."""
 
-import asyncio
 from collections.abc import Iterator
 
 import pytest
@@ -33,20 +32,17 @@ def configs(cluster: Cluster, user: str = "admin") -> dict[str, str]:
     }
 
 
-def test_client_may_neither_make_nor_see_links(secure: Cluster) -> None:
-    async def story() -> None:
-        settings = secure.client_settings("client")
-        async with AsyncClient(client_config(secure.bootstrap, settings)) as client:
-            for attempt in (
-                admin.create_link(client, "mine", configs=configs(secure), topics="x"),
-                admin.describe_links(client),
-                admin.alter_link(client, "mine", "pause"),
-                admin.delete_link(client, "mine"),
-            ):
-                with pytest.raises(BrokerRefused, match="CLUSTER_AUTHORIZATION_FAILED"):
-                    await attempt
-
-    asyncio.run(story())
+async def test_client_may_neither_make_nor_see_links(secure: Cluster) -> None:
+    settings = secure.client_settings("client")
+    async with AsyncClient(client_config(secure.bootstrap, settings)) as client:
+        for attempt in (
+            admin.create_link(client, "mine", configs=configs(secure), topics="x"),
+            admin.describe_links(client),
+            admin.alter_link(client, "mine", "pause"),
+            admin.delete_link(client, "mine"),
+        ):
+            with pytest.raises(BrokerRefused, match="CLUSTER_AUTHORIZATION_FAILED"):
+                await attempt
 
 
 def test_link_reaches_a_secured_source_and_hides_its_password(secure: Cluster, target: Cluster, topic: str) -> None:

@@ -247,7 +247,7 @@ def test_key_that_a_provider_adds_is_found(cluster: Cluster) -> None:
         wait_until(is_in, DEADLINE_S, what="the new key")
 
 
-def test_signed_token_counts_until_it_ends(tmp_path: Path) -> None:
+async def test_signed_token_counts_until_it_ends(tmp_path: Path) -> None:
     key = SigningKey("one")
     file = tmp_path / "keys.json"
     file.write_text(key_set(key))
@@ -257,20 +257,17 @@ def test_signed_token_counts_until_it_ends(tmp_path: Path) -> None:
     access.signed = SignedTokens(KeySetSettings(file.as_uri(), 1, 1, 1), TokenRules(clock_skew_ms=0), clock)
     text = bearer(key.token())["Authorization"]
 
-    async def main() -> None:
-        assert await access.sign_in(text, "there") == "alice"
-        assert await access.sign_in(text, "there") == "alice"
-        clock.advance_ms(61_000)
-        with pytest.raises(Refusal, match="Unauthorized"):
-            await access.sign_in(text, "there")
-
-    asyncio.run(main())
+    assert await access.sign_in(text, "there") == "alice"
+    assert await access.sign_in(text, "there") == "alice"
+    clock.advance_ms(61_000)
+    with pytest.raises(Refusal, match="Unauthorized"):
+        await access.sign_in(text, "there")
 
 
 # -- those who guess --------------------------------------------------------------------------------------------------------
 
 
-def test_guesses_of_one_address_wait_for_each_other_and_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_guesses_of_one_address_wait_for_each_other_and_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(login_pace, "STEP_MS", 1)
     access = _access()
     access.clock = ManualClock()
@@ -281,18 +278,15 @@ def test_guesses_of_one_address_wait_for_each_other_and_are_bounded(monkeypatch:
         except Refusal as refusal:
             return refusal.status
 
-    async def main() -> None:
-        assert [await guess("bad") for _ in range(login_pace.FREE_FAILURES)] == [401] * login_pace.FREE_FAILURES
-        together = login_pace.WAITING_MAX + 30
-        guesses = [asyncio.create_task(guess("bad")) for _ in range(together)]
-        await asyncio.sleep(0)
-        assert sum(task.done() for task in guesses) == 30, "they are refused at once, and the others wait"
-        assert await guess("good", TOKEN) == "job"
-        found = await asyncio.gather(*guesses)
-        assert (found.count(401), found.count(429)) == (login_pace.WAITING_MAX, 30)
-        assert await guess("bad", TOKEN) == "job", "the right one is taken, if later"
-
-    asyncio.run(main())
+    assert [await guess("bad") for _ in range(login_pace.FREE_FAILURES)] == [401] * login_pace.FREE_FAILURES
+    together = login_pace.WAITING_MAX + 30
+    guesses = [asyncio.create_task(guess("bad")) for _ in range(together)]
+    await asyncio.sleep(0)
+    assert sum(task.done() for task in guesses) == 30, "they are refused at once, and the others wait"
+    assert await guess("good", TOKEN) == "job"
+    found = await asyncio.gather(*guesses)
+    assert (found.count(401), found.count(429)) == (login_pace.WAITING_MAX, 30)
+    assert await guess("bad", TOKEN) == "job", "the right one is taken, if later"
 
 
 def test_few_passwords_are_hashed_at_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:

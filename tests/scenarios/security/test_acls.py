@@ -1,8 +1,7 @@
 """ACLs on a real cluster, through Kafka's own kinds of client."""
 
 import asyncio
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
@@ -24,6 +23,7 @@ from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.config import client_config
 from barnabas.client.connection import Connection
 from barnabas.client.errors import BrokerRefused
+from barnabas.testing import wait_until
 from barnabas.wire.messages.create_acls import AclCreation, CreateAclsRequest, CreateAclsResponse
 from barnabas.wire.messages.delete_acls import DeleteAclsFilter, DeleteAclsRequest, DeleteAclsResponse
 from barnabas.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
@@ -67,13 +67,6 @@ def filter_of(topic: str) -> AclBindingFilter:
     )
 
 
-def eventually(condition: Callable[[], bool]) -> None:
-    """The broker that was told obeys at once; the others when they have read the notification, some milliseconds later."""
-    deadline_s = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline_s, "it never became true"
-
-
 def send(bootstrap: str, topic: str) -> KafkaError | None:
     """None, or why it was refused."""
     outcome: list[KafkaError | None] = []
@@ -99,7 +92,7 @@ def test_denied_write_is_refused_and_allowed_again_at_once(open_cluster: LocalCl
         error = send(bootstrap, topic)
         return error is not None and error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED
 
-    eventually(is_refused)
+    wait_until(is_refused)
     described = admin.describe_acls(filter_of(topic)).result(60)
     assert {(each.operation, each.permission_type) for each in described} == {
         (AclOperation.WRITE, AclPermissionType.DENY),
@@ -107,8 +100,8 @@ def test_denied_write_is_refused_and_allowed_again_at_once(open_cluster: LocalCl
     }
     [removed] = admin.delete_acls([filter_of(topic)]).values()
     assert len(removed.result(60)) == 2
-    eventually(lambda: admin.describe_acls(filter_of(topic)).result(60) == [])
-    eventually(lambda: send(bootstrap, topic) is None)
+    wait_until(lambda: admin.describe_acls(filter_of(topic)).result(60) == [])
+    wait_until(lambda: send(bootstrap, topic) is None)
 
 
 def test_revoked_read_stops_a_running_consumer(open_cluster: LocalCluster, topic: str) -> None:
@@ -137,7 +130,7 @@ def test_revoked_read_stops_a_running_consumer(open_cluster: LocalCluster, topic
                 told.append(message.error())
             return bool(told)
 
-        eventually(is_told)
+        wait_until(is_told)
         assert told[0].code() == KafkaError.TOPIC_AUTHORIZATION_FAILED
     finally:
         consumer.close()
@@ -193,7 +186,7 @@ def test_topic_that_may_not_be_described_is_hidden(open_cluster: LocalCluster, t
     admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(60)
     assert topic in admin.list_topics(timeout=60).topics
     create(admin, binding(topic, AclOperation.ALL, AclPermissionType.ALLOW, NOBODY_ELSE))
-    eventually(lambda: topic not in admin.list_topics(timeout=60).topics)
+    wait_until(lambda: topic not in admin.list_topics(timeout=60).topics)
     with pytest.raises(KafkaException) as refused:
         admin.delete_topics([topic])[topic].result(60)
     assert refused.value.args[0].code() == KafkaError.TOPIC_AUTHORIZATION_FAILED

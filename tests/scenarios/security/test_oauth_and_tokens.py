@@ -21,7 +21,7 @@ from kafka.net.sasl.oauth import AbstractTokenProvider as KafkaPythonTokens
 from typer.testing import CliRunner
 
 from barnabas.base.config.properties import format_properties
-from barnabas.cli.local_cluster import LocalCluster, wait_until
+from barnabas.cli.local_cluster import LocalCluster
 from barnabas.cli.main import app
 from barnabas.client.admin.links import create_link, delete_link, describe_links
 from barnabas.client.admin.tokens import DelegationToken, create_token, describe_tokens
@@ -29,6 +29,7 @@ from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.blocking import BlockingClient
 from barnabas.client.config import client_config
 from barnabas.client.errors import AuthenticationFailed, ClientError
+from barnabas.testing import wait_until
 from barnabas.wire.auth.mechanisms.oauthbearer import OAUTH_MODULE
 from tests.oauth_provider import AUDIENCE, ISSUER, Provider, SigningKey, serving
 from tests.scenarios.security.secured import PLAIN_MODULE, SCRAM_MODULE, bootstrap_of, kafka_python_comes_in
@@ -363,7 +364,7 @@ def test_token_from_the_tool_opens_connections_for_its_owner_until_it_is_expired
     assert (made["owner"], made["renewers"]) == ("User:alice", ["User:bob"])
     token, hmac = made["tokenId"], made["hmac"]
 
-    eventually(lambda: all(opens(each, own_token("SCRAM-SHA-256", token, hmac)) for each in scram.split(",")))
+    wait_until(lambda: all(opens(each, own_token("SCRAM-SHA-256", token, hmac)) for each in scram.split(",")))
     for mechanism in MECHANISMS:
         with_cluster(scram, own_token(mechanism, token, hmac), lambda client: client.topics([topic], auto_create=True))
     with pytest.raises(AuthenticationFailed):
@@ -386,7 +387,7 @@ def test_token_from_the_tool_opens_connections_for_its_owner_until_it_is_expired
     status, output = tool("delegation-tokens", *address, "--expire", "--hmac", hmac, "--expiry-time-period", "-1")
     assert status == 0 and "Completed expire operation" in output
     for each in scram.split(","):
-        eventually(lambda each=each: not opens(each, own_token("SCRAM-SHA-256", token, hmac)))  # type: ignore[misc]
+        wait_until(lambda each=each: not opens(each, own_token("SCRAM-SHA-256", token, hmac)))  # type: ignore[misc]
     status, output = tool("delegation-tokens", *address, "--renew", "--hmac", hmac, "--renew-time-period", "1")
     assert status == 1 and "DELEGATION_TOKEN_NOT_FOUND" in output
 
@@ -397,12 +398,6 @@ def opens(address: str, settings: dict[str, str]) -> bool:
     except AuthenticationFailed:
         return False
     return True
-
-
-def eventually(condition: Callable[[], bool]) -> None:
-    deadline_s = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline_s, "it never became true"
 
 
 def test_token_for_another_needs_permission(cluster: LocalCluster) -> None:
@@ -427,4 +422,4 @@ def test_token_for_another_needs_permission(cluster: LocalCluster) -> None:
         assert (token.owner, token.requester) == ("User:alice", "User:bob")
         return True
 
-    eventually(granted)
+    wait_until(granted)

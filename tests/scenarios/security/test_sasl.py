@@ -1,8 +1,7 @@
 """SASL_PLAINTEXT on a real cluster, through the clients that people use: right and wrong credentials, and what they may do."""
 
 import asyncio
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import kafka
@@ -33,6 +32,7 @@ from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.blocking import BlockingConnection
 from barnabas.client.config import client_config
 from barnabas.client.errors import AuthenticationFailed, ConnectionLost
+from barnabas.testing import wait_until
 from barnabas.wire.messages.metadata import MetadataRequest, MetadataResponse
 from tests.scenarios.security.secured import ADMIN, ALICE, PLAIN_MODULE, SASL_CONFIG, bootstrap_of
 
@@ -50,7 +50,7 @@ def sasl_cluster() -> Iterator[LocalCluster]:
         ]
         for future in admin.alter_user_scram_credentials(users).values():
             future.result(60)
-        eventually(lambda: all(can_connect(cluster, address) for address in client_bootstrap(cluster).split(",")))
+        wait_until(lambda: all(can_connect(cluster, address) for address in client_bootstrap(cluster).split(",")))
         yield cluster
 
 
@@ -62,12 +62,6 @@ def can_connect(cluster: LocalCluster, address: str) -> bool:
             return True
     except AuthenticationFailed:
         return False
-
-
-def eventually(condition: Callable[[], bool]) -> None:
-    deadline_s = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline_s, "it never became true"
 
 
 def client_bootstrap(cluster: LocalCluster) -> str:
@@ -113,7 +107,7 @@ def open_topic(cluster: LocalCluster, topic: str) -> None:
     allow(cluster, ResourceType.GROUP, topic, AclOperation.READ)
     for broker in client_bootstrap(cluster).split(","):
         alice = AdminClient({**settings(cluster, "PLAIN", ALICE), "bootstrap.servers": broker})
-        eventually(lambda alice=alice: topic in alice.list_topics(timeout=60).topics)  # type: ignore[misc]
+        wait_until(lambda alice=alice: topic in alice.list_topics(timeout=60).topics)  # type: ignore[misc]
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
@@ -134,7 +128,7 @@ def test_confluent_kafka_comes_in_and_does_what_it_may(sasl_cluster: LocalCluste
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
-def test_aiokafka_comes_in_and_does_what_it_may(sasl_cluster: LocalCluster, topic: str, mechanism: str) -> None:
+async def test_aiokafka_comes_in_and_does_what_it_may(sasl_cluster: LocalCluster, topic: str, mechanism: str) -> None:
     open_topic(sasl_cluster, topic)
     secure = {
         "bootstrap_servers": client_bootstrap(sasl_cluster),
@@ -144,14 +138,11 @@ def test_aiokafka_comes_in_and_does_what_it_may(sasl_cluster: LocalCluster, topi
         "sasl_plain_password": ALICE[1],
     }
 
-    async def story() -> None:
-        async with asyncio.timeout(60):
-            async with AIOKafkaProducer(**secure) as producer:
-                await producer.send_and_wait(topic, b"hello")
-            async with AIOKafkaConsumer(topic, auto_offset_reset="earliest", **secure) as consumer:
-                assert (await consumer.getone()).value == b"hello"
-
-    asyncio.run(story())
+    async with asyncio.timeout(60):
+        async with AIOKafkaProducer(**secure) as producer:
+            await producer.send_and_wait(topic, b"hello")
+        async with AIOKafkaConsumer(topic, auto_offset_reset="earliest", **secure) as consumer:
+            assert (await consumer.getone()).value == b"hello"
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
@@ -192,21 +183,18 @@ def test_wrong_credentials_are_refused_in_words(
         asyncio.run(with_our_own_client())
 
 
-def test_aiokafka_with_a_wrong_password_is_refused(sasl_cluster: LocalCluster) -> None:
-    async def story() -> None:
-        producer = AIOKafkaProducer(
-            bootstrap_servers=client_bootstrap(sasl_cluster),
-            security_protocol="SASL_PLAINTEXT",
-            sasl_mechanism="SCRAM-SHA-256",
-            sasl_plain_username="alice",
-            sasl_plain_password="wrong",
-        )
-        async with asyncio.timeout(60):
-            with pytest.raises(AioKafkaError):
-                await producer.start()
-            await producer.stop()
-
-    asyncio.run(story())
+async def test_aiokafka_with_a_wrong_password_is_refused(sasl_cluster: LocalCluster) -> None:
+    producer = AIOKafkaProducer(
+        bootstrap_servers=client_bootstrap(sasl_cluster),
+        security_protocol="SASL_PLAINTEXT",
+        sasl_mechanism="SCRAM-SHA-256",
+        sasl_plain_username="alice",
+        sasl_plain_password="wrong",
+    )
+    async with asyncio.timeout(60):
+        with pytest.raises(AioKafkaError):
+            await producer.start()
+        await producer.stop()
 
 
 def test_revoked_acl_takes_effect_on_a_connection_that_is_open(sasl_cluster: LocalCluster, topic: str) -> None:
@@ -237,7 +225,7 @@ def test_revoked_acl_takes_effect_on_a_connection_that_is_open(sasl_cluster: Loc
         error = send()
         return error is not None and error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED
 
-    eventually(is_refused)
+    wait_until(is_refused)
 
 
 def test_deleted_scram_user_does_not_come_in_again(sasl_cluster: LocalCluster) -> None:
@@ -259,10 +247,10 @@ def test_deleted_scram_user_does_not_come_in_again(sasl_cluster: LocalCluster) -
         except AuthenticationFailed:
             return False
 
-    eventually(comes_in)
+    wait_until(comes_in)
     deletion = UserScramCredentialDeletion("gone", ScramMechanism.SCRAM_SHA_512)
     admin.alter_user_scram_credentials([deletion])["gone"].result(60)
-    eventually(lambda: not comes_in())
+    wait_until(lambda: not comes_in())
     with pytest.raises(KafkaException, match="does not exist"):
         admin.alter_user_scram_credentials([deletion])["gone"].result(60)
 

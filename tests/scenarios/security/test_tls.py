@@ -172,7 +172,7 @@ def test_client_with_a_certificate_of_another_authority_is_refused(
         reach(address, own(authority, ssl_keystore_type="PEM", ssl_keystore_location=str(stranger)))
 
 
-def test_client_does_not_trust_a_broker_of_another_authority(tls_cluster: LocalCluster, tmp_path: Path) -> None:
+async def test_client_does_not_trust_a_broker_of_another_authority(tls_cluster: LocalCluster, tmp_path: Path) -> None:
     stranger = Authority.create(tmp_path, "Stranger")
     address = bootstrap_of(tls_cluster, "SSL").split(",")[0]
     with pytest.raises(AuthenticationFailed, match="is not trusted"):
@@ -183,16 +183,13 @@ def test_client_does_not_trust_a_broker_of_another_authority(tls_cluster: LocalC
             await cluster.refresh(())
 
     with pytest.raises(AuthenticationFailed, match="is not trusted"):
-        asyncio.run(with_our_async_client())
+        await with_our_async_client()
 
-    async def with_aiokafka() -> None:
-        trust = ssl.create_default_context(cafile=str(stranger.certificate))
-        producer = AIOKafkaProducer(bootstrap_servers=address, security_protocol="SSL", ssl_context=trust)
-        with pytest.raises(KafkaConnectionError):
-            await producer.start()
-        await producer.stop()
-
-    asyncio.run(with_aiokafka())
+    trust = ssl.create_default_context(cafile=str(stranger.certificate))
+    producer = AIOKafkaProducer(bootstrap_servers=address, security_protocol="SSL", ssl_context=trust)
+    with pytest.raises(KafkaConnectionError):
+        await producer.start()
+    await producer.stop()
 
 
 def test_plain_client_on_a_tls_listener_is_closed_and_others_are_unhurt(

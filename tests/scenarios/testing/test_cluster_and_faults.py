@@ -133,13 +133,10 @@ def test_killed_leader_is_replaced_and_comes_back(kafka_cluster: Callable[..., C
     cluster.wait_for_isr("t", 3)
 
 
-def test_cluster_works_as_an_async_context_manager() -> None:
-    async def main() -> None:
-        async with Cluster(brokers=1) as cluster:
-            await asyncio.to_thread(cluster.create_topic, "t")
-            assert await asyncio.to_thread(cluster.leader_of, "t") == 1
-
-    asyncio.run(main())
+async def test_cluster_works_as_an_async_context_manager() -> None:
+    async with Cluster(brokers=1) as cluster:
+        await asyncio.to_thread(cluster.create_topic, "t")
+        assert await asyncio.to_thread(cluster.leader_of, "t") == 1
 
 
 def test_cluster_that_somebody_keeps_makes_no_room_for_other_shapes() -> None:

@@ -1,6 +1,5 @@
 """Helpers that tests of Kafka applications would write anyway: write, read, compare, wait."""
 
-import asyncio
 import json
 
 import pytest
@@ -81,13 +80,10 @@ def test_lag_counts_records_and_ends_when_the_group_has_read_them(kafka: Kafka) 
     kafka.wait_for_members(group, 0)
 
 
-def test_helpers_work_while_an_event_loop_runs(kafka: Kafka) -> None:
-    async def main() -> None:
-        topic = kafka.topic("orders")
-        kafka.produce(topic, ["coffee"])
-        kafka.assert_records(topic, ["coffee"])
-
-    asyncio.run(main())
+async def test_helpers_work_while_an_event_loop_runs(kafka: Kafka) -> None:
+    topic = kafka.topic("orders")
+    kafka.produce(topic, ["coffee"])
+    kafka.assert_records(topic, ["coffee"])
 
 
 def test_mistakes_are_told_in_sentences(kafka: Kafka) -> None:

@@ -6,7 +6,7 @@ transaction: read_committed must see the others, on either side of the border, a
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import boto3
@@ -22,7 +22,7 @@ from barnabas.base.ids import TopicPartition as Tp
 from barnabas.base.words import EARLIEST, EARLIEST_LOCAL, LATEST, LATEST_TIERED
 from barnabas.client.blocking import BlockingClient
 from barnabas.client.config import client_config
-from barnabas.testing import Cluster
+from barnabas.testing import Cluster, wait_until
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
@@ -42,13 +42,6 @@ class History:
     @property
     def bootstrap(self) -> str:
         return self.cluster.bootstrap
-
-
-def wait_until(condition: Callable[[], bool], what: str) -> None:
-    ends_s = time.monotonic() + TIMEOUT_S
-    while not condition():
-        assert time.monotonic() < ends_s, f"never: {what}"
-        time.sleep(0.05)
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +80,7 @@ def history(s3: dict[str, str]) -> Iterator[History]:
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
         admin.create_topics([NewTopic(TOPIC, 1, 3, config=settings)])[TOPIC].result(TIMEOUT_S)
         made = produce(cluster)
-        wait_until(lambda: is_tiered(cluster), "all but the last segment is in the tier, on every replica")
+        wait_until(lambda: is_tiered(cluster), what="all but the last segment is in the tier, on every replica")
         yield made
 
 

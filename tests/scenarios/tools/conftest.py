@@ -7,7 +7,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +15,7 @@ import pytest
 from typer.testing import CliRunner
 
 from barnabas.cli.main import app
+from barnabas.testing import wait_until
 
 
 @dataclass(frozen=True)
@@ -34,14 +34,6 @@ class Outcome:
 
 
 Tool = Callable[..., Outcome]
-
-
-def until(condition: Callable[[], bool], timeout_s: float = 60.0) -> None:
-    """For what no event tells of: the cluster gets there by itself."""
-    deadline_s = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline_s, "not in time"
-        time.sleep(0.1)
 
 
 @pytest.fixture
@@ -100,7 +92,7 @@ def wait_for_topic(tool: Tool) -> Callable[[str, int], None]:
                 bool(described) and sum(part["leader"] is not None for part in described[0]["partitions"]) == partitions
             )
 
-        until(known)
+        wait_until(known)
 
     return wait
 

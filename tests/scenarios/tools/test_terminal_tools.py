@@ -14,7 +14,8 @@ from typer.testing import CliRunner
 
 from barnabas.cli.local_cluster import LocalCluster
 from barnabas.cli.main import app
-from tests.scenarios.tools.conftest import Tool, until
+from barnabas.testing import wait_until
+from tests.scenarios.tools.conftest import Tool
 
 
 def shell(words: list[str]) -> dict[str, str]:
@@ -41,21 +42,21 @@ def test_topics_groups_and_brokers_of_the_cluster_are_completed(
     # Completion gives up after a moment, which may be too short on a busy machine: then the shell asks again.
     topic = new_topic()
     at = ["--bootstrap-server", bootstrap]
-    until(lambda: completed(["topics", *at, "--describe", "--topic", topic[:6]]) == [topic])
-    until(lambda: completed(["console-consumer", *at, "--topic", topic[:6]]) == [topic])
-    until(lambda: completed(["configs", *at, "--describe", "--broker", ""]) == ["1", "2", "3"])
+    wait_until(lambda: completed(["topics", *at, "--describe", "--topic", topic[:6]]) == [topic])
+    wait_until(lambda: completed(["console-consumer", *at, "--topic", topic[:6]]) == [topic])
+    wait_until(lambda: completed(["configs", *at, "--describe", "--broker", ""]) == ["1", "2", "3"])
     entity = ["--entity-type", "brokers", "--entity-name", ""]
-    until(lambda: completed(["configs", *at, "--describe", *entity]) == ["1", "2", "3"])
-    until(lambda: completed(["brokers", *at, "drain", ""]) == ["1", "2", "3"])
+    wait_until(lambda: completed(["configs", *at, "--describe", *entity]) == ["1", "2", "3"])
+    wait_until(lambda: completed(["brokers", *at, "drain", ""]) == ["1", "2", "3"])
     group = f"group-of-{topic}"
     process("console-producer", "--topic", topic, stdin="one\n")
     process("console-consumer", "--topic", topic, "--group", group, "--from-beginning", "--max-messages", "1")
-    until(lambda: completed(["consumer-groups", *at, "--describe", "--group", group[:-1]]) == [group])
+    wait_until(lambda: completed(["consumer-groups", *at, "--describe", "--group", group[:-1]]) == [group])
     # Where the file of a client's settings says where the cluster is, and how to come in.
     file = tmp_path / "client.properties"
     file.write_text(f"bootstrap.servers={bootstrap}\n")
-    until(lambda: completed(["console-consumer", "--consumer.config", str(file), "--topic", topic[:6]]) == [topic])
-    until(lambda: completed(["topics", "--command-config", str(file), "--topic", topic[:6]]) == [topic])
+    wait_until(lambda: completed(["console-consumer", "--consumer.config", str(file), "--topic", topic[:6]]) == [topic])
+    wait_until(lambda: completed(["topics", "--command-config", str(file), "--topic", topic[:6]]) == [topic])
 
 
 def test_completion_without_a_cluster_offers_nothing_and_says_nothing() -> None:

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from barnabas.testing import wait_until
 from tests.computed import computed_s
-from tests.scenarios.zookeeper.zk_process import connected, running, until
+from tests.scenarios.zookeeper.zk_process import connected, running
 
 COMMAND = [sys.executable, "-m", "barnabas", "zookeeper"]
 
@@ -97,7 +98,7 @@ def test_dies_with_its_parent_when_asked_to(data: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60, check=True)
     pid = int(done.stdout.split()[0])
     assert "ready zookeeper=" in done.stdout
-    until(lambda: not _is_alive(pid))
+    wait_until(lambda: not _is_alive(pid))
 
 
 def _is_alive(pid: int) -> bool:

@@ -8,7 +8,8 @@ import pytest
 from kazoo.client import KazooClient
 from kazoo.exceptions import KazooException, NodeExistsError, NoNodeError
 
-from tests.scenarios.zookeeper.zk_process import ZooKeeperProcess, connected, running, until
+from barnabas.testing import wait_until
+from tests.scenarios.zookeeper.zk_process import ZooKeeperProcess, connected, running
 
 OPTIONS = ("--tick-time", "200", "--max-session-timeout", "60000", "--snap-count", "150")
 
@@ -103,7 +104,7 @@ def test_kill_nine_under_load_loses_no_acknowledged_write(data: Path, seed: int)
             for load in loads:
                 load.start()
             enough = rng.randrange(30, 400)
-            until(lambda loads=loads, enough=enough: sum(load.progress for load in loads) > enough)
+            wait_until(lambda loads=loads, enough=enough: sum(load.progress for load in loads) > enough)
             server.kill()
             for load in loads:
                 load.finish()
@@ -127,7 +128,7 @@ def test_sessions_and_ephemerals_survive_a_crash_until_they_expire(data: Path) -
         orphan.stop()
         orphan.close()
         server.start()
-        until(lambda: survivor.connected)
+        wait_until(lambda: survivor.connected)
         assert survivor.client_id == session
         assert survivor.retry(survivor.exists, "/here")
         assert survivor.exists("/orphan"), "its session has its whole time-out again"
@@ -146,7 +147,7 @@ def test_clean_stop_leaves_sessions_alive_and_files_trimmed(data: Path) -> None:
         logs = list((data / "version-2").glob("log.*"))
         assert all(log.stat().st_size < 4096 for log in logs), "no padding is left behind"
         server.start()
-        until(lambda: client.connected)
+        wait_until(lambda: client.connected)
         assert (client.retry(client.get, "/e")[0], client.client_id) == (b"x", session)
 
 

@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from barnabas.testing import wait_until
 from barnabas.zookeeper import wire
 from barnabas.zookeeper.acl import READ_ACL, digest_of
 from barnabas.zookeeper.wire import Err, Op
 from tests.computed import computed_s
-from tests.scenarios.zookeeper.zk_process import ZooKeeperProcess, four_letter_word, running, until
+from tests.scenarios.zookeeper.zk_process import ZooKeeperProcess, four_letter_word, running
 from tests.scenarios.zookeeper.zk_raw import RawClient, create, set_data, watched
 
 MB = 1 << 20
@@ -99,7 +100,7 @@ def test_two_thousand_connections_and_the_two_thousand_first_is_served(server: Z
     finally:
         for sock in sockets:
             sock.close()
-    until(lambda: "\nConnections: 1\n" in four_letter_word(server.port, b"srvr"))
+    wait_until(lambda: "\nConnections: 1\n" in four_letter_word(server.port, b"srvr"))
 
 
 def test_connections_per_host_and_sessionless_connections_are_limited(data: Path) -> None:
@@ -109,7 +110,7 @@ def test_connections_per_host_and_sessionless_connections_are_limited(data: Path
             with RawClient(server.port) as d:
                 assert d.is_closed()
             assert a.call(Op.EXISTS, watched("/")).err == 0
-        until(lambda: _admitted(server))
+        wait_until(lambda: _admitted(server))
 
 
 def _admitted(server: ZooKeeperProcess) -> bool:

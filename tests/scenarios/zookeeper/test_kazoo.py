@@ -20,7 +20,8 @@ from kazoo.exceptions import (
 from kazoo.protocol.states import EventType
 from kazoo.security import ACL, Id, make_digest_acl
 
-from tests.scenarios.zookeeper.zk_process import ZooKeeperProcess, connected, until
+from barnabas.testing import wait_until
+from tests.scenarios.zookeeper.zk_process import ZooKeeperProcess, connected
 
 
 def test_the_life_of_a_znode(zk: KazooClient) -> None:
@@ -88,14 +89,14 @@ def test_standard_watches_fire_once_and_for_what_they_watch(zk: KazooClient) -> 
     zk.exists("/x", watch=note)
     zk.get_children("/", watch=note)
     zk.create("/x")
-    until(lambda: len(events) == 2)
+    wait_until(lambda: len(events) == 2)
     assert sorted(events) == [(EventType.CHILD, "/"), (EventType.CREATED, "/x")]
     zk.get("/x", watch=note)
     zk.get_children("/x", watch=note)
     zk.create("/x/y")
     zk.set("/x", b"1")
     zk.set("/x", b"2")
-    until(lambda: len(events) == 4)
+    wait_until(lambda: len(events) == 4)
     assert sorted(events[2:]) == [(EventType.CHANGED, "/x"), (EventType.CHILD, "/x")]
 
 
@@ -148,7 +149,7 @@ def test_session_survives_a_lost_connection_and_watches_are_set_again(zk: KazooC
     zk.add_listener(lambda state: suspended.set() if state == KazooState.SUSPENDED else None)
     zk._connection._socket.shutdown(2)
     assert suspended.wait(60)
-    until(lambda: zk.state == KazooState.CONNECTED)
+    wait_until(lambda: zk.state == KazooState.CONNECTED)
     assert zk.client_id == session
     assert zk.exists("/e")
     zk.set("/w", b"x")
@@ -175,8 +176,8 @@ def test_session_that_falls_silent_expires_and_watchers_learn_of_it(
         finally:
             silent._connection._send_ping = original
             hold.set()
-        until(lambda: KazooState.LOST in states)
-        until(lambda: silent.state == KazooState.CONNECTED)
+        wait_until(lambda: KazooState.LOST in states)
+        wait_until(lambda: silent.state == KazooState.CONNECTED)
         assert silent.exists("/alive") is None
 
 

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import pytest
 from kazoo.client import KazooClient
 
-from tests.scenarios.zookeeper.zk_process import ZooKeeperProcess, connected, until
+from barnabas.testing import wait_until
+from tests.scenarios.zookeeper.zk_process import ZooKeeperProcess, connected
 
 
 @pytest.fixture
@@ -69,7 +70,7 @@ def test_election_has_one_leader_and_another_when_it_goes(server: ZooKeeperProce
         elected = threading.Event()
         waiter = threading.Thread(target=lambda: second.run(elected.set), daemon=True)
         waiter.start()
-        until(lambda: second.contenders() == ["first", "second"])
+        wait_until(lambda: second.contenders() == ["first", "second"])
         assert not elected.is_set()
         led.set()
         assert elected.wait(60)
@@ -138,12 +139,12 @@ def test_caches_follow_the_tree(zk: KazooClient, other: KazooClient) -> None:
     cache = TreeCache(other, "/tree")
     cache.start()
     try:
-        until(lambda: cache.get_data("/tree/a/b") is not None)
+        wait_until(lambda: cache.get_data("/tree/a/b") is not None)
         zk.set("/tree/a/b", b"2")
         zk.create("/tree/a/c")
-        until(lambda: cache.get_data("/tree/a/b").data == b"2" and cache.get_data("/tree/a/c") is not None)
+        wait_until(lambda: cache.get_data("/tree/a/b").data == b"2" and cache.get_data("/tree/a/c") is not None)
         zk.delete("/tree/a", recursive=True)
-        until(lambda: cache.get_data("/tree/a") is None)
+        wait_until(lambda: cache.get_data("/tree/a") is None)
     finally:
         cache.close()
 
@@ -157,7 +158,7 @@ def test_watch_recipes_see_every_state_that_stays(zk: KazooClient, other: KazooC
     for number in range(1, 6):
         zk.set("/n", b"%d" % number)
         zk.create(f"/n/{number}")
-    until(lambda: data[-1] == b"5" and names[-1] == ["1", "2", "3", "4", "5"])
+    wait_until(lambda: data[-1] == b"5" and names[-1] == ["1", "2", "3", "4", "5"])
     assert data == sorted(data)
 
 

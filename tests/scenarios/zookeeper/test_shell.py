@@ -8,7 +8,8 @@ import pytest
 from kazoo.client import KazooClient
 
 from barnabas.cli.zookeeper_prompt import Shell, ShellError, format_acl, parse_acl
-from tests.scenarios.zookeeper.zk_process import ZooKeeperProcess, until
+from barnabas.testing import wait_until
+from tests.scenarios.zookeeper.zk_process import ZooKeeperProcess
 
 
 def run(address: str, *words: str, text: str | None = None) -> subprocess.CompletedProcess[str]:
@@ -104,11 +105,11 @@ def test_watches_print_what_happens(zk: KazooClient) -> None:
     zk.set("/w", b"1")
     zk.create("/w/c")
     seen: list[str] = []
-    until(lambda: seen.extend(screen.take()) or sum(line.startswith("WatchedEvent") for line in seen) == 2)
+    wait_until(lambda: seen.extend(screen.take()) or sum(line.startswith("WatchedEvent") for line in seen) == 2)
     assert "WatchedEvent state:SyncConnected type:NodeDataChanged path:/w" in seen
     screen("watch /w")
     zk.set("/w", b"2")
-    until(lambda: seen.extend(screen.take()) or "/w version 2 2" in seen)
+    wait_until(lambda: seen.extend(screen.take()) or "/w version 2 2" in seen)
 
 
 def test_acl_text() -> None:

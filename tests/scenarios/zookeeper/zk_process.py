@@ -3,7 +3,6 @@
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -91,11 +90,3 @@ def four_letter_word(port: int, word: bytes) -> str:
         while chunk := sock.recv(65536):
             chunks.append(chunk)
         return b"".join(chunks).decode()
-
-
-def until(condition, timeout_s: float = 60.0) -> None:
-    """Wait for what must come true; fail if it does not."""
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come true in time"
-        time.sleep(0.01)

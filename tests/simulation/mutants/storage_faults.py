@@ -10,7 +10,7 @@ MUTANTS = [
         "    leaving = min(one, other, key=_reach)\n",
         "    leaving = max(one, other, key=_reach)\n",
         finding="core 1",
-        world="broker/storage",
+        world="storage",
         test="unit/broker/storage/manager/test_log_manager.py"
         "::test_of_one_partition_in_two_directories_the_one_that_goes_further_is_used",
     ),
@@ -20,7 +20,7 @@ MUTANTS = [
         "    if None not in (one.topic_id, other.topic_id) and one.topic_id != other.topic_id:\n",
         "    if one is not other:\n",
         finding="core 1",
-        world="broker/storage",
+        world="storage",
         test="unit/broker/storage/manager/test_log_manager.py"
         "::test_of_one_partition_in_two_directories_the_one_that_goes_further_is_used",
     ),
@@ -31,7 +31,7 @@ MUTANTS = [
         "        state.env.threads.run(truncation.run, done)\n",
         "        from barnabas.broker.storage.environment import InlineThreads\n\n        InlineThreads().run(truncation.run, done)\n",
         finding="R4",
-        world="broker/storage",
+        world="storage",
         test="unit/broker/storage/log/test_truncation.py::test_event_loop_reads_no_segment_for_a_cut",
     ),
     Mutant(
@@ -47,7 +47,7 @@ MUTANTS = [
             ),
         ),
         finding="core 4",
-        world="broker/storage",
+        world="storage",
         test="unit/broker/storage/log/test_read.py::test_segment_whose_records_are_all_deleted_is_not_read_for_a_timestamp",
     ),
     Mutant(
@@ -64,7 +64,7 @@ MUTANTS = [
             ),
         ),
         finding="R6",
-        world="broker/storage",
+        world="storage",
         test="unit/broker/storage/log/test_recovery.py::test_producers_of_a_log_that_was_closed_cleanly_survive_a_repair",
     ),
     Mutant(
@@ -73,7 +73,7 @@ MUTANTS = [
         "        disk.fsync_path(aside.path)\n",
         "",
         finding="storage seed 248",
-        world="broker/storage",
+        world="storage",
         test="unit/broker/storage/log/test_recovery.py"
         "::test_index_of_aborted_transactions_that_is_built_again_is_on_disk_before_it_gets_its_name",
     ),
@@ -83,7 +83,7 @@ MUTANTS = [
         "    except (CorruptSegment, _Damage) as error:\n",
         "    except ZeroDivisionError as error:\n",
         finding="storage seed 1728",
-        world="broker/storage",
+        world="storage",
         test="unit/broker/storage/log/test_recovery.py"
         "::test_damaged_tail_keeps_no_damaged_index_of_aborted_transactions_from_being_built_again",
     ),
@@ -93,7 +93,7 @@ MUTANTS = [
         "    came_back = _came_back([parsed for _, parsed in files if parsed is not None])\n",
         "    came_back: set[int] = set()\n",
         finding="storage seed 292",
-        world="broker/storage",
+        world="storage",
         test="unit/broker/storage/log/test_recovery.py"
         "::test_deleted_segment_whose_log_alone_comes_back_gets_its_indexes_again",
     ),
@@ -103,7 +103,7 @@ MUTANTS = [
         "            if any(names.TXN_INDEX_SUFFIX in path and env.disk.exists(path) for path in here):\n",
         "            if False:\n",
         finding="storage seed 185",
-        world="broker/storage",
+        world="storage",
         test="unit/broker/storage/log/test_recovery.py::test_deleted_segment_never_comes_back_without_what_was_aborted_in_it",
     ),
     Mutant(
@@ -112,7 +112,7 @@ MUTANTS = [
         "    if any(name.endswith(names.TXN_INDEX_SUFFIX + names.DELETED_SUFFIX) for name, _ in files):\n",
         "    if False:\n",
         finding="storage seed 185",
-        world="broker/storage",
+        world="storage",
         test="unit/broker/storage/log/test_recovery.py::test_deleted_segment_never_comes_back_without_what_was_aborted_in_it",
     ),
     Mutant(
@@ -121,7 +121,7 @@ MUTANTS = [
         "                is_wanted = offsets != known\n",
         "                is_wanted = False\n",
         finding="storage seed 1812",
-        world="broker/storage",
+        world="storage",
         test="unit/broker/storage/manager/test_log_manager.py"
         "::test_start_after_a_crash_saves_where_logs_start_before_what_of_them_is_trusted",
     ),
@@ -132,7 +132,7 @@ MUTANTS = [
         "            except LogDirFault as fault:\n                # The log has reported it. The others need",
         "            except ZeroDivisionError as fault:\n                # The log has reported it. The others need",
         finding="core 6",
-        world="broker/storage",
+        world="storage",
         test="unit/broker/storage/manager/test_failing_dirs.py"
         "::test_disk_that_fails_as_settings_change_leaves_the_settings_of_other_logs_changed",
     ),
@@ -142,7 +142,7 @@ MUTANTS = [
         "            self._discard([segment])\n            raise\n        self._flusher.unsynced.add(segment.log_path)\n",
         "            raise\n        self._flusher.unsynced.add(segment.log_path)\n",
         finding="core 20",
-        world="broker/storage",
+        world="storage",
         test="unit/broker/storage/log/test_descriptors.py"
         "::test_segment_that_cannot_be_begun_keeps_no_descriptor_and_hides_no_record_from_the_next_start",
     ),
@@ -153,7 +153,7 @@ MUTANTS = [
         "        self._index_full = True  # if this fails",
         "        self._index_full = True\n        last = self.time_index.last_entry  # if this fails",
         finding="storage seed 1052",
-        world="broker/storage",
+        world="storage",
         test="unit/broker/storage/log/test_descriptors.py"
         "::test_segment_that_could_not_be_ended_takes_records_though_its_indexes_were_not_open_before",
     ),
@@ -163,7 +163,7 @@ MUTANTS = [
         "            self.offset_index.reserve_entry()\n            self.time_index.reserve_entry()\n",
         "            pass\n",
         finding="core 20",
-        world="broker/storage",
+        world="storage",
         test="unit/broker/storage/log/test_descriptors.py"
         "::test_change_without_a_free_descriptor_is_done_or_left_undone_or_the_fault_of_the_directory",
     ),
@@ -173,7 +173,7 @@ MUTANTS = [
         '        self.fault(descriptors.half_way(error, f"the log of {self.partition}"))\n',
         "        self.fault(error)\n",
         finding="core 20",
-        world="broker/storage",
+        world="storage",
         test="unit/broker/storage/log/test_descriptors.py"
         "::test_change_without_a_free_descriptor_is_done_or_left_undone_or_the_fault_of_the_directory",
     ),
@@ -188,7 +188,7 @@ MUTANTS = [
         "            self._start_epoch(header.leader_epoch, header.base_offset)\n"
         "        self._write(data, plan, first, last, max_timestamp, offset_of_max, now_ms)\n",
         finding="core 20",
-        world="broker/storage",
+        world="storage",
         test="unit/broker/storage/log/test_descriptors.py"
         "::test_leader_epochs_of_what_could_not_be_appended_are_not_known_before_it_comes_again",
     ),
@@ -198,7 +198,7 @@ MUTANTS = [
         "        snapshot = None\n    start = log_start_offset if snapshot is None else snapshot.offset\n",
         "        pass\n    start = log_start_offset if snapshot is None else max(snapshot.offset, log_start_offset)\n",
         finding="core 24",
-        world="broker/storage",
+        world="storage",
         test="unit/broker/storage/log/test_upkeep.py"
         "::test_transaction_whose_marker_is_below_the_log_start_is_not_open_after_a_truncation",
     ),
@@ -208,7 +208,7 @@ MUTANTS = [
         "self._segments.roll(end if last - end <= RELATIVE_OFFSET_MAX else first, now_ms)\n",
         "self._segments.roll(first, now_ms)\n",
         finding="core 21",
-        world="broker/storage",
+        world="storage",
         test="unit/broker/storage/log/test_recovery.py"
         "::test_offsets_that_compaction_left_out_where_a_follower_began_a_segment_are_no_lost_tail",
     ),
@@ -218,7 +218,7 @@ MUTANTS = [
         "        return max(self._round(self.max_index_bytes), (entries + 1) * self.ENTRY_SIZE)\n",
         "        return self._round(self.max_index_bytes)\n",
         finding="core 22",
-        world="broker/storage",
+        world="storage",
         test="unit/broker/storage/log/test_upkeep.py"
         "::test_smaller_segment_index_bytes_cost_no_entry_of_the_segment_that_is_active",
     ),
@@ -228,7 +228,7 @@ MUTANTS = [
         "            if not log.config.is_compacted and not self.is_being_cleaned(log.partition):\n",
         "            if not log.config.is_compacted:\n",
         finding="core 23",
-        world="broker/storage",
+        world="storage",
         test="unit/broker/storage/cleaner/test_cleaner.py"
         "::test_log_that_is_no_longer_compacted_has_its_retention_after_its_cleaning",
     ),
@@ -238,7 +238,7 @@ MUTANTS = [
         "        self._old[old.partition] = _Old(old.directory, [])\n        self._make_safe(old, copy)\n",
         "        self._delete(old)\n",
         finding="core 1",
-        world="broker/storage",
+        world="storage",
         test="unit/broker/storage/manager/test_moves.py::test_power_cut_at_any_step_of_a_move_takes_nothing_that_was_flushed",
     ),
     Mutant(
@@ -247,7 +247,7 @@ MUTANTS = [
         "        _make_durable(staying, disk)\n",
         "",
         finding="storage seed 347",
-        world="broker/storage",
+        world="storage",
         test="unit/broker/storage/manager/test_moves.py::test_kill_in_a_move_and_a_power_cut_after_that_take_nothing_that_was_flushed",
     ),
     Mutant(
@@ -256,7 +256,7 @@ MUTANTS = [
         "                self._save_bounds(future.log_dir, then)\n\n        directory, disk",
         "                then(None)\n\n        directory, disk",
         finding="storage seed 567",
-        world="broker/storage",
+        world="storage",
         test="unit/broker/storage/manager/test_moves.py::test_power_cut_in_a_move_back_takes_nothing_that_was_flushed",
     ),
     Mutant(
@@ -265,7 +265,7 @@ MUTANTS = [
         "        self._epoch_file.unsynced.add(doubtful[0].log_path)\n",
         "",
         finding="storage seeds 1035, 153",
-        world="broker/storage",
+        world="storage",
         test="unit/broker/storage/log/test_recovery.py::test_first_flush_after_a_crash_syncs_the_directory",
     ),
     Mutant(
@@ -274,7 +274,7 @@ MUTANTS = [
         "            elif segment.base_offset in replaced:\n                segment.rebuild_indexes",
         "            elif False:\n                segment.rebuild_indexes",
         finding="storage seed 20021",
-        world="broker/storage",
+        world="storage",
         test="unit/broker/storage/log/test_recovery.py::test_indexes_of_a_segment_that_was_being_replaced_are_built_again",
     ),
     Mutant(
@@ -285,7 +285,7 @@ MUTANTS = [
         "        self.flusher.recovery_point = max(self.flusher.recovery_point, Offset(offset))\n"
         "        return moved\n",
         finding="power cut 6",
-        world="broker/storage",
+        world="storage",
         test="simulation/test_storage_power.py::test_what_was_deleted_is_whole_where_a_power_cut_brings_it_back",
     ),
     Mutant(
@@ -294,7 +294,7 @@ MUTANTS = [
         '        state.check_descriptors()\n        logger.info("dropping all of',
         '        logger.info("dropping all of',
         finding="storage reading 3",
-        world="broker/storage",
+        world="storage",
         test="unit/broker/storage/log/test_descriptors.py::test_cut_for_which_there_are_too_few_descriptors_is_left_undone",
     ),
     Mutant(
@@ -303,7 +303,7 @@ MUTANTS = [
         "            if isinstance(error, OSError) and descriptors.are_exhausted(error) and not state.is_closed:\n",
         "            if False:\n",
         finding="storage seed 3",
-        world="broker/storage",
+        world="storage",
         test="unit/broker/storage/log/test_descriptors.py::test_log_that_begins_anew_is_told_so_when_its_bounds_are_on_disk",
     ),
     Mutant(
@@ -312,7 +312,7 @@ MUTANTS = [
         "            self.is_under_repair = False  # no descriptor",
         "            pass  # no descriptor",
         finding="storage reading 3",
-        world="broker/storage",
+        world="storage",
         test="unit/broker/storage/log/test_index_repair.py::test_repair_that_could_not_begin_is_begun_by_the_next_who_reads",
     ),
     Mutant(
@@ -321,7 +321,7 @@ MUTANTS = [
         "                if isinstance(error, OSError) and descriptors.are_exhausted(error):\n",
         "                if False:\n",
         finding="storage reading 3",
-        world="broker/storage",
+        world="storage",
         test="unit/broker/storage/log/test_descriptors.py"
         "::test_cleaned_segments_take_their_places_when_a_descriptor_is_free_again",
     ),
@@ -480,7 +480,7 @@ MUTANTS = [
         "self._deaths.get(partition, 0) + report.was_running\n",
         "self._deaths.get(partition, 0) + 1\n",
         finding="tier reading 9",
-        world="broker/storage",
+        world="storage",
         test="unit/broker/storage/cleaner/test_cleaner.py::test_a_log_whose_worker_cannot_be_started_is_cleaned_when_it_can",
         why="workers of the simulation are no processes, and can always be started",
     ),
@@ -503,7 +503,7 @@ MUTANTS = [
             ),
         ),
         finding="tier reading 11",
-        world="broker/storage",
+        world="storage",
         test="unit/broker/storage/log/test_descriptors.py::test_segment_begins_with_what_is_known_of_producers_or_not_at_all",
         why="logs alone have no tier, and no whole broker of the simulation runs out of descriptors",
     ),

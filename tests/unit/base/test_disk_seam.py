@@ -101,4 +101,4 @@ def test_the_rule_sees_each_way_around(source: str) -> None:
 
 def test_the_rule_looks_at_what_it_should() -> None:
     assert len(MODULES) > 40
-    assert "storage/segment.py" in MODULES and "coordination/embedded/txnlog.py" in MODULES
+    assert "broker/storage/segment.py" in MODULES and "zookeeper/txnlog.py" in MODULES

@@ -73,17 +73,14 @@ def test_partition_that_does_not_exist_is_told_apart_from_one_without_a_leader()
     fake.run(scenario)
 
 
-def test_second_bootstrap_server_is_tried_when_the_first_is_down() -> None:
-    async def scenario() -> None:
-        async with FakeBroker() as gone:
-            dead = (gone.host, gone.port)
-        async with FakeBroker(handlers={METADATA: canned([MetadataResponse(cluster_id="x")])}) as broker:
-            config = ClientConfig(bootstrap=(dead, (broker.host, broker.port)))
-            async with AsyncClient(config) as cluster:
-                await cluster.brokers()
-                assert cluster.image.cluster_id == "x"
-
-    asyncio.run(scenario())
+async def test_second_bootstrap_server_is_tried_when_the_first_is_down() -> None:
+    async with FakeBroker() as gone:
+        dead = (gone.host, gone.port)
+    async with FakeBroker(handlers={METADATA: canned([MetadataResponse(cluster_id="x")])}) as broker:
+        config = ClientConfig(bootstrap=(dead, (broker.host, broker.port)))
+        async with AsyncClient(config) as cluster:
+            await cluster.brokers()
+            assert cluster.image.cluster_id == "x"
 
 
 def test_those_who_come_at_once_share_the_first_connection() -> None:
@@ -96,17 +93,14 @@ def test_those_who_come_at_once_share_the_first_connection() -> None:
     FakeCluster().run(scenario)
 
 
-def test_cluster_that_was_never_reached_fails_soon_and_names_every_address() -> None:
-    async def scenario() -> None:
-        async with FakeBroker() as one, FakeBroker() as two:
-            ports = (one.port, two.port)
-        config = ClientConfig(bootstrap=tuple(("127.0.0.1", port) for port in ports), retry_backoff_ms=1)
-        async with AsyncClient(config) as cluster:
-            with pytest.raises(ConnectionLost) as failure:
-                await cluster.brokers()
-        assert all(f"127.0.0.1:{port}" in str(failure.value) for port in ports)
-
-    asyncio.run(scenario())
+async def test_cluster_that_was_never_reached_fails_soon_and_names_every_address() -> None:
+    async with FakeBroker() as one, FakeBroker() as two:
+        ports = (one.port, two.port)
+    config = ClientConfig(bootstrap=tuple(("127.0.0.1", port) for port in ports), retry_backoff_ms=1)
+    async with AsyncClient(config) as cluster:
+        with pytest.raises(ConnectionLost) as failure:
+            await cluster.brokers()
+    assert all(f"127.0.0.1:{port}" in str(failure.value) for port in ports)
 
 
 def test_request_to_a_former_controller_is_repeated_at_the_new_one() -> None:

@@ -32,6 +32,7 @@ from barnabas.wire.messages.offset_fetch import (
 )
 from barnabas.wire.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 from barnabas.wire.records import BatchBuilder
+from tests.support.waiting import eventually
 from tests.unit.client.client_fake_broker import Call
 from tests.unit.client.client_fake_cluster import FakeCluster, canned
 
@@ -316,11 +317,6 @@ def test_static_member_does_not_leave() -> None:
     assert group.joins[-1].group_instance_id == "one"
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    while not condition():
-        await asyncio.sleep(0.005)
-
-
 def test_idle_member_joins_again_when_the_group_rebalances() -> None:
     """U1: a poll without an end did not notice that the group had moved on."""
     fake = FakeCluster()
@@ -331,7 +327,7 @@ def test_idle_member_joins_again_when_the_group_rebalances() -> None:
         config = GroupConfig(group_id="g", heartbeat_interval_ms=10)
         async with GroupConsumer(cluster, config, topics=["t"], config=EARLIEST) as consumer:
             waiting = asyncio.create_task(consumer.poll(3_600_000))
-            await until(lambda: consumer.joins == 2)
+            await eventually(lambda: consumer.joins == 2)
             fake.append("t", records(b"a"))
             assert [fetched.position for fetched in await waiting] == [0]
 
@@ -349,7 +345,7 @@ def test_idle_member_commits_what_was_consumed() -> None:
             (fetched,) = await consumer.poll(5_000)
             consumer.consumed(fetched.partition, fetched.next_position)
             waiting = asyncio.create_task(consumer.poll(3_600_000))
-            await until(lambda: group.committed == {0: 2})
+            await eventually(lambda: group.committed == {0: 2})
             waiting.cancel()
 
     fake.run(scenario)
@@ -364,7 +360,7 @@ def test_member_that_was_thrown_out_hands_out_nothing_before_it_has_joined_again
         async with GroupConsumer(cluster, config, topics=["t"], config=EARLIEST) as consumer:
             await consumer.poll(100)
             group.heartbeats = [ErrorCode.ILLEGAL_GENERATION]
-            await until(lambda: consumer.member.generation < 0)
+            await eventually(lambda: consumer.member.generation < 0)
             fake.append("t", records(b"a"))
             assert await consumer.poll(5_000)
             assert consumer.joins == 2

@@ -135,7 +135,7 @@ def test_cluster_that_does_not_raise_epochs_is_spoken_to_in_the_old_versions(com
     assert (versions[PRODUCE], versions[ADD_PARTITIONS], versions[END_TXN]) == (11, 3, 4)
 
 
-def test_next_transaction_is_not_taken_for_the_last_where_brokers_differ_about_features(
+async def test_next_transaction_is_not_taken_for_the_last_where_brokers_differ_about_features(
     real: RealCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A coordinator that has just started may know of no features. The epoch stayed, and a leader that still waited for the
@@ -147,24 +147,20 @@ def test_next_transaction_is_not_taken_for_the_last_where_brokers_differ_about_f
     async def raises_epochs(self: Transactions, transactional_id: str) -> bool:
         return is_known
 
-    async def scenario() -> None:
-        nonlocal is_known
-        monkeypatch.setattr(Transactions, "raises_epochs", raises_epochs)
-        settings = ProducerConfig(transactional_id="differs")
-        batches = []
-        async with AsyncClient(client_config(real.bootstrap)) as cluster, Producer(cluster, settings) as producer:
-            transaction = producer.transaction
-            assert transaction is not None
-            for at_begin, at_end in ((True, False), (False, False), (True, True)):
-                is_known = at_begin
-                await transaction.begin()
-                batches.append((await producer.send(topic, b"one")).batch)
-                is_known = at_end
-                await transaction.commit()
-        epochs = [batch.identity.epoch for batch in batches]
-        assert epochs == sorted(set(epochs)), "each transaction has an epoch of its own"
-
-    asyncio.run(scenario())
+    monkeypatch.setattr(Transactions, "raises_epochs", raises_epochs)
+    settings = ProducerConfig(transactional_id="differs")
+    batches = []
+    async with AsyncClient(client_config(real.bootstrap)) as cluster, Producer(cluster, settings) as producer:
+        transaction = producer.transaction
+        assert transaction is not None
+        for at_begin, at_end in ((True, False), (False, False), (True, True)):
+            is_known = at_begin
+            await transaction.begin()
+            batches.append((await producer.send(topic, b"one")).batch)
+            is_known = at_end
+            await transaction.commit()
+    epochs = [batch.identity.epoch for batch in batches]
+    assert epochs == sorted(set(epochs)), "each transaction has an epoch of its own"
 
 
 def test_transaction_with_a_record_that_was_refused_is_aborted_and_the_next_one_goes_through(real: RealCluster) -> None:

@@ -66,96 +66,81 @@ async def turn() -> None:
     await asyncio.sleep(0)
 
 
-def test_answer_waits_for_its_record_and_reads_wait_behind_it(tmp_path: Path) -> None:
-    async def story() -> None:
-        bench, writer, reader = Bench(tmp_path), Sink(), Sink()
-        commit = bench.commit
-        commit.send(reader, [b"at once"])
-        assert reader.got == [b"at once"]
-        commit.append(1, b"r1")
-        commit.send(writer, [b"a1"])
-        commit.send(reader, [b"sees 1"])
-        await turn()
-        assert (writer.got, commit.held_count) == ([], 2)
-        # While the first flush runs: more writes gather, and a read before them needs only the first flush.
-        commit.send(reader, [b"still sees 1"])
-        commit.append(2, b"r2")
-        commit.send(writer, [b"a2"])
-        commit.append(3, b"r3")
-        commit.send(writer, [b"a3"], close=True)
-        await bench.one_flush()
-        assert writer.got == [b"a1"]
-        assert reader.got == [b"at once", b"sees 1", b"still sees 1"]
-        assert bench.writer.flushes == [b"r1"]
-        await bench.one_flush()
-        assert (writer.got, writer.closed) == ([b"a1", b"a2", b"a3"], True)
-        assert bench.writer.flushes == [b"r1", b"r2r3"], "one flush for all that came meanwhile"
-        assert (commit.held_count, commit.held_bytes, commit.synced_zxid) == (0, 0, 3)
-        await commit.stop()
-
-    asyncio.run(story())
+async def test_answer_waits_for_its_record_and_reads_wait_behind_it(tmp_path: Path) -> None:
+    bench, writer, reader = Bench(tmp_path), Sink(), Sink()
+    commit = bench.commit
+    commit.send(reader, [b"at once"])
+    assert reader.got == [b"at once"]
+    commit.append(1, b"r1")
+    commit.send(writer, [b"a1"])
+    commit.send(reader, [b"sees 1"])
+    await turn()
+    assert (writer.got, commit.held_count) == ([], 2)
+    # While the first flush runs: more writes gather, and a read before them needs only the first flush.
+    commit.send(reader, [b"still sees 1"])
+    commit.append(2, b"r2")
+    commit.send(writer, [b"a2"])
+    commit.append(3, b"r3")
+    commit.send(writer, [b"a3"], close=True)
+    await bench.one_flush()
+    assert writer.got == [b"a1"]
+    assert reader.got == [b"at once", b"sees 1", b"still sees 1"]
+    assert bench.writer.flushes == [b"r1"]
+    await bench.one_flush()
+    assert (writer.got, writer.closed) == ([b"a1", b"a2", b"a3"], True)
+    assert bench.writer.flushes == [b"r1", b"r2r3"], "one flush for all that came meanwhile"
+    assert (commit.held_count, commit.held_bytes, commit.synced_zxid) == (0, 0, 3)
+    await commit.stop()
 
 
-def test_failed_flush_acknowledges_nothing_ever_again(tmp_path: Path) -> None:
-    async def story() -> None:
-        bench, sink = Bench(tmp_path), Sink()
-        bench.writer.fail = True
-        bench.commit.append(1, b"r1")
-        bench.commit.send(sink, [b"a1"])
-        await turn()
-        bench.commit.append(2, b"r2")
-        bench.commit.send(sink, [b"a2"])
-        await bench.one_flush()
-        assert bench.failure is not None
-        await turn()
-        assert sink.got == []
-        await bench.commit.stop()
-
-    asyncio.run(story())
+async def test_failed_flush_acknowledges_nothing_ever_again(tmp_path: Path) -> None:
+    bench, sink = Bench(tmp_path), Sink()
+    bench.writer.fail = True
+    bench.commit.append(1, b"r1")
+    bench.commit.send(sink, [b"a1"])
+    await turn()
+    bench.commit.append(2, b"r2")
+    bench.commit.send(sink, [b"a2"])
+    await bench.one_flush()
+    assert bench.failure is not None
+    await turn()
+    assert sink.got == []
+    await bench.commit.stop()
 
 
-def test_gone_connection_is_forgotten_with_what_it_was_owed(tmp_path: Path) -> None:
-    async def story() -> None:
-        bench, sink = Bench(tmp_path), Sink()
-        bench.commit.append(1, b"r1")
-        bench.commit.send(sink, [b"a1", b"b"])
-        await turn()
-        bench.commit.append(2, b"r2")
-        bench.commit.send(sink, [b"a2"])
-        bench.commit.forget(sink)
-        await bench.one_flush()
-        await bench.one_flush()
-        assert sink.got == []
-        assert (bench.commit.held_count, bench.commit.held_bytes) == (0, 0)
-        await bench.commit.stop()
-
-    asyncio.run(story())
+async def test_gone_connection_is_forgotten_with_what_it_was_owed(tmp_path: Path) -> None:
+    bench, sink = Bench(tmp_path), Sink()
+    bench.commit.append(1, b"r1")
+    bench.commit.send(sink, [b"a1", b"b"])
+    await turn()
+    bench.commit.append(2, b"r2")
+    bench.commit.send(sink, [b"a2"])
+    bench.commit.forget(sink)
+    await bench.one_flush()
+    await bench.one_flush()
+    assert sink.got == []
+    assert (bench.commit.held_count, bench.commit.held_bytes) == (0, 0)
+    await bench.commit.stop()
 
 
-def test_stop_flushes_what_is_left(tmp_path: Path) -> None:
-    async def story() -> None:
-        bench, sink = Bench(tmp_path), Sink()
-        bench.commit.append(1, b"r1")
-        bench.commit.send(sink, [b"a1"])
-        bench.writer.may_flush.release()
-        await asyncio.wait_for(bench.commit.stop(), 60)
-        assert sink.got == [b"a1"]
-
-    asyncio.run(story())
+async def test_stop_flushes_what_is_left(tmp_path: Path) -> None:
+    bench, sink = Bench(tmp_path), Sink()
+    bench.commit.append(1, b"r1")
+    bench.commit.send(sink, [b"a1"])
+    bench.writer.may_flush.release()
+    await asyncio.wait_for(bench.commit.stop(), 60)
+    assert sink.got == [b"a1"]
 
 
 @pytest.mark.parametrize("zxid", [1, 2])
-def test_synced_returns_when_the_zxid_is_durable(tmp_path: Path, zxid: int) -> None:
-    async def story() -> None:
-        bench = Bench(tmp_path)
-        bench.commit.append(1, b"r1")
+async def test_synced_returns_when_the_zxid_is_durable(tmp_path: Path, zxid: int) -> None:
+    bench = Bench(tmp_path)
+    bench.commit.append(1, b"r1")
+    await turn()
+    bench.commit.append(2, b"r2")
+    waiter = asyncio.ensure_future(bench.commit.synced(zxid))
+    for flushed in (1, 2):
+        await bench.one_flush()
         await turn()
-        bench.commit.append(2, b"r2")
-        waiter = asyncio.ensure_future(bench.commit.synced(zxid))
-        for flushed in (1, 2):
-            await bench.one_flush()
-            await turn()
-            assert waiter.done() == (flushed >= zxid)
-        await bench.commit.stop()
-
-    asyncio.run(story())
+        assert waiter.done() == (flushed >= zxid)
+    await bench.commit.stop()

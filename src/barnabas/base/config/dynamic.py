@@ -90,6 +90,11 @@ class DynamicConfig:
         self._topic_listeners.append(listener)
         return lambda: self._topic_listeners.remove(listener)
 
+    @property
+    def topics(self) -> Iterable[str]:
+        """Topics with settings of their own."""
+        return tuple(self._overrides)
+
     def log_config(self, topic: str) -> LogConfig:
         return self._logs.get(topic, self._plain_log)
 

@@ -3,8 +3,6 @@
 Any broker serves them, as in Kafka with ZooKeeper. Without an authorizer all of them answer SECURITY_DISABLED.
 """
 
-from collections.abc import Callable
-
 from barnabas.base.errors import ErrorCode, Malformed, Refused
 from barnabas.base.words import (
     ACL_OPERATIONS,
@@ -21,7 +19,8 @@ from barnabas.broker.security.acl import ALL, ANY, MATCH, AclAuthorizer, Entry, 
 from barnabas.broker.security.acl_store import AclStore, AclUpdateFailed
 from barnabas.broker.server.call import Call
 from barnabas.broker.server.context import BrokerContext
-from barnabas.broker.server.pipeline import ApiHandler
+from barnabas.broker.server.handler import serves
+from barnabas.broker.server.refusal import refusal
 from barnabas.wire.messages.base import ApiMessage
 from barnabas.wire.messages.create_acls import (
     AclCreation,
@@ -42,7 +41,6 @@ from barnabas.wire.messages.describe_acls import (
     DescribeAclsResource,
     DescribeAclsResponse,
 )
-from barnabas.wire.versions import api_named
 
 _RESOURCE_TYPES = frozenset(ACL_RESOURCES)
 _OPERATIONS = frozenset({*ACL_OPERATIONS, ALL})
@@ -53,6 +51,7 @@ class AclApi:
         self._context = context
         self._store = store
 
+    @serves("DescribeAcls", refusal())
     async def describe(self, call: Call, request: DescribeAclsRequest) -> ApiMessage:
         self._context.require_cluster(call, AclOperation.DESCRIBE)
         authorizer = self._context.authorizer
@@ -79,6 +78,7 @@ class AclApi:
             ],
         )
 
+    @serves("CreateAcls", refusal("results <- creations"))
     async def create(self, call: Call, request: CreateAclsRequest) -> ApiMessage:
         self._context.require_cluster(call, AclOperation.ALTER)
         store = self._require_store()
@@ -101,6 +101,7 @@ class AclApi:
                     results[index].error_message = str(error)
         return CreateAclsResponse(results=results)
 
+    @serves("DeleteAcls", refusal("filter_results <- filters"))
     async def delete(self, call: Call, request: DeleteAclsRequest) -> ApiMessage:
         self._context.require_cluster(call, AclOperation.ALTER)
         store = self._require_store()
@@ -169,29 +170,3 @@ def _filter(wire: DescribeAclsRequest | DeleteAclsFilter) -> Filter:
         operation=wire.operation,
         permission=wire.permission_type,
     )
-
-
-def _refuse_describe(request: DescribeAclsRequest, code: ErrorCode, message: str | None) -> ApiMessage:
-    return DescribeAclsResponse(error_code=code, error_message=message)
-
-
-def _refuse_create(request: CreateAclsRequest, code: ErrorCode, message: str | None) -> ApiMessage:
-    return CreateAclsResponse(
-        results=[AclCreationResult(error_code=code, error_message=message) for _ in request.creations]
-    )
-
-
-def _refuse_delete(request: DeleteAclsRequest, code: ErrorCode, message: str | None) -> ApiMessage:
-    return DeleteAclsResponse(
-        filter_results=[DeleteAclsFilterResult(error_code=code, error_message=message) for _ in request.filters]
-    )
-
-
-def handlers(context: BrokerContext, store: AclStore | None) -> list[ApiHandler]:
-    api = AclApi(context, store)
-    rows: list[tuple[str, Callable[..., object], Callable[..., ApiMessage]]] = [
-        ("DescribeAcls", api.describe, _refuse_describe),
-        ("CreateAcls", api.create, _refuse_create),
-        ("DeleteAcls", api.delete, _refuse_delete),
-    ]
-    return [ApiHandler(api_named(name), execute, refuse) for name, execute, refuse in rows]  # type: ignore[arg-type]

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from barnabas.base.errors import ErrorCode, Refused
 from barnabas.broker.server.call import Call
-from barnabas.broker.server.pipeline import ApiHandler, HandlerResult
+from barnabas.broker.server.handler import HandlerResult, serves
 from barnabas.broker.zookeeper_client.features import ANNOUNCED, ClusterFeatures
 from barnabas.wire.messages.api_versions import (
     ApiVersion,
@@ -18,9 +18,13 @@ from barnabas.wire.messages.api_versions import (
     SupportedFeatureKey,
 )
 from barnabas.wire.messages.base import ApiMessage
-from barnabas.wire.versions import VersionRange, api_named
+from barnabas.wire.versions import VersionRange
 
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
+
+
+def refuse(request: ApiVersionsRequest | None, code: ErrorCode, message: str | None) -> ApiMessage:
+    return ApiVersionsResponse(error_code=code)
 
 
 class ApiVersionsApi:
@@ -28,6 +32,7 @@ class ApiVersionsApi:
         self._advertised = advertised
         self._features = features
 
+    @serves("ApiVersions", refuse)
     def handle(self, call: Call, request: ApiVersionsRequest | None) -> HandlerResult:
         if request is None:
             return ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=self._keys())
@@ -55,11 +60,3 @@ class ApiVersionsApi:
             ApiVersion(api_key=key, min_version=served.min_version, max_version=served.max_version)
             for key, served in self._advertised().items()
         ]
-
-
-def refuse(request: ApiVersionsRequest | None, code: ErrorCode, message: str | None) -> ApiMessage:
-    return ApiVersionsResponse(error_code=code)
-
-
-def handlers(advertised: Callable[[], dict[int, VersionRange]], features: ClusterFeatures) -> list[ApiHandler]:
-    return [ApiHandler(api_named("ApiVersions"), ApiVersionsApi(advertised, features).handle, refuse)]

@@ -15,7 +15,8 @@ from barnabas.broker.controller.effects import AlterPartitionReply, Failure
 from barnabas.broker.controller.events import ElectionType, ProposedIsr
 from barnabas.broker.server.call import Call
 from barnabas.broker.server.context import BrokerContext
-from barnabas.broker.server.pipeline import ApiHandler
+from barnabas.broker.server.handler import serves
+from barnabas.broker.server.refusal import refusal
 from barnabas.broker.zookeeper_client.znodes import LeaderRecoveryState
 from barnabas.wire.messages.allocate_producer_ids import AllocateProducerIdsRequest, AllocateProducerIdsResponse
 from barnabas.wire.messages.alter_partition import (
@@ -53,7 +54,6 @@ from barnabas.wire.messages.update_features import (
     UpdateFeaturesRequest,
     UpdateFeaturesResponse,
 )
-from barnabas.wire.versions import api_named
 
 
 class ClusterApi:
@@ -62,6 +62,7 @@ class ClusterApi:
 
     # -- for operators ------------------------------------------------------------------------------------------------
 
+    @serves("ElectLeaders", refusal("replica_election_results.partition_result <- topic_partitions.partitions"))
     async def elect_leaders(self, call: Call, request: ElectLeadersRequest) -> ApiMessage:
         self._context.require_cluster(call, AclOperation.ALTER)
         try:
@@ -82,6 +83,7 @@ class ClusterApi:
             topics.setdefault(tp.topic, ReplicaElectionResult(topic=tp.topic)).partition_result.append(result)
         return ElectLeadersResponse(replica_election_results=list(topics.values()))
 
+    @serves("AlterPartitionReassignments", refusal("responses.partitions <- topics.partitions"))
     async def alter_reassignments(self, call: Call, request: AlterPartitionReassignmentsRequest) -> ApiMessage:
         self._context.require_cluster(call, AclOperation.ALTER)
         targets: dict[TopicPartition, tuple[int, ...] | None] = {}
@@ -119,6 +121,7 @@ class ClusterApi:
         known = self._context.controller.machine.context.assignment(tp).target
         return target is not None and bool(known) and len(known) != len(target)
 
+    @serves("ListPartitionReassignments", refusal())
     async def list_reassignments(self, call: Call, request: ListPartitionReassignmentsRequest) -> ApiMessage:
         self._context.require_cluster(call, AclOperation.DESCRIBE)
         partitions: list[TopicPartition] | None = None
@@ -137,6 +140,7 @@ class ClusterApi:
             )
         return ListPartitionReassignmentsResponse(error_message=None, topics=list(topics.values()))
 
+    @serves("UpdateFeatures", refusal())
     async def update_features(self, call: Call, request: UpdateFeaturesRequest) -> ApiMessage:
         self._context.require_cluster(call, AclOperation.ALTER)
         outcomes = await self._context.controller.update_features([each.feature for each in request.feature_updates])
@@ -155,6 +159,7 @@ class ClusterApi:
 
     # -- for brokers --------------------------------------------------------------------------------------------------
 
+    @serves("AlterPartition", refusal())
     async def alter_partition(self, call: Call, request: AlterPartitionRequest) -> ApiMessage:
         self._context.require_cluster(call, AclOperation.CLUSTER_ACTION)
         proposals: dict[tuple[TopicId | str, int], ProposedIsr] = {}
@@ -176,6 +181,7 @@ class ClusterApi:
         )
         return _alter_partition_response(reply)
 
+    @serves("ControlledShutdown", refusal())
     async def controlled_shutdown(self, call: Call, request: ControlledShutdownRequest) -> ApiMessage:
         self._context.require_cluster(call, AclOperation.CLUSTER_ACTION)
         remaining = await self._context.controller.controlled_shutdown(
@@ -187,6 +193,7 @@ class ClusterApi:
             ]
         )
 
+    @serves("AllocateProducerIds", refusal())
     async def allocate_producer_ids(self, call: Call, request: AllocateProducerIdsRequest) -> ApiMessage:
         self._context.require_cluster(call, AclOperation.CLUSTER_ACTION)
         block = await self._context.controller.allocate_producer_ids(
@@ -229,73 +236,3 @@ def _refuse(response_class: Callable[..., ApiMessage], *, has_message: bool) -> 
         )
 
     return refuse
-
-
-def refuse_election(request: ElectLeadersRequest, code: ErrorCode, message: str | None) -> ElectLeadersResponse:
-    """Told for each partition too: v0 has no room for an error of the whole."""
-    return ElectLeadersResponse(
-        error_code=code,
-        replica_election_results=[
-            ReplicaElectionResult(
-                topic=topic.topic,
-                partition_result=[
-                    PartitionResult(partition_id=partition, error_code=code, error_message=message)
-                    for partition in topic.partitions
-                ],
-            )
-            for topic in request.topic_partitions or ()
-        ],
-    )
-
-
-def _refuse_alter_reassignments(
-    request: AlterPartitionReassignmentsRequest, code: ErrorCode, message: str | None
-) -> ApiMessage:
-    """For the whole and for each partition, as Kafka does."""
-    return AlterPartitionReassignmentsResponse(
-        error_code=code,
-        error_message=message,
-        responses=[
-            ReassignableTopicResponse(
-                name=topic.name,
-                partitions=[
-                    ReassignablePartitionResponse(
-                        partition_index=partition.partition_index, error_code=code, error_message=message
-                    )
-                    for partition in topic.partitions
-                ],
-            )
-            for topic in request.topics
-        ],
-    )
-
-
-def handlers(context: BrokerContext) -> list[ApiHandler]:
-    api = ClusterApi(context)
-    return [
-        ApiHandler(api_named("ElectLeaders"), api.elect_leaders, refuse_election),
-        ApiHandler(
-            api_named("AlterPartitionReassignments"),
-            api.alter_reassignments,
-            _refuse_alter_reassignments,
-        ),
-        ApiHandler(
-            api_named("ListPartitionReassignments"),
-            api.list_reassignments,
-            _refuse(ListPartitionReassignmentsResponse, has_message=True),
-        ),
-        ApiHandler(api_named("UpdateFeatures"), api.update_features, _refuse(UpdateFeaturesResponse, has_message=True)),
-        ApiHandler(
-            api_named("AlterPartition"), api.alter_partition, _refuse(AlterPartitionResponse, has_message=False)
-        ),
-        ApiHandler(
-            api_named("ControlledShutdown"),
-            api.controlled_shutdown,
-            _refuse(ControlledShutdownResponse, has_message=False),
-        ),
-        ApiHandler(
-            api_named("AllocateProducerIds"),
-            api.allocate_producer_ids,
-            _refuse(AllocateProducerIdsResponse, has_message=False),
-        ),
-    ]

@@ -23,7 +23,8 @@ from barnabas.base.words import AclOperation, AclResourceType, ConfigResourceTyp
 from barnabas.broker.security.authorizer import CLUSTER_NAME
 from barnabas.broker.server.call import Call
 from barnabas.broker.server.context import BrokerContext
-from barnabas.broker.server.pipeline import ApiHandler
+from barnabas.broker.server.handler import serves
+from barnabas.broker.server.refusal import refusal
 from barnabas.broker.zookeeper_client import paths
 from barnabas.broker.zookeeper_client.config_store import ChangeConfig, ConfigStore
 from barnabas.wire.messages import alter_configs as full
@@ -37,7 +38,6 @@ from barnabas.wire.messages.describe_configs import (
     DescribeConfigsResult,
     DescribeConfigsSynonym,
 )
-from barnabas.wire.versions import api_named
 
 A = TypeVar("A")
 #: The dynamic settings of this broker, or of the cluster's default, by the name of the entity: from ZooKeeper.
@@ -62,6 +62,7 @@ class ConfigsApi:
 
     # -- describe -----------------------------------------------------------------------------------------------------
 
+    @serves("DescribeConfigs", refusal("results <- resources"))
     async def describe(self, call: Call, request: DescribeConfigsRequest) -> ApiMessage:
         response = DescribeConfigsResponse()
         # Each once: the answer is hundreds of times as long as the question.
@@ -113,6 +114,7 @@ class ConfigsApi:
 
     # -- alter --------------------------------------------------------------------------------------------------------
 
+    @serves("AlterConfigs", refusal("responses <- resources"))
     async def alter(self, call: Call, request: full.AlterConfigsRequest) -> ApiMessage:
         response = full.AlterConfigsResponse()
         named = Counter((each.resource_type, each.resource_name) for each in request.resources)
@@ -139,6 +141,7 @@ class ConfigsApi:
                 answer.error_code, answer.error_message = refusal.code, refusal.message
         return response
 
+    @serves("IncrementalAlterConfigs", refusal("responses <- resources"))
     async def alter_incrementally(self, call: Call, request: incremental.IncrementalAlterConfigsRequest) -> ApiMessage:
         response = incremental.IncrementalAlterConfigsResponse()
         named = Counter((each.resource_type, each.resource_name) for each in request.resources)
@@ -352,32 +355,3 @@ def _refused(answer: Callable[..., A], resource: _Resource, code: ErrorCode, mes
         resource_type=resource.resource_type,
         resource_name=resource.resource_name,
     )
-
-
-def refuse_describe(request: DescribeConfigsRequest, code: ErrorCode, message: str | None) -> ApiMessage:
-    return DescribeConfigsResponse(
-        results=[_refused(DescribeConfigsResult, each, code, message) for each in request.resources]
-    )
-
-
-def refuse_alter(request: full.AlterConfigsRequest, code: ErrorCode, message: str | None) -> ApiMessage:
-    refused = [_refused(full.AlterConfigsResourceResponse, each, code, message) for each in request.resources]
-    return full.AlterConfigsResponse(responses=refused)
-
-
-def refuse_alter_incrementally(
-    request: incremental.IncrementalAlterConfigsRequest, code: ErrorCode, message: str | None
-) -> ApiMessage:
-    refused = [_refused(incremental.AlterConfigsResourceResponse, each, code, message) for each in request.resources]
-    return incremental.IncrementalAlterConfigsResponse(responses=refused)
-
-
-def handlers(
-    context: BrokerContext, store: ConfigStore, read_broker: ReadBroker, change: ChangeConfig
-) -> list[ApiHandler]:
-    api = ConfigsApi(context, store, read_broker, change)
-    return [
-        ApiHandler(api_named("DescribeConfigs"), api.describe, refuse_describe),
-        ApiHandler(api_named("AlterConfigs"), api.alter, refuse_alter),
-        ApiHandler(api_named("IncrementalAlterConfigs"), api.alter_incrementally, refuse_alter_incrementally),
-    ]

@@ -9,8 +9,9 @@ from barnabas.base.words import AclOperation, AclResourceType
 from barnabas.broker.groups.coordinator import GroupCoordinator
 from barnabas.broker.server.call import Call
 from barnabas.broker.server.context import BrokerContext
+from barnabas.broker.server.handler import HandlerResult, serves
 from barnabas.broker.server.later import answer_later, requester_of
-from barnabas.broker.server.pipeline import ApiHandler, HandlerResult
+from barnabas.broker.server.refusal import refusal
 from barnabas.wire.messages.base import ApiMessage
 from barnabas.wire.messages.consumer_group_describe import (
     ConsumerGroupDescribeRequest,
@@ -19,9 +20,11 @@ from barnabas.wire.messages.consumer_group_describe import (
 )
 from barnabas.wire.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
-    ConsumerGroupHeartbeatResponse,
 )
-from barnabas.wire.versions import api_named
+
+
+def refuse_describe(request: ConsumerGroupDescribeRequest, code: ErrorCode, message: str | None) -> ApiMessage:
+    return ConsumerGroupDescribeResponse(groups=[_undescribed(each, code) for each in request.group_ids])
 
 
 class ConsumerGroupsApi:
@@ -29,6 +32,7 @@ class ConsumerGroupsApi:
         self._context = context
         self._groups = coordinator
 
+    @serves("ConsumerGroupHeartbeat", refusal())
     def heartbeat(self, call: Call, request: ConsumerGroupHeartbeatRequest) -> HandlerResult:
         if not self._context.allows(call, AclOperation.READ, AclResourceType.GROUP, request.group_id):
             raise Refused(ErrorCode.GROUP_AUTHORIZATION_FAILED)
@@ -43,6 +47,7 @@ class ConsumerGroupsApi:
         future = self._groups.consumer_heartbeat(request, requester_of(call), may_describe)
         return answer_later(call, request, future)
 
+    @serves("ConsumerGroupDescribe", refuse_describe)
     async def describe(self, call: Call, request: ConsumerGroupDescribeRequest) -> ApiMessage:
         response = ConsumerGroupDescribeResponse()
         for group_id in dict.fromkeys(request.group_ids):
@@ -82,19 +87,3 @@ def _topics_of(group: DescribedGroup) -> set[str]:
 
 def _undescribed(group_id: str, code: ErrorCode) -> DescribedGroup:
     return DescribedGroup(group_id=group_id, error_code=code)
-
-
-def refuse_heartbeat(request: ConsumerGroupHeartbeatRequest, code: ErrorCode, message: str | None) -> ApiMessage:
-    return ConsumerGroupHeartbeatResponse(error_code=code, error_message=message)
-
-
-def refuse_describe(request: ConsumerGroupDescribeRequest, code: ErrorCode, message: str | None) -> ApiMessage:
-    return ConsumerGroupDescribeResponse(groups=[_undescribed(each, code) for each in request.group_ids])
-
-
-def handlers(context: BrokerContext, coordinator: GroupCoordinator) -> list[ApiHandler]:
-    api = ConsumerGroupsApi(context, coordinator)
-    return [
-        ApiHandler(api_named("ConsumerGroupHeartbeat"), api.heartbeat, refuse_heartbeat),
-        ApiHandler(api_named("ConsumerGroupDescribe"), api.describe, refuse_describe),
-    ]

@@ -12,7 +12,8 @@ from barnabas.broker.replication.control_requests import ControlRequests, Partit
 from barnabas.broker.replication.state import PartitionLeadership
 from barnabas.broker.server.call import Call
 from barnabas.broker.server.context import BrokerContext
-from barnabas.broker.server.pipeline import ApiHandler, HandlerResult
+from barnabas.broker.server.handler import HandlerResult, serves
+from barnabas.broker.server.refusal import refusal
 from barnabas.wire.messages.base import ApiMessage
 from barnabas.wire.messages.leader_and_isr import (
     LeaderAndIsrPartitionError,
@@ -23,7 +24,6 @@ from barnabas.wire.messages.leader_and_isr import (
 )
 from barnabas.wire.messages.stop_replica import StopReplicaPartitionError, StopReplicaRequest, StopReplicaResponse
 from barnabas.wire.messages.update_metadata import UpdateMetadataRequest, UpdateMetadataResponse
-from barnabas.wire.versions import api_named
 
 
 class ControlApi:
@@ -31,6 +31,7 @@ class ControlApi:
         self._context = context
         self._control = control
 
+    @serves("LeaderAndIsr", refusal())
     async def leader_and_isr(self, call: Call, request: LeaderAndIsrRequest) -> ApiMessage:
         self._check(call, request.is_kraft_controller)
         error, errors = await self._control.leader_and_isr(
@@ -54,6 +55,7 @@ class ControlApi:
                     )
         return response
 
+    @serves("StopReplica", refusal())
     async def stop_replica(self, call: Call, request: StopReplicaRequest) -> ApiMessage:
         self._check(call, request.is_kraft_controller)
         error, errors = await self._control.stop_replicas(
@@ -67,6 +69,7 @@ class ControlApi:
             ],
         )
 
+    @serves("UpdateMetadata", refusal())
     def update_metadata(self, call: Call, request: UpdateMetadataRequest) -> HandlerResult:
         self._check(call, request.is_kraft_controller)
         error = self._control.check_epochs(controller_epoch=request.controller_epoch, broker_epoch=request.broker_epoch)
@@ -132,24 +135,3 @@ def _stop_orders(request: StopReplicaRequest) -> Iterator[StopOrder]:
             yield StopOrder(TopicPartition(topic.name, index), -1, request.delete_partitions)
     for old in request.ungrouped_partitions:
         yield StopOrder(TopicPartition(old.topic_name, old.partition_index), -1, request.delete_partitions)
-
-
-def refuse_leader_and_isr(request: LeaderAndIsrRequest, code: ErrorCode, message: str | None) -> ApiMessage:
-    return LeaderAndIsrResponse(error_code=code)
-
-
-def refuse_stop_replica(request: StopReplicaRequest, code: ErrorCode, message: str | None) -> ApiMessage:
-    return StopReplicaResponse(error_code=code)
-
-
-def refuse_update_metadata(request: UpdateMetadataRequest, code: ErrorCode, message: str | None) -> ApiMessage:
-    return UpdateMetadataResponse(error_code=code)
-
-
-def handlers(context: BrokerContext, control: ControlRequests) -> list[ApiHandler]:
-    api = ControlApi(context, control)
-    return [
-        ApiHandler(api_named("LeaderAndIsr"), api.leader_and_isr, refuse_leader_and_isr),
-        ApiHandler(api_named("StopReplica"), api.stop_replica, refuse_stop_replica),
-        ApiHandler(api_named("UpdateMetadata"), api.update_metadata, refuse_update_metadata),
-    ]

@@ -17,7 +17,8 @@ from barnabas.broker.security.token_store import TokenStore
 from barnabas.broker.security.tokens import DelegationTokens, concerns
 from barnabas.broker.server.call import Call
 from barnabas.broker.server.context import BrokerContext
-from barnabas.broker.server.pipeline import ApiHandler
+from barnabas.broker.server.handler import serves
+from barnabas.broker.server.refusal import refusal
 from barnabas.broker.zookeeper_client.znodes_security import DelegationTokenInfo
 from barnabas.wire.messages.base import ApiMessage
 from barnabas.wire.messages.create_delegation_token import (
@@ -35,7 +36,6 @@ from barnabas.wire.messages.expire_delegation_token import (
     ExpireDelegationTokenResponse,
 )
 from barnabas.wire.messages.renew_delegation_token import RenewDelegationTokenRequest, RenewDelegationTokenResponse
-from barnabas.wire.versions import api_named
 
 _NO_TIME = -1
 
@@ -46,7 +46,7 @@ class TokensApi:
         context: BrokerContext,
         tokens: DelegationTokens,
         store: TokenStore | None,
-        new_id: Callable[[], str],
+        new_id: Callable[[], str] = lambda: format_uuid(random_uuid()),
     ) -> None:
         """`store` is None where tokens are off."""
         self._context = context
@@ -54,6 +54,10 @@ class TokensApi:
         self._store = store
         self._new_id = new_id
 
+    @serves(
+        "CreateDelegationToken",
+        refusal(issue_timestamp_ms=_NO_TIME, expiry_timestamp_ms=_NO_TIME, max_timestamp_ms=_NO_TIME),
+    )
     async def create(self, call: Call, request: CreateDelegationTokenRequest) -> ApiMessage:
         requester = call.channel.principal
         owner = requester
@@ -96,6 +100,7 @@ class TokensApi:
         response.hmac = self._tokens.hmac_of(info.token_id)
         return response
 
+    @serves("RenewDelegationToken", refusal(expiry_timestamp_ms=_NO_TIME))
     async def renew(self, call: Call, request: RenewDelegationTokenRequest) -> ApiMessage:
         self._require_identity(call)
         info = self._tokens.renew(
@@ -107,6 +112,7 @@ class TokensApi:
         await self._write(info)
         return RenewDelegationTokenResponse(expiry_timestamp_ms=info.expiry_timestamp_ms)
 
+    @serves("ExpireDelegationToken", refusal(expiry_timestamp_ms=_NO_TIME))
     async def expire(self, call: Call, request: ExpireDelegationTokenRequest) -> ApiMessage:
         self._require_identity(call)
         info, at_once = self._tokens.expire(
@@ -122,6 +128,7 @@ class TokensApi:
             await self._write(info)
         return ExpireDelegationTokenResponse(expiry_timestamp_ms=info.expiry_timestamp_ms)
 
+    @serves("DescribeDelegationToken", refusal())
     def describe(self, call: Call, request: DescribeDelegationTokenRequest) -> ApiMessage:
         self._require_identity(call)
         if not self._tokens.is_enabled:
@@ -179,39 +186,3 @@ class TokensApi:
 def _principal(text: str) -> Principal:
     kind, _, name = text.partition(":")
     return Principal(kind, name)
-
-
-def _refuse_create(request: CreateDelegationTokenRequest, code: ErrorCode, message: str | None) -> ApiMessage:
-    return CreateDelegationTokenResponse(
-        error_code=code,
-        issue_timestamp_ms=_NO_TIME,
-        expiry_timestamp_ms=_NO_TIME,
-        max_timestamp_ms=_NO_TIME,
-    )
-
-
-def _refuse_renew(request: RenewDelegationTokenRequest, code: ErrorCode, message: str | None) -> ApiMessage:
-    return RenewDelegationTokenResponse(error_code=code, expiry_timestamp_ms=_NO_TIME)
-
-
-def _refuse_expire(request: ExpireDelegationTokenRequest, code: ErrorCode, message: str | None) -> ApiMessage:
-    return ExpireDelegationTokenResponse(error_code=code, expiry_timestamp_ms=_NO_TIME)
-
-
-def _refuse_describe(request: DescribeDelegationTokenRequest, code: ErrorCode, message: str | None) -> ApiMessage:
-    return DescribeDelegationTokenResponse(error_code=code)
-
-
-def handlers(
-    context: BrokerContext,
-    tokens: DelegationTokens,
-    store: TokenStore | None,
-    new_id: Callable[[], str] = lambda: format_uuid(random_uuid()),
-) -> list[ApiHandler]:
-    api = TokensApi(context, tokens, store, new_id)
-    return [
-        ApiHandler(api_named("CreateDelegationToken"), api.create, _refuse_create),
-        ApiHandler(api_named("RenewDelegationToken"), api.renew, _refuse_renew),
-        ApiHandler(api_named("ExpireDelegationToken"), api.expire, _refuse_expire),
-        ApiHandler(api_named("DescribeDelegationToken"), api.describe, _refuse_describe),
-    ]

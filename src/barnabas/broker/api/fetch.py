@@ -21,9 +21,9 @@ from barnabas.broker.security.authorizer import CLUSTER_NAME
 from barnabas.broker.security.quotas import Quota
 from barnabas.broker.server.call import Call
 from barnabas.broker.server.context import BrokerContext
+from barnabas.broker.server.handler import HandlerResult, serves
 from barnabas.broker.server.large import LARGE_FRAME_BYTES
 from barnabas.broker.server.leader_hint import MOVED, tell_leader
-from barnabas.broker.server.pipeline import ApiHandler, HandlerResult
 from barnabas.wire.codec import RecordsRef
 from barnabas.wire.messages.base import ApiMessage
 from barnabas.wire.messages.fetch import (
@@ -36,7 +36,6 @@ from barnabas.wire.messages.fetch import (
     NodeEndpoint,
     PartitionData,
 )
-from barnabas.wire.versions import api_named
 
 _EMPTY = b""
 #: Before this version consumers do not know zstd (KIP-110).
@@ -53,10 +52,33 @@ _SESSION_ERRORS: Final = (
 TURN_PARTITIONS: Final = 1_000
 
 
+def refuse(request: FetchRequest, code: ErrorCode, message: str | None) -> ApiMessage:
+    """From v7 on the whole response carries the error. Before, it is each partition's: where there is nothing, the client would
+    take it for an answer, and ask again for ever.
+    """
+    if code in _SESSION_ERRORS:
+        return FetchResponse(error_code=code)
+    return FetchResponse(
+        error_code=code,
+        responses=[
+            FetchableTopicResponse(
+                topic=topic.topic,
+                topic_id=topic.topic_id,
+                partitions=[
+                    PartitionData(partition_index=each.partition, error_code=code, high_watermark=-1, records=_EMPTY)
+                    for each in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ],
+    )
+
+
 class FetchApi:
     def __init__(self, context: BrokerContext) -> None:
         self._context = context
 
+    @serves("Fetch", refuse, sends_files=True)
     def handle(self, call: Call, request: FetchRequest) -> HandlerResult:
         context = self._context
         replica_id, replica_epoch = request.replica_id, -1
@@ -347,29 +369,3 @@ def _wanted(request: FetchRequest, by_id: bool) -> list[CachedPartition]:
         for topic in request.topics
         for partition in topic.partitions
     ]
-
-
-def refuse(request: FetchRequest, code: ErrorCode, message: str | None) -> ApiMessage:
-    """From v7 on the whole response carries the error. Before, it is each partition's: where there is nothing, the client would
-    take it for an answer, and ask again for ever.
-    """
-    if code in _SESSION_ERRORS:
-        return FetchResponse(error_code=code)
-    return FetchResponse(
-        error_code=code,
-        responses=[
-            FetchableTopicResponse(
-                topic=topic.topic,
-                topic_id=topic.topic_id,
-                partitions=[
-                    PartitionData(partition_index=each.partition, error_code=code, high_watermark=-1, records=_EMPTY)
-                    for each in topic.partitions
-                ],
-            )
-            for topic in request.topics
-        ],
-    )
-
-
-def handlers(context: BrokerContext) -> list[ApiHandler]:
-    return [ApiHandler(api_named("Fetch"), FetchApi(context).handle, refuse, sends_files=True)]

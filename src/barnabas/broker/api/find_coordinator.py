@@ -12,12 +12,11 @@ from barnabas.base.ids import BrokerId, TopicPartition
 from barnabas.base.words import AclOperation, AclResourceType
 from barnabas.broker.server.call import Call
 from barnabas.broker.server.context import BrokerContext
-from barnabas.broker.server.pipeline import ApiHandler, HandlerResult
+from barnabas.broker.server.handler import HandlerResult, serves
 from barnabas.broker.zookeeper_client.internal_topic import InternalTopic
 from barnabas.broker.zookeeper_client.metadata_waits import wait_until_shown
 from barnabas.wire.messages.base import ApiMessage
 from barnabas.wire.messages.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
-from barnabas.wire.versions import api_named
 
 CREATION_WAIT_S = 2.0
 #: From this version on, several keys are asked for at once.
@@ -36,11 +35,23 @@ _DESCRIBED = {
 }
 
 
+def refuse(request: FindCoordinatorRequest, code: ErrorCode, message: str | None) -> ApiMessage:
+    return FindCoordinatorResponse(
+        error_code=code,
+        error_message=message,
+        node_id=-1,
+        host="",
+        port=-1,
+        coordinators=[_nowhere(key, code, message) for key in request.coordinator_keys],
+    )
+
+
 class FindCoordinatorApi:
     def __init__(self, context: BrokerContext, topics: Mapping[KeyType, InternalTopic]) -> None:
         self._context = context
         self._topics = topics
 
+    @serves("FindCoordinator", refuse)
     def handle(self, call: Call, request: FindCoordinatorRequest) -> HandlerResult:
         try:
             internal = self._topics[KeyType(request.key_type)]
@@ -103,18 +114,3 @@ def _keys(call: Call, request: FindCoordinatorRequest) -> list[str]:
 
 def _nowhere(key: str, code: ErrorCode, message: str | None = None) -> Coordinator:
     return Coordinator(key=key, node_id=-1, host="", port=-1, error_code=code, error_message=message or code.name)
-
-
-def refuse(request: FindCoordinatorRequest, code: ErrorCode, message: str | None) -> ApiMessage:
-    return FindCoordinatorResponse(
-        error_code=code,
-        error_message=message,
-        node_id=-1,
-        host="",
-        port=-1,
-        coordinators=[_nowhere(key, code, message) for key in request.coordinator_keys],
-    )
-
-
-def handlers(context: BrokerContext, topics: Mapping[KeyType, InternalTopic]) -> list[ApiHandler]:
-    return [ApiHandler(api_named("FindCoordinator"), FindCoordinatorApi(context, topics).handle, refuse)]

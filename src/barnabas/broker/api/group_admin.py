@@ -8,7 +8,8 @@ from barnabas.broker.groups.coordinator import GroupCoordinator
 from barnabas.broker.security.authorizer import CLUSTER_NAME
 from barnabas.broker.server.call import Call
 from barnabas.broker.server.context import BrokerContext
-from barnabas.broker.server.pipeline import ApiHandler
+from barnabas.broker.server.handler import serves
+from barnabas.broker.server.refusal import refusal
 from barnabas.wire.messages.base import ApiMessage
 from barnabas.wire.messages.delete_groups import (
     DeletableGroupResult,
@@ -21,7 +22,10 @@ from barnabas.wire.messages.describe_groups import (
     DescribeGroupsResponse,
 )
 from barnabas.wire.messages.list_groups import ListGroupsRequest, ListGroupsResponse
-from barnabas.wire.versions import api_named
+
+
+def refuse_describe(request: DescribeGroupsRequest, code: ErrorCode, message: str | None) -> ApiMessage:
+    return DescribeGroupsResponse(groups=[_undescribed(each, code) for each in request.groups])
 
 
 class GroupAdminApi:
@@ -29,6 +33,7 @@ class GroupAdminApi:
         self._context = context
         self._groups = coordinator
 
+    @serves("DescribeGroups", refuse_describe)
     async def describe(self, call: Call, request: DescribeGroupsRequest) -> ApiMessage:
         response = DescribeGroupsResponse()
         for group_id in dict.fromkeys(request.groups):
@@ -45,6 +50,7 @@ class GroupAdminApi:
             response.groups.append(group)
         return response
 
+    @serves("ListGroups", refusal())
     async def list_groups(self, call: Call, request: ListGroupsRequest) -> ApiMessage:
         groups = await self._groups.list_groups(request)
         if not self._context.shows(call, AclOperation.DESCRIBE, AclResourceType.CLUSTER, CLUSTER_NAME):
@@ -55,6 +61,7 @@ class GroupAdminApi:
             ]
         return ListGroupsResponse(groups=groups)
 
+    @serves("DeleteGroups", refusal("results <- groups_names"))
     async def delete(self, call: Call, request: DeleteGroupsRequest) -> ApiMessage:
         allowed: list[str] = []
         refused: list[DeletableGroupResult] = []
@@ -69,26 +76,3 @@ class GroupAdminApi:
 
 def _undescribed(group_id: str, code: ErrorCode) -> DescribedGroup:
     return DescribedGroup(group_id=group_id, error_code=code)
-
-
-def refuse_describe(request: DescribeGroupsRequest, code: ErrorCode, message: str | None) -> ApiMessage:
-    return DescribeGroupsResponse(groups=[_undescribed(each, code) for each in request.groups])
-
-
-def refuse_list(request: ListGroupsRequest, code: ErrorCode, message: str | None) -> ApiMessage:
-    return ListGroupsResponse(error_code=code)
-
-
-def refuse_delete(request: DeleteGroupsRequest, code: ErrorCode, message: str | None) -> ApiMessage:
-    return DeleteGroupsResponse(
-        results=[DeletableGroupResult(group_id=each, error_code=code) for each in request.groups_names]
-    )
-
-
-def handlers(context: BrokerContext, coordinator: GroupCoordinator) -> list[ApiHandler]:
-    api = GroupAdminApi(context, coordinator)
-    return [
-        ApiHandler(api_named("DescribeGroups"), api.describe, refuse_describe),
-        ApiHandler(api_named("ListGroups"), api.list_groups, refuse_list),
-        ApiHandler(api_named("DeleteGroups"), api.delete, refuse_delete),
-    ]

@@ -5,7 +5,7 @@ Versions that kept offsets in ZooKeeper (OffsetCommit and OffsetFetch v0) are no
 """
 
 from collections.abc import Callable
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, cast
 
 from barnabas.base.errors import ErrorCode, Refused
 from barnabas.base.ids import TopicId
@@ -13,8 +13,9 @@ from barnabas.base.words import AclOperation, AclResourceType
 from barnabas.broker.groups.coordinator import GroupCoordinator
 from barnabas.broker.server.call import Call
 from barnabas.broker.server.context import BrokerContext
+from barnabas.broker.server.handler import HandlerResult, serves
 from barnabas.broker.server.later import answer_later, replying, requester_of
-from barnabas.broker.server.pipeline import ApiHandler, HandlerResult
+from barnabas.broker.server.refusal import refusal
 from barnabas.wire.messages.base import ApiMessage
 from barnabas.wire.messages.offset_commit import (
     OffsetCommitRequest,
@@ -72,6 +73,30 @@ T = TypeVar("T", bound=_Topic)
 A = TypeVar("A")
 
 
+refuse_txn_commit = refusal("topics.partitions <- topics.partitions").of(api_named("TxnOffsetCommit"))
+
+
+def refuse_fetch(
+    request: OffsetFetchRequest, code: ErrorCode, message: str | None, *, api_version: int = 0
+) -> ApiMessage:
+    """Where the version is not known, each partition carries the error as well."""
+    response = OffsetFetchResponse(error_code=code, groups=[_group_refused(group, code) for group in request.groups])
+    if api_version < TOP_LEVEL_ERROR_FROM:
+        response.topics = [
+            OffsetFetchResponseTopic(
+                name=topic.name,
+                partitions=[
+                    OffsetFetchResponsePartition(
+                        partition_index=each, committed_offset=-1, metadata="", error_code=code
+                    )
+                    for each in topic.partition_indexes
+                ],
+            )
+            for topic in request.topics or ()
+        ]
+    return response
+
+
 class GroupOffsetsApi:
     def __init__(self, context: BrokerContext, coordinator: GroupCoordinator) -> None:
         self._context = context
@@ -95,6 +120,7 @@ class GroupOffsetsApi:
 
     # -- OffsetCommit --------------------------------------------------------------------------------------------------
 
+    @serves("OffsetCommit", refusal("topics.partitions <- topics.partitions"))
     def commit(self, call: Call, request: OffsetCommitRequest) -> HandlerResult:
         self._require(call, AclOperation.READ, request.group_id)
         refused: list[OffsetCommitResponseTopic] = []
@@ -126,6 +152,7 @@ class GroupOffsetsApi:
 
     # -- TxnOffsetCommit -----------------------------------------------------------------------------------------------
 
+    @serves("TxnOffsetCommit", refuse_txn_commit)
     async def commit_in_transaction(self, call: Call, request: TxnOffsetCommitRequest) -> ApiMessage:
         if not self._context.allows(
             call, AclOperation.WRITE, AclResourceType.TRANSACTIONAL_ID, request.transactional_id
@@ -149,12 +176,13 @@ class GroupOffsetsApi:
             code = refusal.code
             if code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS and call.api_version < TXN_LOAD_IN_PROGRESS_FROM:
                 code = ErrorCode.COORDINATOR_NOT_AVAILABLE
-            response = refuse_txn_commit(request, code, refusal.message)
+            response = cast(TxnOffsetCommitResponse, refuse_txn_commit(request, code, refusal.message))
         _add_refused(response.topics, refused)
         return response
 
     # -- OffsetFetch ---------------------------------------------------------------------------------------------------
 
+    @serves("OffsetFetch", refuse_fetch)
     async def fetch(self, call: Call, request: OffsetFetchRequest) -> ApiMessage:
         if call.api_version >= BATCHED_FETCH_FROM:
             groups = [await self._fetch_group(call, each, request.require_stable) for each in request.groups]
@@ -220,6 +248,7 @@ class GroupOffsetsApi:
 
     # -- OffsetDelete --------------------------------------------------------------------------------------------------
 
+    @serves("OffsetDelete", refusal())
     def delete(self, call: Call, request: OffsetDeleteRequest) -> HandlerResult:
         self._require(call, AclOperation.DELETE, request.group_id)
         refused: list[OffsetDeleteResponseTopic] = []
@@ -285,57 +314,3 @@ def _unbatched(topic: OffsetFetchResponseTopics) -> OffsetFetchResponseTopic:
             for each in topic.partitions
         ],
     )
-
-
-def refuse_commit(request: OffsetCommitRequest, code: ErrorCode, message: str | None) -> ApiMessage:
-    return OffsetCommitResponse(topics=[_commit_refused(topic, code) for topic in request.topics])
-
-
-def refuse_txn_commit(request: TxnOffsetCommitRequest, code: ErrorCode, message: str | None) -> TxnOffsetCommitResponse:
-    return TxnOffsetCommitResponse(
-        topics=[
-            TxnOffsetCommitResponseTopic(
-                name=topic.name,
-                partitions=[
-                    TxnOffsetCommitResponsePartition(partition_index=each.partition_index, error_code=code)
-                    for each in topic.partitions
-                ],
-            )
-            for topic in request.topics
-        ]
-    )
-
-
-def refuse_fetch(
-    request: OffsetFetchRequest, code: ErrorCode, message: str | None, *, api_version: int = 0
-) -> ApiMessage:
-    """Where the version is not known, each partition carries the error as well."""
-    response = OffsetFetchResponse(error_code=code, groups=[_group_refused(group, code) for group in request.groups])
-    if api_version < TOP_LEVEL_ERROR_FROM:
-        response.topics = [
-            OffsetFetchResponseTopic(
-                name=topic.name,
-                partitions=[
-                    OffsetFetchResponsePartition(
-                        partition_index=each, committed_offset=-1, metadata="", error_code=code
-                    )
-                    for each in topic.partition_indexes
-                ],
-            )
-            for topic in request.topics or ()
-        ]
-    return response
-
-
-def refuse_delete(request: OffsetDeleteRequest, code: ErrorCode, message: str | None) -> ApiMessage:
-    return OffsetDeleteResponse(error_code=code)
-
-
-def handlers(context: BrokerContext, coordinator: GroupCoordinator) -> list[ApiHandler]:
-    api = GroupOffsetsApi(context, coordinator)
-    return [
-        ApiHandler(api_named("OffsetCommit"), api.commit, refuse_commit),
-        ApiHandler(api_named("TxnOffsetCommit"), api.commit_in_transaction, refuse_txn_commit),
-        ApiHandler(api_named("OffsetFetch"), api.fetch, refuse_fetch),
-        ApiHandler(api_named("OffsetDelete"), api.delete, refuse_delete),
-    ]

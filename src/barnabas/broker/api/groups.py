@@ -7,8 +7,9 @@ from barnabas.base.words import AclOperation, AclResourceType
 from barnabas.broker.groups.coordinator import GroupCoordinator
 from barnabas.broker.server.call import Call
 from barnabas.broker.server.context import BrokerContext
+from barnabas.broker.server.handler import HandlerResult, serves
 from barnabas.broker.server.later import answer_later, requester_of
-from barnabas.broker.server.pipeline import ApiHandler, HandlerResult
+from barnabas.broker.server.refusal import refusal
 from barnabas.wire.messages.base import ApiMessage
 from barnabas.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from barnabas.wire.messages.join_group import JoinGroupRequest, JoinGroupResponse
@@ -19,7 +20,6 @@ from barnabas.wire.messages.leave_group import (
     MemberResponse,
 )
 from barnabas.wire.messages.sync_group import SyncGroupRequest, SyncGroupResponse
-from barnabas.wire.versions import api_named
 
 #: From this version of JoinGroup on, "no protocol" is null and not the empty string.
 NULL_PROTOCOL_FROM = 7
@@ -27,6 +27,10 @@ NULL_PROTOCOL_FROM = 7
 PROTOCOL_MANDATORY_FROM = 5
 #: From this version of LeaveGroup on, several members leave at once.
 BATCHED_LEAVE_FROM = 3
+
+
+def refuse_join(request: JoinGroupRequest, code: ErrorCode, message: str | None) -> ApiMessage:
+    return JoinGroupResponse(error_code=code, member_id=request.member_id, protocol_name="")
 
 
 class GroupsApi:
@@ -38,6 +42,7 @@ class GroupsApi:
         if not self._context.allows(call, AclOperation.READ, AclResourceType.GROUP, group_id):
             raise Refused(ErrorCode.GROUP_AUTHORIZATION_FAILED)
 
+    @serves("JoinGroup", refuse_join)
     def join(self, call: Call, request: JoinGroupRequest) -> HandlerResult:
         self._require_read(call, request.group_id)
 
@@ -50,6 +55,7 @@ class GroupsApi:
         call.on_abandoned = lambda: self._groups.join_abandoned(request.group_id, future)
         return answer_later(call, request, future, finish)
 
+    @serves("SyncGroup", refusal())
     def sync(self, call: Call, request: SyncGroupRequest) -> HandlerResult:
         if call.api_version >= PROTOCOL_MANDATORY_FROM and None in (request.protocol_type, request.protocol_name):
             raise Refused(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
@@ -62,6 +68,7 @@ class GroupsApi:
                 return SyncGroupResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS)
             raise
 
+    @serves("Heartbeat", refusal())
     def heartbeat(self, call: Call, request: HeartbeatRequest) -> HandlerResult:
         self._require_read(call, request.group_id)
         try:
@@ -71,6 +78,7 @@ class GroupsApi:
                 return HeartbeatResponse()  # the member is told when its group is known; it has done nothing wrong
             raise
 
+    @serves("LeaveGroup", refusal())
     def leave(self, call: Call, request: LeaveGroupRequest) -> HandlerResult:
         self._require_read(call, request.group_id)
         if call.api_version < BATCHED_LEAVE_FROM:
@@ -94,29 +102,3 @@ class GroupsApi:
                 for each in request.members
             ]
             return finish(LeaveGroupResponse(members=members))
-
-
-def refuse_join(request: JoinGroupRequest, code: ErrorCode, message: str | None) -> ApiMessage:
-    return JoinGroupResponse(error_code=code, member_id=request.member_id, protocol_name="")
-
-
-def refuse_sync(request: SyncGroupRequest, code: ErrorCode, message: str | None) -> ApiMessage:
-    return SyncGroupResponse(error_code=code)
-
-
-def refuse_heartbeat(request: HeartbeatRequest, code: ErrorCode, message: str | None) -> ApiMessage:
-    return HeartbeatResponse(error_code=code)
-
-
-def refuse_leave(request: LeaveGroupRequest, code: ErrorCode, message: str | None) -> ApiMessage:
-    return LeaveGroupResponse(error_code=code)
-
-
-def handlers(context: BrokerContext, coordinator: GroupCoordinator) -> list[ApiHandler]:
-    api = GroupsApi(context, coordinator)
-    return [
-        ApiHandler(api_named("JoinGroup"), api.join, refuse_join),
-        ApiHandler(api_named("SyncGroup"), api.sync, refuse_sync),
-        ApiHandler(api_named("Heartbeat"), api.heartbeat, refuse_heartbeat),
-        ApiHandler(api_named("LeaveGroup"), api.leave, refuse_leave),
-    ]

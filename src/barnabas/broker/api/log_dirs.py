@@ -13,7 +13,8 @@ from barnabas.broker.runtime.turns import in_turns
 from barnabas.broker.security.authorizer import CLUSTER_NAME
 from barnabas.broker.server.call import Call
 from barnabas.broker.server.context import BrokerContext
-from barnabas.broker.server.pipeline import ApiHandler, HandlerResult
+from barnabas.broker.server.handler import HandlerResult, serves
+from barnabas.broker.server.refusal import refusal
 from barnabas.broker.storage.log import Log
 from barnabas.broker.storage.log_dir import LogDir
 from barnabas.wire.messages.alter_replica_log_dirs import (
@@ -36,7 +37,21 @@ from barnabas.wire.messages.describe_log_dirs import (
     DescribeLogDirsResult,
     DescribeLogDirsTopic,
 )
-from barnabas.wire.versions import api_named
+
+
+def refuse_alter(request: AlterReplicaLogDirsRequest, code: ErrorCode, message: str | None) -> ApiMessage:
+    return AlterReplicaLogDirsResponse(
+        results=[
+            AlterReplicaLogDirTopicResult(
+                topic_name=topic.name,
+                partitions=[
+                    AlterReplicaLogDirPartitionResult(partition_index=p, error_code=code) for p in topic.partitions
+                ],
+            )
+            for wish in request.dirs
+            for topic in wish.topics
+        ]
+    )
 
 
 class LogDirsApi:
@@ -45,6 +60,7 @@ class LogDirsApi:
 
     # -- DescribeLogDirs ----------------------------------------------------------------------------------------------
 
+    @serves("DescribeLogDirs", refusal())
     async def describe(self, call: Call, request: DescribeLogDirsRequest) -> ApiMessage:
         if not self._context.allows(call, AclOperation.DESCRIBE, AclResourceType.CLUSTER, CLUSTER_NAME):
             return DescribeLogDirsResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
@@ -95,6 +111,7 @@ class LogDirsApi:
 
     # -- AlterReplicaLogDirs ------------------------------------------------------------------------------------------
 
+    @serves("AlterReplicaLogDirs", refuse_alter)
     def alter(self, call: Call, request: AlterReplicaLogDirsRequest) -> HandlerResult:
         self._context.require_cluster(call, AclOperation.ALTER)
         response = AlterReplicaLogDirsResponse()
@@ -112,6 +129,7 @@ class LogDirsApi:
 
     # -- DeleteRecords ------------------------------------------------------------------------------------------------
 
+    @serves("DeleteRecords", refusal("topics.partitions <- topics.partitions", low_watermark=-1))
     def delete_records(self, call: Call, request: DeleteRecordsRequest) -> HandlerResult:
         response = DeleteRecordsResponse()
         entries: list[tuple[TopicPartition, int]] = []
@@ -147,46 +165,3 @@ class LogDirsApi:
         if config.barnabas_link_name or not config.is_deleted_by_retention:
             return ErrorCode.POLICY_VIOLATION
         return ErrorCode.NONE
-
-
-def refuse_describe(request: DescribeLogDirsRequest, code: ErrorCode, message: str | None) -> ApiMessage:
-    return DescribeLogDirsResponse(error_code=code)
-
-
-def refuse_alter(request: AlterReplicaLogDirsRequest, code: ErrorCode, message: str | None) -> ApiMessage:
-    return AlterReplicaLogDirsResponse(
-        results=[
-            AlterReplicaLogDirTopicResult(
-                topic_name=topic.name,
-                partitions=[
-                    AlterReplicaLogDirPartitionResult(partition_index=p, error_code=code) for p in topic.partitions
-                ],
-            )
-            for wish in request.dirs
-            for topic in wish.topics
-        ]
-    )
-
-
-def refuse_delete_records(request: DeleteRecordsRequest, code: ErrorCode, message: str | None) -> ApiMessage:
-    return DeleteRecordsResponse(
-        topics=[
-            DeleteRecordsTopicResult(
-                name=topic.name,
-                partitions=[
-                    DeleteRecordsPartitionResult(partition_index=p.partition_index, low_watermark=-1, error_code=code)
-                    for p in topic.partitions
-                ],
-            )
-            for topic in request.topics
-        ]
-    )
-
-
-def handlers(context: BrokerContext) -> list[ApiHandler]:
-    api = LogDirsApi(context)
-    return [
-        ApiHandler(api_named("DescribeLogDirs"), api.describe, refuse_describe),
-        ApiHandler(api_named("AlterReplicaLogDirs"), api.alter, refuse_alter),
-        ApiHandler(api_named("DeleteRecords"), api.delete_records, refuse_delete_records),
-    ]

@@ -16,7 +16,8 @@ from barnabas.broker.runtime.turns import SLICE_ELEMENTS, in_turns
 from barnabas.broker.security.authorizer import CLUSTER_NAME
 from barnabas.broker.server.call import Call
 from barnabas.broker.server.context import BrokerContext
-from barnabas.broker.server.pipeline import ApiHandler, HandlerResult
+from barnabas.broker.server.handler import HandlerResult, serves
+from barnabas.broker.server.refusal import refusal
 from barnabas.broker.zookeeper_client.metadata_cache import PartitionMetadata, TopicImage
 from barnabas.broker.zookeeper_client.metadata_waits import wait_until_shown
 from barnabas.wire.messages.base import ApiMessage
@@ -39,7 +40,6 @@ from barnabas.wire.messages.metadata import (
     MetadataResponseBroker,
     MetadataResponseTopic,
 )
-from barnabas.wire.versions import api_named
 
 AUTO_CREATION_WAIT_S = 2.0
 #: v10 and v11 have topic ids in their requests, but their answers need names.
@@ -51,12 +51,23 @@ def _is_by_id(wanted: MetadataRequestTopic) -> bool:
     return wanted.topic_id != ZERO_TOPIC_ID
 
 
+def refuse_metadata(request: MetadataRequest, code: ErrorCode, message: str | None) -> ApiMessage:
+    return MetadataResponse(
+        error_code=code,
+        topics=[
+            MetadataResponseTopic(error_code=code, name=topic.name or "", topic_id=topic.topic_id)
+            for topic in request.topics or ()
+        ],
+    )
+
+
 class MetadataApi:
     def __init__(self, context: BrokerContext) -> None:
         self._context = context
 
     # -- Metadata -----------------------------------------------------------------------------------------------------
 
+    @serves("Metadata", refuse_metadata)
     def handle(self, call: Call, request: MetadataRequest) -> HandlerResult:
         if call.api_version < BY_ID_FROM_VERSION and any(t.name is None or _is_by_id(t) for t in request.topics or ()):
             raise Refused(ErrorCode.INVALID_REQUEST, f"Metadata v{call.api_version} asks for topics by name only")
@@ -211,6 +222,7 @@ class MetadataApi:
 
     # -- DescribeCluster ----------------------------------------------------------------------------------------------
 
+    @serves("DescribeCluster", refusal())
     def describe_cluster(self, call: Call, request: DescribeClusterRequest) -> HandlerResult:
         if request.endpoint_type != 1:
             raise Refused(
@@ -234,6 +246,7 @@ class MetadataApi:
 
     # -- DescribeTopicPartitions --------------------------------------------------------------------------------------
 
+    @serves("DescribeTopicPartitions", refusal("topics <- topics"))
     async def describe_topic_partitions(self, call: Call, request: DescribeTopicPartitionsRequest) -> ApiMessage:
         context = self._context
         cursor = request.cursor
@@ -305,36 +318,3 @@ def _unknown_topic(name: str) -> DescribeTopicPartitionsResponseTopic:
     except Refused as invalid:
         error = invalid.code  # no topic can ever have this name
     return DescribeTopicPartitionsResponseTopic(error_code=error, name=name, is_internal=is_internal(name))
-
-
-def refuse_metadata(request: MetadataRequest, code: ErrorCode, message: str | None) -> ApiMessage:
-    return MetadataResponse(
-        error_code=code,
-        topics=[
-            MetadataResponseTopic(error_code=code, name=topic.name or "", topic_id=topic.topic_id)
-            for topic in request.topics or ()
-        ],
-    )
-
-
-def refuse_describe_cluster(request: DescribeClusterRequest, code: ErrorCode, message: str | None) -> ApiMessage:
-    return DescribeClusterResponse(error_code=code, error_message=message)
-
-
-def refuse_describe_topic_partitions(
-    request: DescribeTopicPartitionsRequest, code: ErrorCode, message: str | None
-) -> ApiMessage:
-    return DescribeTopicPartitionsResponse(
-        topics=[DescribeTopicPartitionsResponseTopic(error_code=code, name=topic.name) for topic in request.topics]
-    )
-
-
-def handlers(context: BrokerContext) -> list[ApiHandler]:
-    api = MetadataApi(context)
-    return [
-        ApiHandler(api_named("Metadata"), api.handle, refuse_metadata),
-        ApiHandler(api_named("DescribeCluster"), api.describe_cluster, refuse_describe_cluster),
-        ApiHandler(
-            api_named("DescribeTopicPartitions"), api.describe_topic_partitions, refuse_describe_topic_partitions
-        ),
-    ]

@@ -24,9 +24,9 @@ from barnabas.base.words import (
 from barnabas.broker.security.authorizer import CLUSTER_NAME
 from barnabas.broker.server.call import Call
 from barnabas.broker.server.context import BrokerContext
-from barnabas.broker.server.pipeline import ApiHandler, HandlerResult
+from barnabas.broker.server.handler import HandlerResult, serves
+from barnabas.broker.server.refusal import refusal
 from barnabas.broker.storage.log_types import TimestampedOffset
-from barnabas.wire.messages.base import ApiMessage
 from barnabas.wire.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsPartitionResponse,
@@ -41,7 +41,6 @@ from barnabas.wire.messages.offset_for_leader_epoch import (
     OffsetForLeaderPartition,
     OffsetForLeaderTopicResult,
 )
-from barnabas.wire.versions import api_named
 
 #: A look-up that has to wait for the tier.
 InTier = Callable[[], Awaitable[None]]
@@ -90,6 +89,7 @@ class OffsetsApi:
     def __init__(self, context: BrokerContext) -> None:
         self._context = context
 
+    @serves("ListOffsets", refusal("topics.partitions <- topics.partitions"))
     def list_offsets(self, call: Call, request: ListOffsetsRequest) -> HandlerResult:
         in_tier: list[InTier] = []
         answer = self._list_offsets(call, request, in_tier)
@@ -229,6 +229,7 @@ class OffsetsApi:
             answer.offset = found.offset
             answer.leader_epoch = found.leader_epoch if found.leader_epoch is not None else -1
 
+    @serves("OffsetForLeaderEpoch", refusal("topics.partitions <- topics.partitions"))
     def offset_for_leader_epoch(self, call: Call, request: OffsetForLeaderEpochRequest) -> HandlerResult:
         response = OffsetForLeaderEpochResponse()
         is_broker = self._context.shows(call, AclOperation.CLUSTER_ACTION, AclResourceType.CLUSTER, CLUSTER_NAME)
@@ -254,40 +255,3 @@ class OffsetsApi:
             return
         answer.leader_epoch = end.epoch
         answer.end_offset = end.end_offset
-
-
-def refuse_list_offsets(request: ListOffsetsRequest, code: ErrorCode, message: str | None) -> ApiMessage:
-    return ListOffsetsResponse(
-        topics=[
-            ListOffsetsTopicResponse(
-                name=topic.name,
-                partitions=[
-                    ListOffsetsPartitionResponse(partition_index=p.partition_index, error_code=code)
-                    for p in topic.partitions
-                ],
-            )
-            for topic in request.topics
-        ]
-    )
-
-
-def refuse_offset_for_leader_epoch(
-    request: OffsetForLeaderEpochRequest, code: ErrorCode, message: str | None
-) -> ApiMessage:
-    return OffsetForLeaderEpochResponse(
-        topics=[
-            OffsetForLeaderTopicResult(
-                topic=topic.topic,
-                partitions=[EpochEndOffset(partition=p.partition, error_code=code) for p in topic.partitions],
-            )
-            for topic in request.topics
-        ]
-    )
-
-
-def handlers(context: BrokerContext) -> list[ApiHandler]:
-    api = OffsetsApi(context)
-    return [
-        ApiHandler(api_named("ListOffsets"), api.list_offsets, refuse_list_offsets),
-        ApiHandler(api_named("OffsetForLeaderEpoch"), api.offset_for_leader_epoch, refuse_offset_for_leader_epoch),
-    ]

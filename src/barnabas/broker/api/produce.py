@@ -6,6 +6,7 @@ v0 to v2 carry message formats of before Kafka 0.11: advertised for the sake of 
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
 
 from barnabas.base.errors import ErrorCode, Malformed, Refused
 from barnabas.base.ids import TopicId, TopicPartition
@@ -16,9 +17,9 @@ from barnabas.broker.replication.early_batches import nameless
 from barnabas.broker.security.quotas import Quota
 from barnabas.broker.server.call import Call
 from barnabas.broker.server.context import BrokerContext
+from barnabas.broker.server.handler import HandlerResult, serves
 from barnabas.broker.server.leader_hint import MOVED, tell_leader
-from barnabas.broker.server.pipeline import ApiHandler, HandlerResult
-from barnabas.broker.server.schema_checks import SchemaChecks
+from barnabas.broker.server.refusal import refusal
 from barnabas.broker.storage.log import Log
 from barnabas.broker.storage.log_types import Origin
 from barnabas.broker.transactions.state import Identity
@@ -51,6 +52,7 @@ from barnabas.wire.versions import PRODUCE, api_named
 OVERLAPS = frozenset({PRODUCE})
 #: A name: Python makes the annotations of an inner function again each time.
 Outcomes = list[AppendOutcome]
+Append = Callable[[Call, ProduceRequest, list[AppendEntry], Callable[[Outcomes], None]], None]
 #: KIP-110: consumers behind older producers may not know zstd.
 ZSTD_FROM_VERSION = 7
 #: KIP-516: topics by their ids.
@@ -59,12 +61,42 @@ BY_ID_FROM_VERSION = 13
 ADMIN_CLIENT_ID = "__admin_client"
 
 
+refuse = refusal("responses.partition_responses <- topic_data.partition_data", base_offset=-1).of(api_named("Produce"))
+
+
+class RecordChecks(Protocol):
+    """What must hold of records before they are appended, besides what the log checks."""
+
+    @property
+    def topics(self) -> Mapping[str, object]:
+        """Topics whose records are checked."""
+
+    def is_clear(self, tp: TopicPartition, records: memoryview | bytearray) -> bool:
+        """Whether a batch may be appended at once. If not, `refusal` must be awaited."""
+
+    async def refusal(self, tp: TopicPartition, records: bytearray) -> Refused | None:
+        """Why a batch may not be appended."""
+
+
+class _NoChecks:
+    topics: Mapping[str, object] = {}
+
+    def is_clear(self, tp: TopicPartition, records: memoryview | bytearray) -> bool:
+        return True
+
+    async def refusal(self, tp: TopicPartition, records: bytearray) -> Refused | None:
+        return None
+
+
 class ProduceApi:
-    def __init__(self, context: BrokerContext, verifier: Verifier, schemas: SchemaChecks) -> None:
+    def __init__(self, context: BrokerContext, verifier: Verifier) -> None:
         self._context = context
         self._verifier = verifier
-        self._schemas = schemas
+        #: Features set these two.
+        self.checks: RecordChecks = _NoChecks()
+        self.append: Append = self._append
 
+    @serves("Produce", refuse, min_version=3)
     def handle(self, call: Call, request: ProduceRequest) -> HandlerResult:
         try:
             return self._handle(call, request)
@@ -118,7 +150,7 @@ class ProduceApi:
                 self._fill(call, response, answer, outcome, entry.tp)
             self._answer(call, request, response)
 
-        if self._schemas.topics or request.transactional_id is not None:
+        if self.checks.topics or request.transactional_id is not None:
             unclear = self._unclear(entries)
             if unclear or (request.transactional_id is not None and self._unverified(call, dict(enumerate(entries)))):
                 if request.acks == 0 and request.transactional_id is not None:
@@ -126,7 +158,7 @@ class ProduceApi:
                 # The frame is gone when this returns: the records wait in copies for what others say of them.
                 copies = [bytearray(entry.records) for entry in entries]
                 return self._append_later(call, request, response, entries, copies, answers, unclear)
-        self._append(call, request, entries, done)
+        self.append(call, request, entries, done)
         return None
 
     def _append(
@@ -159,15 +191,15 @@ class ProduceApi:
     ) -> ApiMessage | None:
         """Ask the schema registry, then the coordinator of a transaction; append what both confirmed."""
         left = {index: entry._replace(records=copies[index]) for index, entry in enumerate(entries)}
-        refusals = await asyncio.gather(*(self._schemas.refusal(entries[index].tp, copies[index]) for index in unclear))
-        for index, refusal in zip(unclear, refusals, strict=True):
-            if refusal is not None:
-                outcome = self._context.replicas.refuse(left.pop(index), refusal)
+        refusals = await asyncio.gather(*(self.checks.refusal(entries[index].tp, copies[index]) for index in unclear))
+        for index, refused in zip(unclear, refusals, strict=True):
+            if refused is not None:
+                outcome = self._context.replicas.refuse(left.pop(index), refused)
                 self._fill(call, response, answers[index], outcome, entries[index].tp)
         if request.transactional_id is not None:
             await self._verify(call, request.transactional_id, left, answers)
         appended: asyncio.Future[list[AppendOutcome]] = asyncio.get_running_loop().create_future()
-        self._append(call, request, list(left.values()), appended.set_result)
+        self.append(call, request, list(left.values()), appended.set_result)
         call.channel.resume()
         for (index, entry), outcome in zip(left.items(), await appended, strict=True):
             self._fill(call, response, answers[index], outcome, entry.tp)
@@ -178,11 +210,11 @@ class ProduceApi:
         return response
 
     def _unclear(self, entries: list[AppendEntry]) -> list[int]:
-        """Indexes of the entries with schemas that the registry must be asked about. Whoever does not lead need not ask."""
+        """Indexes of the entries that need a check which takes time. Only the leader of a partition checks."""
         return [
             index
             for index, entry in enumerate(entries)
-            if not self._schemas.is_clear(entry.tp, entry.records)
+            if not self.checks.is_clear(entry.tp, entry.records)
             and (partition := self._context.replicas.get(entry.tp)) is not None
             and partition.is_leader
         ]
@@ -302,23 +334,3 @@ def _not_of_version(records: memoryview, version: int) -> ErrorCode:
 
 def _is_transactional(records: memoryview) -> bool:
     return len(records) >= HEADER_SIZE and records[ATTRIBUTES_AT + 1] & TRANSACTIONAL_FLAG != 0
-
-
-def refuse(request: ProduceRequest, code: ErrorCode, message: str | None) -> ApiMessage:
-    return ProduceResponse(
-        responses=[
-            TopicProduceResponse(
-                name=topic.name,
-                topic_id=topic.topic_id,
-                partition_responses=[
-                    PartitionProduceResponse(index=data.index, error_code=code, base_offset=-1, error_message=message)
-                    for data in topic.partition_data
-                ],
-            )
-            for topic in request.topic_data
-        ]
-    )
-
-
-def handlers(api: ProduceApi) -> list[ApiHandler]:
-    return [ApiHandler(api_named("Produce"), api.handle, refuse, min_version=3)]

@@ -6,8 +6,8 @@ from barnabas.base.topics import check_topic_name
 from barnabas.base.words import AclOperation
 from barnabas.broker.server.call import Call
 from barnabas.broker.server.context import BrokerContext
-from barnabas.broker.server.pipeline import ApiHandler, HandlerResult
-from barnabas.wire.messages.base import ApiMessage
+from barnabas.broker.server.handler import HandlerResult, serves
+from barnabas.broker.server.refusal import refusal
 from barnabas.wire.messages.describe_producers import (
     DescribeProducersRequest,
     DescribeProducersResponse,
@@ -15,13 +15,13 @@ from barnabas.wire.messages.describe_producers import (
     ProducerState,
     TopicResponse,
 )
-from barnabas.wire.versions import api_named
 
 
 class ProducersApi:
     def __init__(self, context: BrokerContext) -> None:
         self._context = context
 
+    @serves("DescribeProducers", refusal("topics.partitions <- topics.partition_indexes"))
     def describe(self, call: Call, request: DescribeProducersRequest) -> HandlerResult:
         response = DescribeProducersResponse()
         for topic in request.topics:
@@ -64,22 +64,3 @@ class ProducersApi:
                     current_txn_start_offset=-1 if first_offset is None else first_offset,
                 )
             )
-
-
-def refuse(request: DescribeProducersRequest, code: ErrorCode, message: str | None) -> ApiMessage:
-    return DescribeProducersResponse(
-        topics=[
-            TopicResponse(
-                name=topic.name,
-                partitions=[
-                    PartitionResponse(partition_index=number, error_code=code, error_message=message)
-                    for number in topic.partition_indexes
-                ],
-            )
-            for topic in request.topics
-        ]
-    )
-
-
-def handlers(context: BrokerContext) -> list[ApiHandler]:
-    return [ApiHandler(api_named("DescribeProducers"), ProducersApi(context).describe, refuse)]

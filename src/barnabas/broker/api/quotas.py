@@ -16,7 +16,8 @@ from barnabas.broker.security.quotas import Quota
 from barnabas.broker.server.addresses import address_of
 from barnabas.broker.server.call import Call
 from barnabas.broker.server.context import BrokerContext
-from barnabas.broker.server.pipeline import ApiHandler
+from barnabas.broker.server.handler import serves
+from barnabas.broker.server.refusal import refusal
 from barnabas.broker.zookeeper_client import paths
 from barnabas.broker.zookeeper_client.config_store import ChangeConfig, ConfigStore
 from barnabas.wire.messages.alter_client_quotas import (
@@ -36,7 +37,6 @@ from barnabas.wire.messages.describe_client_quotas import (
     EntryData,
     ValueData,
 )
-from barnabas.wire.versions import api_named
 
 USER: Final = "user"
 CLIENT_ID: Final = "client-id"
@@ -53,6 +53,10 @@ _EXACT, _DEFAULT, _ANY = 0, 1, 2
 Named = dict[str, str | None]
 
 
+def _refuse_alter(request: AlterClientQuotasRequest, code: ErrorCode, message: str | None) -> ApiMessage:
+    return AlterClientQuotasResponse(entries=[_answer(entry, code, message) for entry in request.entries])
+
+
 class QuotasApi:
     def __init__(self, context: BrokerContext, store: ConfigStore, change_config: ChangeConfig) -> None:
         self._context = context
@@ -61,6 +65,7 @@ class QuotasApi:
 
     # -- DescribeClientQuotas -----------------------------------------------------------------------------------------
 
+    @serves("DescribeClientQuotas", refusal(entries=None))
     async def describe(self, call: Call, request: DescribeClientQuotasRequest) -> ApiMessage:
         self._context.require_cluster(call, AclOperation.DESCRIBE_CONFIGS)
         components = _components(request)
@@ -77,6 +82,7 @@ class QuotasApi:
 
     # -- AlterClientQuotas --------------------------------------------------------------------------------------------
 
+    @serves("AlterClientQuotas", _refuse_alter)
     async def alter(self, call: Call, request: AlterClientQuotasRequest) -> ApiMessage:
         self._context.require_cluster(call, AclOperation.ALTER_CONFIGS)
         response = AlterClientQuotasResponse()
@@ -233,19 +239,3 @@ def _answer(entry: RequestEntryData, code: ErrorCode = ErrorCode.NONE, message: 
             ResponseEntityData(entity_type=each.entity_type, entity_name=each.entity_name) for each in entry.entity
         ],
     )
-
-
-def _refuse_describe(request: DescribeClientQuotasRequest, code: ErrorCode, message: str | None) -> ApiMessage:
-    return DescribeClientQuotasResponse(error_code=code, error_message=message, entries=None)
-
-
-def _refuse_alter(request: AlterClientQuotasRequest, code: ErrorCode, message: str | None) -> ApiMessage:
-    return AlterClientQuotasResponse(entries=[_answer(entry, code, message) for entry in request.entries])
-
-
-def handlers(context: BrokerContext, store: ConfigStore, change_config: ChangeConfig) -> list[ApiHandler]:
-    api = QuotasApi(context, store, change_config)
-    return [
-        ApiHandler(api_named("DescribeClientQuotas"), api.describe, _refuse_describe),
-        ApiHandler(api_named("AlterClientQuotas"), api.alter, _refuse_alter),
-    ]

@@ -15,8 +15,9 @@ from barnabas.base.clock import Clock
 from barnabas.base.errors import ErrorCode, Malformed
 from barnabas.broker.security.principal import Principal
 from barnabas.broker.server.call import Call
-from barnabas.broker.server.pipeline import ApiHandler, HandlerResult
+from barnabas.broker.server.handler import ApiHandler, HandlerResult, serves
 from barnabas.broker.server.ranges import Part
+from barnabas.broker.server.refusal import refusal
 from barnabas.wire.auth.exchange import SaslFailed
 from barnabas.wire.auth.login_pace import LoginPace
 from barnabas.wire.auth.machine import IllegalState, NotAdmitted, RequestKind, SaslSession
@@ -57,6 +58,9 @@ class SaslGate:
             raise Malformed(f"{error} (API key {api_key})") from error
 
 
+_refuse_authenticate = refusal().of(api_named("SaslAuthenticate"))
+
+
 class SaslApi:
     """The handlers of all connections; each connection's state is in its gate."""
 
@@ -69,6 +73,7 @@ class SaslApi:
     def now_ms(self) -> int:
         return int(self._clock.monotonic_s() * 1000)
 
+    @serves("SaslHandshake", refusal())
     def handshake(self, call: Call, request: SaslHandshakeRequest) -> HandlerResult:
         session = _session_of(call)
         if session is None:
@@ -85,6 +90,7 @@ class SaslApi:
             return None
         return SaslHandshakeResponse(mechanisms=session.mechanisms)
 
+    @serves("SaslAuthenticate", _refuse_authenticate)
     def authenticate(self, call: Call, request: SaslAuthenticateRequest) -> HandlerResult:
         session = _session_of(call)
         if session is None:
@@ -164,18 +170,3 @@ class _RawTokens(ApiHandler):
             return ()
         token = bytes(response.auth_bytes)
         return (len(token).to_bytes(4, "big") + token,)
-
-
-def _refuse_handshake(request: SaslHandshakeRequest, code: ErrorCode, message: str | None) -> ApiMessage:
-    return SaslHandshakeResponse(error_code=code)
-
-
-def _refuse_authenticate(request: SaslAuthenticateRequest, code: ErrorCode, message: str | None) -> ApiMessage:
-    return SaslAuthenticateResponse(error_code=code, error_message=message)
-
-
-def handlers(api: SaslApi) -> list[ApiHandler]:
-    return [
-        ApiHandler(api_named("SaslHandshake"), api.handshake, _refuse_handshake),
-        ApiHandler(api_named("SaslAuthenticate"), api.authenticate, _refuse_authenticate),
-    ]

@@ -11,7 +11,8 @@ from barnabas.base.errors import ErrorCode, Refused
 from barnabas.base.words import AclOperation
 from barnabas.broker.server.call import Call
 from barnabas.broker.server.context import BrokerContext
-from barnabas.broker.server.pipeline import ApiHandler
+from barnabas.broker.server.handler import serves
+from barnabas.broker.server.refusal import refusal
 from barnabas.broker.zookeeper_client import paths
 from barnabas.broker.zookeeper_client.config_store import ChangeConfig, ConfigStore
 from barnabas.wire.auth.mechanisms.scram import BY_NAME, ITERATIONS_MAX, ITERATIONS_MIN, ScramCredential, ScramMechanism
@@ -29,10 +30,14 @@ from barnabas.wire.messages.describe_user_scram_credentials import (
     DescribeUserScramCredentialsResponse,
     DescribeUserScramCredentialsResult,
 )
-from barnabas.wire.versions import api_named
 
 _EMPTY_NAME = "Username must not be empty"
 _NO_SUCH_USER = "Attempt to describe a user credential that does not exist"
+
+
+def _refuse_alter(request: AlterUserScramCredentialsRequest, code: ErrorCode, message: str | None) -> ApiMessage:
+    users = dict.fromkeys(name for name, _ in _pairs(request))
+    return AlterUserScramCredentialsResponse(results=[_altered(user, code, message) for user in users])
 
 
 class ScramApi:
@@ -43,6 +48,7 @@ class ScramApi:
 
     # -- DescribeUserScramCredentials ---------------------------------------------------------------------------------
 
+    @serves("DescribeUserScramCredentials", refusal("results <- users"))
     async def describe(self, call: Call, request: DescribeUserScramCredentialsRequest) -> ApiMessage:
         self._context.require_cluster(call, AclOperation.DESCRIBE)
         if not request.users:
@@ -71,6 +77,7 @@ class ScramApi:
 
     # -- AlterUserScramCredentials ------------------------------------------------------------------------------------
 
+    @serves("AlterUserScramCredentials", _refuse_alter)
     async def alter(self, call: Call, request: AlterUserScramCredentialsRequest) -> ApiMessage:
         if not self._context.controller.is_active:
             raise Refused(ErrorCode.NOT_CONTROLLER, "This is not the correct controller for this cluster.")
@@ -174,22 +181,3 @@ def _altered(
     user: str, code: ErrorCode = ErrorCode.NONE, message: str | None = None
 ) -> AlterUserScramCredentialsResult:
     return AlterUserScramCredentialsResult(user=user, error_code=code, error_message=message)
-
-
-def _refuse_describe(request: DescribeUserScramCredentialsRequest, code: ErrorCode, message: str | None) -> ApiMessage:
-    # One for each user that was asked for, without its name: so Kafka says it.
-    results = [DescribeUserScramCredentialsResult(error_code=code, error_message=message) for _ in request.users or ()]
-    return DescribeUserScramCredentialsResponse(error_code=code, error_message=message, results=results)
-
-
-def _refuse_alter(request: AlterUserScramCredentialsRequest, code: ErrorCode, message: str | None) -> ApiMessage:
-    users = dict.fromkeys(name for name, _ in _pairs(request))
-    return AlterUserScramCredentialsResponse(results=[_altered(user, code, message) for user in users])
-
-
-def handlers(context: BrokerContext, store: ConfigStore, change_config: ChangeConfig) -> list[ApiHandler]:
-    api = ScramApi(context, store, change_config)
-    return [
-        ApiHandler(api_named("DescribeUserScramCredentials"), api.describe, _refuse_describe),
-        ApiHandler(api_named("AlterUserScramCredentials"), api.alter, _refuse_alter),
-    ]

@@ -18,7 +18,8 @@ from barnabas.broker.runtime.turns import in_turns
 from barnabas.broker.security.authorizer import CLUSTER_NAME
 from barnabas.broker.server.call import Call
 from barnabas.broker.server.context import BrokerContext
-from barnabas.broker.server.pipeline import ApiHandler
+from barnabas.broker.server.handler import serves
+from barnabas.broker.server.refusal import refusal
 from barnabas.broker.storage.log_append import read_only
 from barnabas.wire.messages.base import ApiMessage
 from barnabas.wire.messages.create_partitions import (
@@ -39,12 +40,21 @@ from barnabas.wire.messages.delete_topics import (
     DeleteTopicsResponse,
     DeleteTopicState,
 )
-from barnabas.wire.versions import api_named
 
 #: KIP-599: from these versions on, what is over the quota is refused; before them it is carried out, and the client waits.
 _STRICT_CREATE, _STRICT_DELETE, _STRICT_CREATE_PARTITIONS = 6, 5, 3
 #: Says that the caller may not see a topic's settings.
 _CONFIG_HIDDEN = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+
+
+def refuse_delete(request: DeleteTopicsRequest, code: ErrorCode, message: str | None) -> ApiMessage:
+    states = request.topics or [DeleteTopicState(name=name) for name in request.topic_names]
+    return DeleteTopicsResponse(
+        responses=[
+            DeletableTopicResult(name=state.name, topic_id=state.topic_id, error_code=code, error_message=message)
+            for state in states
+        ]
+    )
 
 
 class TopicsApi:
@@ -57,6 +67,7 @@ class TopicsApi:
 
     # -- CreateTopics -------------------------------------------------------------------------------------------------
 
+    @serves("CreateTopics", refusal("topics <- topics", configs=None))
     async def create(self, call: Call, request: CreateTopicsRequest) -> ApiMessage:
         self._require_controller()
         context = self._context
@@ -123,6 +134,7 @@ class TopicsApi:
 
     # -- DeleteTopics -------------------------------------------------------------------------------------------------
 
+    @serves("DeleteTopics", refuse_delete)
     async def delete(self, call: Call, request: DeleteTopicsRequest) -> ApiMessage:
         self._require_controller()
         context = self._context
@@ -178,6 +190,7 @@ class TopicsApi:
 
     # -- CreatePartitions ---------------------------------------------------------------------------------------------
 
+    @serves("CreatePartitions", refusal("results <- topics"))
     async def create_partitions(self, call: Call, request: CreatePartitionsRequest) -> ApiMessage:
         self._require_controller()
         counts = Counter(topic.name for topic in request.topics)
@@ -231,40 +244,3 @@ def _new_topic(topic: CreatableTopic) -> NewTopic:
     if len(assignment) != len(topic.assignments):
         raise Refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, "a partition is assigned twice")
     return NewTopic(topic.name, topic.num_partitions, topic.replication_factor, assignment, without_link(configs))
-
-
-def refuse_create(request: CreateTopicsRequest, code: ErrorCode, message: str | None) -> ApiMessage:
-    return CreateTopicsResponse(
-        topics=[
-            CreatableTopicResult(name=topic.name, error_code=code, error_message=message, configs=None)
-            for topic in request.topics
-        ]
-    )
-
-
-def refuse_delete(request: DeleteTopicsRequest, code: ErrorCode, message: str | None) -> ApiMessage:
-    states = request.topics or [DeleteTopicState(name=name) for name in request.topic_names]
-    return DeleteTopicsResponse(
-        responses=[
-            DeletableTopicResult(name=state.name, topic_id=state.topic_id, error_code=code, error_message=message)
-            for state in states
-        ]
-    )
-
-
-def refuse_create_partitions(request: CreatePartitionsRequest, code: ErrorCode, message: str | None) -> ApiMessage:
-    return CreatePartitionsResponse(
-        results=[
-            CreatePartitionsTopicResult(name=topic.name, error_code=code, error_message=message)
-            for topic in request.topics
-        ]
-    )
-
-
-def handlers(context: BrokerContext) -> list[ApiHandler]:
-    api = TopicsApi(context)
-    return [
-        ApiHandler(api_named("CreateTopics"), api.create, refuse_create),
-        ApiHandler(api_named("DeleteTopics"), api.delete, refuse_delete),
-        ApiHandler(api_named("CreatePartitions"), api.create_partitions, refuse_create_partitions),
-    ]

@@ -16,7 +16,8 @@ from barnabas.base.words import AclOperation, AclResourceType
 from barnabas.broker.security.authorizer import CLUSTER_NAME
 from barnabas.broker.server.call import Call
 from barnabas.broker.server.context import BrokerContext
-from barnabas.broker.server.pipeline import ApiHandler
+from barnabas.broker.server.handler import serves
+from barnabas.broker.server.refusal import refusal
 from barnabas.broker.transactions.initializing import InitRequest
 from barnabas.broker.transactions.machine import ListFilter
 from barnabas.broker.transactions.state import (
@@ -47,7 +48,6 @@ from barnabas.wire.messages.end_txn import EndTxnRequest, EndTxnResponse
 from barnabas.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from barnabas.wire.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
 from barnabas.wire.messages.list_transactions import TransactionState as ListedTransaction
-from barnabas.wire.versions import api_named
 
 #: Requests of several transactions, from other brokers.
 BATCHED_FROM = 4
@@ -66,6 +66,7 @@ class TransactionsApi:
 
     # -- InitProducerId -----------------------------------------------------------------------------------------------
 
+    @serves("InitProducerId", refusal(producer_id=-1, producer_epoch=-1))
     async def init_producer_id(self, call: Call, request: InitProducerIdRequest) -> ApiMessage:
         if request.transactional_id is None:
             self._require_idempotent_write(call)
@@ -108,6 +109,10 @@ class TransactionsApi:
 
     # -- AddPartitionsToTxn -------------------------------------------------------------------------------------------
 
+    @serves(
+        "AddPartitionsToTxn",
+        refusal("results_by_topic_v3_and_below.results_by_partition <- v3_and_below_topics.partitions"),
+    )
     async def add_partitions(self, call: Call, request: AddPartitionsToTxnRequest) -> ApiMessage:
         if call.api_version < BATCHED_FROM:
             transaction = AddPartitionsToTxnTransaction(
@@ -201,6 +206,7 @@ class TransactionsApi:
 
     # -- AddOffsetsToTxn, EndTxn --------------------------------------------------------------------------------------
 
+    @serves("AddOffsetsToTxn", refusal())
     async def add_offsets(self, call: Call, request: AddOffsetsToTxnRequest) -> ApiMessage:
         self._require_write(call, request.transactional_id)
         if not self._context.allows(call, AclOperation.READ, AclResourceType.GROUP, request.group_id):
@@ -213,6 +219,7 @@ class TransactionsApi:
         )
         return AddOffsetsToTxnResponse(error_code=_known_error(error, knows_fenced=call.api_version >= 2))
 
+    @serves("EndTxn", refusal())
     async def end(self, call: Call, request: EndTxnRequest) -> ApiMessage:
         self._require_write(call, request.transactional_id)
         if not request.transactional_id:
@@ -231,6 +238,7 @@ class TransactionsApi:
 
     # -- DescribeTransactions, ListTransactions -----------------------------------------------------------------------
 
+    @serves("DescribeTransactions", refusal("transaction_states <- transactional_ids"))
     async def describe(self, call: Call, request: DescribeTransactionsRequest) -> ApiMessage:
         states = [await self._describe(call, each) for each in request.transactional_ids]
         return DescribeTransactionsResponse(transaction_states=states)
@@ -269,6 +277,7 @@ class TransactionsApi:
         ]
         return described
 
+    @serves("ListTransactions", refusal())
     async def list_transactions(self, call: Call, request: ListTransactionsRequest) -> ApiMessage:
         response = ListTransactionsResponse()
         states: set[TransactionState] = set()
@@ -333,45 +342,3 @@ def _topic_results(errors: _Errors) -> list[AddPartitionsToTxnTopicResult]:
             AddPartitionsToTxnPartitionResult(partition_index=partition, partition_error_code=error)
         )
     return list(topics.values())
-
-
-def refuse_init(request: InitProducerIdRequest, code: ErrorCode, message: str | None) -> ApiMessage:
-    return InitProducerIdResponse(error_code=code, producer_id=-1, producer_epoch=-1)
-
-
-def refuse_add_partitions(request: AddPartitionsToTxnRequest, code: ErrorCode, message: str | None) -> ApiMessage:
-    errors = {
-        TopicPartition(topic.name, number): code for topic in request.v3_and_below_topics for number in topic.partitions
-    }
-    return AddPartitionsToTxnResponse(error_code=code, results_by_topic_v3_and_below=_topic_results(errors))
-
-
-def refuse_add_offsets(request: AddOffsetsToTxnRequest, code: ErrorCode, message: str | None) -> ApiMessage:
-    return AddOffsetsToTxnResponse(error_code=code)
-
-
-def refuse_end(request: EndTxnRequest, code: ErrorCode, message: str | None) -> ApiMessage:
-    return EndTxnResponse(error_code=code)
-
-
-def refuse_describe(request: DescribeTransactionsRequest, code: ErrorCode, message: str | None) -> ApiMessage:
-    return DescribeTransactionsResponse(
-        transaction_states=[
-            DescribedTransaction(transactional_id=each, error_code=code) for each in request.transactional_ids
-        ]
-    )
-
-
-def refuse_list(request: ListTransactionsRequest, code: ErrorCode, message: str | None) -> ApiMessage:
-    return ListTransactionsResponse(error_code=code)
-
-
-def handlers(api: TransactionsApi) -> list[ApiHandler]:
-    return [
-        ApiHandler(api_named("InitProducerId"), api.init_producer_id, refuse_init),
-        ApiHandler(api_named("AddPartitionsToTxn"), api.add_partitions, refuse_add_partitions),
-        ApiHandler(api_named("AddOffsetsToTxn"), api.add_offsets, refuse_add_offsets),
-        ApiHandler(api_named("EndTxn"), api.end, refuse_end),
-        ApiHandler(api_named("DescribeTransactions"), api.describe, refuse_describe),
-        ApiHandler(api_named("ListTransactions"), api.list_transactions, refuse_list),
-    ]

@@ -16,11 +16,11 @@ from barnabas.broker.replication.appends import AppendEntry, AppendOutcome
 from barnabas.broker.security.authorizer import CLUSTER_NAME
 from barnabas.broker.server.call import Call
 from barnabas.broker.server.context import BrokerContext
-from barnabas.broker.server.pipeline import ApiHandler, HandlerResult
+from barnabas.broker.server.handler import HandlerResult, serves
+from barnabas.broker.server.refusal import refusal
 from barnabas.broker.storage.log import Log
 from barnabas.broker.storage.log_types import Origin
 from barnabas.broker.transactions.state import ENDS_WITH_BUMP
-from barnabas.wire.messages.base import ApiMessage
 from barnabas.wire.messages.write_txn_markers import (
     WritableTxnMarker,
     WritableTxnMarkerPartitionResult,
@@ -30,7 +30,6 @@ from barnabas.wire.messages.write_txn_markers import (
     WriteTxnMarkersResponse,
 )
 from barnabas.wire.records import end_txn_marker
-from barnabas.wire.versions import api_named
 
 
 class OffsetsMarked(Protocol):
@@ -49,6 +48,7 @@ class TxnMarkersApi:
         self._context = context
         self._offsets_marked = offsets_marked
 
+    @serves("WriteTxnMarkers", refusal("markers.topics.partitions <- markers.topics.partition_indexes"))
     def handle(self, call: Call, request: WriteTxnMarkersRequest) -> HandlerResult:
         if not self._context.allows(call, AclOperation.ALTER, AclResourceType.CLUSTER, CLUSTER_NAME):
             self._context.require_cluster(call, AclOperation.CLUSTER_ACTION)
@@ -169,28 +169,3 @@ def _batch(marker: WritableTxnMarker, now_ms: int) -> bytearray:
             timestamp=now_ms,
         )
     )
-
-
-def refuse(request: WriteTxnMarkersRequest, code: ErrorCode, message: str | None) -> ApiMessage:
-    return WriteTxnMarkersResponse(
-        markers=[
-            WritableTxnMarkerResult(
-                producer_id=marker.producer_id,
-                topics=[
-                    WritableTxnMarkerTopicResult(
-                        name=topic.name,
-                        partitions=[
-                            WritableTxnMarkerPartitionResult(partition_index=number, error_code=code)
-                            for number in topic.partition_indexes
-                        ],
-                    )
-                    for topic in marker.topics
-                ],
-            )
-            for marker in request.markers
-        ]
-    )
-
-
-def handlers(api: TxnMarkersApi) -> list[ApiHandler]:
-    return [ApiHandler(api_named("WriteTxnMarkers"), api.handle, refuse)]

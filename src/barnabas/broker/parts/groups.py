@@ -3,17 +3,19 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
-from barnabas.broker.api import consumer_groups, group_admin, group_offsets, groups
+from barnabas.broker.api.consumer_groups import ConsumerGroupsApi
+from barnabas.broker.api.group_admin import GroupAdminApi
+from barnabas.broker.api.group_offsets import GroupOffsetsApi
+from barnabas.broker.api.groups import GroupsApi
 from barnabas.broker.groups.coordinator import GroupCoordinator, VerifyTransaction
 from barnabas.broker.server.context import BrokerContext
-from barnabas.broker.server.pipeline import ApiHandler
 from barnabas.broker.zookeeper_client.coordinator_context import CoordinatorContext
 
 
 class GroupParts(NamedTuple):
     coordinator: GroupCoordinator
-    #: Without FindCoordinator, which serves transactions as well: see `barnabas.broker.api.find_coordinator`.
-    families: list[list[ApiHandler]]
+    #: Families of APIs. FindCoordinator is not among them: it serves transactions, too.
+    families: list[object]
 
 
 def assemble(
@@ -29,8 +31,5 @@ def assemble(
         consumer_protocol_enabled=consumer_protocol_enabled,
         verify_transaction=verify_transaction,
     )
-
-    families = [
-        family.handlers(context, coordinator) for family in (groups, group_offsets, group_admin, consumer_groups)
-    ]
-    return GroupParts(coordinator, families)
+    families = (GroupsApi, GroupOffsetsApi, GroupAdminApi, ConsumerGroupsApi)
+    return GroupParts(coordinator, [family(context, coordinator) for family in families])

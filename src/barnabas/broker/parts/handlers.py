@@ -1,40 +1,32 @@
 """The handler of each API, put together."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Mapping
 
-from barnabas.broker.api import (
-    cluster,
-    configs,
-    control,
-    fetch,
-    find_coordinator,
-    log_dirs,
-    metadata,
-    offsets,
-    produce,
-    quotas,
-    registry,
-    scram,
-    topics,
-)
-from barnabas.broker.api.find_coordinator import KeyType
+from barnabas.broker.api import registry
+from barnabas.broker.api.cluster import ClusterApi
+from barnabas.broker.api.configs import ConfigsApi
+from barnabas.broker.api.control import ControlApi
+from barnabas.broker.api.fetch import FetchApi
+from barnabas.broker.api.find_coordinator import FindCoordinatorApi, KeyType
+from barnabas.broker.api.log_dirs import LogDirsApi
+from barnabas.broker.api.metadata import MetadataApi
+from barnabas.broker.api.offsets import OffsetsApi
 from barnabas.broker.api.produce import ProduceApi
+from barnabas.broker.api.quotas import QuotasApi
+from barnabas.broker.api.scram import ScramApi
+from barnabas.broker.api.topics import TopicsApi
 from barnabas.broker.parts.entity_settings import EntitySettings
+from barnabas.broker.parts.feature import Plugin
 from barnabas.broker.parts.groups import GroupParts
-from barnabas.broker.parts.links import LinkParts
 from barnabas.broker.parts.security import SecurityParts
 from barnabas.broker.parts.transactions import TransactionParts
 from barnabas.broker.replication.control_requests import ControlRequests
 from barnabas.broker.server.context import BrokerContext
-from barnabas.broker.server.pipeline import ApiHandler
-from barnabas.broker.server.schema_checks import SchemaChecks
-from barnabas.broker.transactions.verification import Verifier
+from barnabas.broker.server.handler import ApiHandler
 from barnabas.broker.zookeeper_client.features import ClusterFeatures
 
-MakeProduce = Callable[[BrokerContext, Verifier, SchemaChecks], ProduceApi]
-
-#: API families that need nothing but the context.
-FAMILIES = (fetch, metadata, offsets, log_dirs, topics, cluster)
+#: Families of APIs that need nothing but the context.
+FAMILIES = (FetchApi, MetadataApi, OffsetsApi, LogDirsApi, TopicsApi, ClusterApi)
 
 
 def build_handlers(
@@ -46,21 +38,21 @@ def build_handlers(
     security: SecurityParts,
     groups: GroupParts,
     transactions: TransactionParts,
-    schemas: SchemaChecks,
-    links: LinkParts,
-    make_produce: MakeProduce = ProduceApi,
+    produce: ProduceApi,
+    plugins: Iterable[Plugin],
 ) -> Mapping[int, ApiHandler]:
-    families = [
-        *(family.handlers(context) for family in FAMILIES),
-        produce.handlers(make_produce(context, transactions.verifier, schemas)),
-        control.handlers(context, control_requests),
-        configs.handlers(context, settings.store, settings.read_broker, settings.change),
-        *(family.handlers(context, settings.store, settings.change) for family in (quotas, scram)),
+    families: list[object] = [
+        *(family(context) for family in FAMILIES),
+        produce,
+        ControlApi(context, control_requests),
+        ConfigsApi(context, settings.store, settings.read_broker, settings.change),
+        QuotasApi(context, settings.store, settings.change),
+        ScramApi(context, settings.store, settings.change),
         *security.families(context),
         *groups.families,
         *transactions.families,
-        *links.families,
-        find_coordinator.handlers(
+        *(family for plugin in plugins for family in plugin.apis),
+        FindCoordinatorApi(
             context,
             {KeyType.GROUP: groups.coordinator.topic, KeyType.TRANSACTION: transactions.coordinator.topic},
         ),

@@ -17,7 +17,7 @@ from barnabas.broker.replication.control_requests import ControlRequests
 from barnabas.broker.replication.failed_dirs import FailedDirs
 from barnabas.broker.replication.fetchers import FetcherManager
 from barnabas.broker.replication.isr_changes import IsrChanges
-from barnabas.broker.replication.leader_endpoint import FetcherSettings, LeaderEndpoint, RemoteLeader
+from barnabas.broker.replication.leader_endpoint import LeaderEndpoint, RemoteLeader
 from barnabas.broker.replication.log_dir_moves import LogDirMoves
 from barnabas.broker.replication.machine import PartitionMachine
 from barnabas.broker.replication.manager import ReplicaManager
@@ -27,8 +27,6 @@ from barnabas.broker.runtime.tasks import Spawn
 from barnabas.broker.server.broker_connections import BrokerConnections
 from barnabas.broker.server.controller_client import ControllerClient
 from barnabas.broker.server.settings import fetcher_settings
-from barnabas.broker.server.traced_leader import TracedLeader
-from barnabas.broker.server.tracing import Tracing
 from barnabas.broker.storage.manager import LogManager
 from barnabas.broker.zookeeper_client.metadata_cache import MetadataCache, MetadataChange
 
@@ -54,7 +52,6 @@ class ReplicationParts:
         tasks: asyncio.TaskGroup,
         on_thread: Callable[[Callable[[], bytes]], Coroutine[Any, Any, bytes]],
         spawn: Spawn,
-        tracing: Tracing | None = None,
     ) -> None:
         config = dynamic.broker
         self._broker_id = broker_id
@@ -88,9 +85,17 @@ class ReplicationParts:
             fetch_bytes_max=config.fetch_max_bytes,
             is_throttled=self.throttles.leader.is_throttled,
         )
-        self.fetchers = _make_fetchers(
-            fetcher_settings(broker_id, config), connections, broker_epoch, tasks, clock, self.throttles, tracing
-        )
+        #: A feature may wrap the endpoints by which followers fetch from their leaders.
+        self.wrap_leader: Callable[[BrokerId, LeaderEndpoint], LeaderEndpoint] = lambda leader, endpoint: endpoint
+        settings = fetcher_settings(broker_id, config)
+
+        def endpoint(leader: BrokerId) -> LeaderEndpoint:
+            remote = RemoteLeader(
+                leader, lambda broker: connections.open(broker, purpose="fetcher"), settings, broker_epoch
+            )
+            return self.wrap_leader(leader, remote)
+
+        self.fetchers = FetcherManager(settings, tasks, clock, endpoint, throttle=self.throttles.follower)
         self.control = ControlRequests(
             broker_id,
             self.replicas,
@@ -144,19 +149,3 @@ class ReplicationParts:
             min_insync_replicas=self._dynamic.log_config(tp.topic).min_insync_replicas,
             is_eligible=lambda broker, epoch: self._metadata.is_alive(broker),
         )
-
-
-def _make_fetchers(
-    settings: FetcherSettings,
-    connections: BrokerConnections,
-    broker_epoch: Callable[[], BrokerEpoch],
-    tasks: asyncio.TaskGroup,
-    clock: Clock,
-    throttles: ReplicationThrottles,
-    tracing: Tracing | None,
-) -> FetcherManager:
-    def endpoint(leader: BrokerId) -> LeaderEndpoint:
-        plain = RemoteLeader(leader, lambda broker: connections.open(broker, purpose="fetcher"), settings, broker_epoch)
-        return plain if tracing is None else TracedLeader(plain, leader, tracing)
-
-    return FetcherManager(settings, tasks, clock, endpoint, throttle=throttles.follower)

@@ -7,7 +7,9 @@ from collections.abc import Callable, Mapping
 
 from barnabas.base.clock import Clock
 from barnabas.base.config.dynamic import DynamicConfig
-from barnabas.broker.api import acls, delegation_tokens, sasl
+from barnabas.broker.api.acls import AclApi
+from barnabas.broker.api.delegation_tokens import TokensApi
+from barnabas.broker.api.sasl import SaslApi
 from barnabas.broker.parts.listeners import InterBrokerSecurity, secured
 from barnabas.broker.runtime.tasks import Spawn
 from barnabas.broker.security.acl import AclAuthorizer
@@ -20,7 +22,6 @@ from barnabas.broker.security.tls import Certificates
 from barnabas.broker.security.token_store import TokenStore
 from barnabas.broker.server.context import BrokerContext
 from barnabas.broker.server.listener import SocketServer
-from barnabas.broker.server.pipeline import ApiHandler
 from barnabas.broker.zookeeper_client.session import ZooKeeperSession
 from barnabas.client.key_sets import KeySets
 
@@ -39,7 +40,7 @@ class SecurityParts:
         self._dynamic = dynamic
         self._clock = clock
         self._spawn = spawn
-        self._sasl = sasl.SaslApi(clock, failure_delay_ms=config.connection_failed_authentication_delay_ms)
+        self._sasl = SaslApi(clock, failure_delay_ms=config.connection_failed_authentication_delay_ms)
         self._parts = SaslParts(
             scram=ScramCredentials(), tokens=make_tokens(config), key_sets=KeySets(now_s), now_ms=clock.now_ms
         )
@@ -80,11 +81,11 @@ class SecurityParts:
             interval_ms = self._dynamic.broker.delegation_token_expiry_check_interval_ms
             self._spawn(self._token_store.remove_expired(interval_ms, is_controller), "expired tokens")
 
-    def families(self, context: BrokerContext) -> list[list[ApiHandler]]:
+    def families(self, context: BrokerContext) -> list[object]:
         return [
-            acls.handlers(context, self.acl_store),
-            sasl.handlers(self._sasl),
-            delegation_tokens.handlers(context, self._parts.tokens, self._token_store),
+            AclApi(context, self.acl_store),
+            self._sasl,
+            TokensApi(context, self._parts.tokens, self._token_store),
         ]
 
     @property

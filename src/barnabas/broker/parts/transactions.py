@@ -6,14 +6,13 @@ from typing import NamedTuple
 from barnabas.base.errors import ErrorCode, Refused
 from barnabas.base.ids import BrokerId, TopicPartition
 from barnabas.base.topics import GROUP_METADATA_TOPIC
-from barnabas.broker.api import producers, transactions, txn_markers
+from barnabas.broker.api.producers import ProducersApi
 from barnabas.broker.api.transactions import TransactionsApi
 from barnabas.broker.api.txn_markers import OffsetsMarked, TxnMarkersApi
 from barnabas.broker.groups.coordinator import TransactionToVerify
 from barnabas.broker.runtime.internal_log import coordinator_error
 from barnabas.broker.server.broker_connections import BrokerConnections
 from barnabas.broker.server.context import BrokerContext
-from barnabas.broker.server.pipeline import ApiHandler
 from barnabas.broker.transactions.coordinator import TransactionCoordinator
 from barnabas.broker.transactions.producer_ids import ProducerIdRange, ProducerIds
 from barnabas.broker.transactions.state import Identity
@@ -30,7 +29,7 @@ FIRST_VERSION_FOR_BROKERS = 4
 class TransactionParts(NamedTuple):
     coordinator: TransactionCoordinator
     verifier: Verifier
-    families: list[list[ApiHandler]]
+    families: list[object]
 
 
 def assemble(
@@ -88,8 +87,7 @@ def assemble(
         now_ms=context.clock.now_ms,
         spawn=coordinator_context.spawn,
     )
-    families = [transactions.handlers(api), txn_markers.handlers(markers_api), producers.handlers(context)]
-    return TransactionParts(coordinator, verifier, families)
+    return TransactionParts(coordinator, verifier, [api, markers_api, ProducersApi(context)])
 
 
 def offsets_verifier(

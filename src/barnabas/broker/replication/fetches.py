@@ -5,7 +5,7 @@ Owner: the event loop. Fetch comes straight through here: no coroutine, no queue
 
 from collections.abc import Callable, Container, Hashable, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from barnabas.base.clock import Clock
 from barnabas.base.errors import ErrorCode, LogDirFault, Refused
@@ -15,11 +15,9 @@ from barnabas.broker.replication.fetch_session_cache import CachedPartition, Fet
 from barnabas.broker.replication.hosted import HostedPartitions
 from barnabas.broker.replication.partition import Partition
 from barnabas.broker.replication.reads import FetchParams, PartitionRead
+from barnabas.broker.replication.remote_reads import RemoteReads
 from barnabas.broker.replication.state import ProposeIsr
 from barnabas.broker.runtime.purgatory import DelayedOperation, Purgatory
-
-if TYPE_CHECKING:
-    from barnabas.broker.replication.tier_reads import TierReads
 
 # A name: Python makes the annotations of an inner function again each time.
 _MaybeBytes = int | None
@@ -32,7 +30,7 @@ class WaitingFetch(NamedTuple):
     reads: Sequence[PartitionRead] = ()
 
     def cancel(self) -> None:
-        """Whoever asked has gone: nobody sends what was read, and its files would stay open."""
+        """The client has gone: release what was read, so that its files are closed."""
         if not self.operation.completed:
             self.purgatory.cancel(self.operation)
             for read in self.reads:
@@ -59,7 +57,7 @@ class Fetches:
         self._prefers_replica = prefers_replica
         self._is_throttled = is_throttled
         #: Reads what is in the tier; None: this broker has none.
-        self.tier: TierReads | None = None
+        self.tier: RemoteReads | None = None
 
     def fetch(
         self,

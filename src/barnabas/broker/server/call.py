@@ -1,9 +1,10 @@
 """One request on its way through the broker: who sent it, when it went where, and how it is answered."""
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from typing import TYPE_CHECKING, Protocol
 
+from barnabas.base.words import AclOperation, AclResourceType
 from barnabas.broker.runtime.purgatory import DelayedOperation
 from barnabas.broker.runtime.threads import OnThread
 from barnabas.broker.security.principal import Principal
@@ -11,13 +12,10 @@ from barnabas.broker.server.ranges import Part
 from barnabas.wire.messages.base import ApiMessage
 
 if TYPE_CHECKING:
-    from barnabas.broker.server.pipeline import ApiHandler
+    from barnabas.broker.server.handler import ApiHandler
     from barnabas.broker.server.request_quota import RequestQuota
 
 log = logging.getLogger(__name__)
-
-
-#: Runs work on a thread.
 
 
 class Gate(Protocol):
@@ -201,3 +199,16 @@ class Call:
 
     def reply_nothing(self) -> None:
         self.reply_parts(())
+
+
+class Audit(Protocol):
+    """Takes note of changes and of denied requests."""
+
+    @property
+    def changes(self) -> Container[int]:
+        """Keys of the APIs that change something."""
+
+    def denied(self, call: Call, operation: AclOperation, resource: AclResourceType, name: str) -> None: ...
+
+    def changed(self, call: Call, request: object, response: object) -> None:
+        """A request that was meant to change something has its response."""

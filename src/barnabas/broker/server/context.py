@@ -20,14 +20,13 @@ from barnabas.broker.replication.manager import ReplicaManager
 from barnabas.broker.replication.throttle import ReplicationThrottle
 from barnabas.broker.security.authorizer import CLUSTER_NAME, SUPPORTED_OPERATIONS, AllowEverything, Authorizer
 from barnabas.broker.security.quotas import ClientQuotas, MutationQuota, Quota
-from barnabas.broker.server.call import Call
+from barnabas.broker.server.call import Audit, Call
 from barnabas.broker.storage.manager import LogManager
 from barnabas.broker.zookeeper_client.metadata_cache import MetadataCache
 
 if TYPE_CHECKING:
     from barnabas.broker.controller.driver import Controller
     from barnabas.broker.groups.coordinator import GroupCoordinator
-    from barnabas.broker.server.audit import AuditLog
     from barnabas.broker.transactions.coordinator import TransactionCoordinator
 
 
@@ -57,7 +56,7 @@ class BrokerContext:
     #: The link that mirrors a topic into this cluster; None: it is no mirror.
     link_of: Callable[[str], str | None] = field(default=lambda topic: None)
     #: Records what is denied; None: no audit log.
-    audit: "AuditLog | None" = None
+    audit: Audit | None = None
     #: Set by the composition root once the coordinators are made.
     groups: "GroupCoordinator" = field(init=False)
     transactions: "TransactionCoordinator" = field(init=False)

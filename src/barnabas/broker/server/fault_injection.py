@@ -19,7 +19,7 @@ from barnabas.broker.runtime.faults import TEST_CLIENT_ID, ApiFault, Faults
 from barnabas.broker.runtime.tasks import Spawn
 from barnabas.broker.server.call import Call
 from barnabas.broker.server.connection import Connection
-from barnabas.broker.server.pipeline import ApiHandler, HandlerResult
+from barnabas.broker.server.handler import ApiHandler, HandlerResult
 from barnabas.wire.messages.produce import ProduceRequest
 from barnabas.wire.record_batch import HEADER_SIZE, MAGIC_AT
 

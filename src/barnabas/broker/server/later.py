@@ -13,7 +13,8 @@ from typing import TypeVar
 from barnabas.base.errors import ErrorCode, Refused
 from barnabas.broker.groups.group import Requester
 from barnabas.broker.server.call import Call
-from barnabas.broker.server.pipeline import BUG_MESSAGE, HandlerResult
+from barnabas.broker.server.handler import HandlerResult
+from barnabas.broker.server.pipeline import BUG_MESSAGE
 from barnabas.wire.messages.base import ApiMessage
 from barnabas.wire.versions import api_named
 

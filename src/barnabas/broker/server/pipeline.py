@@ -8,9 +8,9 @@ until the answers before it have gone out.
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
-from typing import Any, TypeVar, cast
+from typing import TypeVar
 
 from barnabas.base.bugs import BugLog
 from barnabas.base.errors import BrokenInvariant, ErrorCode, Malformed, Refused
@@ -19,68 +19,24 @@ from barnabas.broker.runtime.tasks import Spawn
 from barnabas.broker.runtime.threads import OnThread
 from barnabas.broker.runtime.turns import SLICE_ELEMENTS
 from barnabas.broker.server import large
-from barnabas.broker.server.audit import CHANGES, AuditLog
-from barnabas.broker.server.call import Call
+from barnabas.broker.server.call import Audit, Call
 from barnabas.broker.server.connection import Connection
+from barnabas.broker.server.handler import ApiHandler
 from barnabas.broker.server.large import LARGE_FRAME_BYTES
-from barnabas.broker.server.ranges import Part
 from barnabas.broker.server.request_quota import RequestQuota
 from barnabas.broker.server.zookeeper_gate import MAY_NEED_ZOOKEEPER, NEEDS_ZOOKEEPER, ZooKeeperGate
 from barnabas.broker.zookeeper_client.zk_errors import ConnectionLost, SessionExpired
 from barnabas.wire import codec
-from barnabas.wire.codec import RecordsRef
-from barnabas.wire.frame import encode_response, encode_response_parts, parse_request_header
+from barnabas.wire.frame import parse_request_header
 from barnabas.wire.messages.base import ApiMessage
 from barnabas.wire.messages.sasl_authenticate import SaslAuthenticateRequest
-from barnabas.wire.versions import API_VERSIONS, Api
+from barnabas.wire.versions import API_VERSIONS
 
 log = logging.getLogger(__name__)
 
 #: The message that a client gets for a bug. The log has the rest, for the operator.
 BUG_MESSAGE = "The server experienced an unexpected error when processing the request."
 ASKS_ZOOKEEPER = NEEDS_ZOOKEEPER | MAY_NEED_ZOOKEEPER
-#: A response at once, an awaitable of one, or None: the handler has kept the call and answers it by itself.
-HandlerResult = ApiMessage | Awaitable[ApiMessage | None] | None
-
-
-class ApiHandler:
-    """One API as this broker serves it."""
-
-    def __init__(
-        self,
-        api: Api,
-        execute: Callable[[Call, Any], HandlerResult],
-        refuse: Callable[[Any, ErrorCode, str | None], ApiMessage],
-        *,
-        min_version: int | None = None,
-        sends_files: bool = False,
-    ) -> None:
-        self.api = api
-        self.api_key = api.key
-        self.name = api.name
-        #: Higher than what is advertised only for Produce: older librdkafka needs to see v0, and never sends it.
-        self.min_version = api.min_version if min_version is None else min_version
-        self.max_version = api.max_version
-        self.execute = execute
-        #: The API's own way to say no: a response with the error in the places that the request asked about.
-        self.refuse = refuse
-        #: Its responses carry file ranges in a records field.
-        self.sends_files = sends_files
-
-    def encode(self, call: Call, response: ApiMessage) -> Sequence[Part]:
-        """The whole frame. File ranges in a records field become parts of their own."""
-        version = call.api_version
-        if self.api_key == API_VERSIONS and not self.min_version <= version <= self.max_version:
-            version = 0  # KIP-511: a client newer than we are learns in v0 what we have
-        if not self.sends_files:
-            return (encode_response(response, version, call.correlation_id),)
-        parts: list[Part] = []
-        for piece in encode_response_parts(response, version, call.correlation_id):
-            if isinstance(piece, RecordsRef):
-                parts.extend(cast(Sequence[Part], piece.payload))
-            else:
-                parts.append(piece)
-        return parts
 
 
 class RequestMetrics:
@@ -139,7 +95,7 @@ class Pipeline:
         self.handlers = handlers
         self._request_quota = request_quota
         #: Records changes; None: no audit log.
-        self.audit: AuditLog | None = None
+        self.audit: Audit | None = None
         #: Are told of each answer that is on its way: while somebody looks inside, or where traces are kept.
         self.traces: tuple[Callable[[Call, float], None], ...] = ()
         #: `barnabas.request.max.elements`
@@ -295,7 +251,7 @@ class Pipeline:
             self.refuse(call, request, self.zookeeper.why_closed())
 
     def _execute(self, call: Call, request: ApiMessage | None, elements: int = 0) -> None:
-        if self.audit is not None and call.api.api_key in CHANGES:
+        if self.audit is not None and call.api.api_key in self.audit.changes:
             # Not where the handler returns: who waits for replicas keeps the call, and answers it by itself.
             call.on_answer = partial(self.audit.changed, call, request)
         if call.api.api_key in self._stopped_apis:
@@ -335,7 +291,7 @@ class Pipeline:
                 return
             if call.parts is not None:
                 log.info("%s of %s was carried out after its refusal", call.api.name, call.client_id)
-                if self.audit is not None and call.api.api_key in CHANGES:
+                if self.audit is not None and call.api.api_key in self.audit.changes:
                     self.audit.changed(call, request, response)
             elif large.is_long(response):
                 await call.reply_by_thread(response, self._on_thread)

@@ -9,11 +9,10 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from barnabas.base.clock import Clock, SystemClock
 from barnabas.base.host.disk import Disk
-from barnabas.broker.features.tiered.store import Store, open_store
 from barnabas.broker.server.listener import Listen, listen
 from barnabas.broker.storage.cleaner.process import ProcessWorker, Worker
 from barnabas.broker.storage.environment import LogEnvironment, thread_pool
@@ -39,7 +38,7 @@ class Platform:
     #: Makes a connection to ZooKeeper; None: kazoo's.
     zookeeper: "Callable[..., KazooConnection] | None" = None
     make_cleaner_worker: Callable[[asyncio.AbstractEventLoop, LogEnvironment], Worker] = compaction_process
-    #: The object store of tiered storage, by its URL and settings.
-    open_store: Callable[[str, Mapping[str, str]], Store] = open_store
+    #: Opens the object store of tiered storage by its URL and settings; None: the real one.
+    open_store: Callable[[str, Mapping[str, str]], Any] | None = None
     #: Of the release that runs here: another one announces others.
     features: Mapping[str, tuple[int, int]] = field(default_factory=lambda: ANNOUNCED)

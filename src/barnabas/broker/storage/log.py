@@ -3,8 +3,8 @@
 Owner: the event loop. `FlushJob.run`, `Truncation.run` and the deletion of files run on threads and touch only what cannot
 change. An `OSError` becomes a `LogDirFault`: the environment gets it first, then the caller.
 
-`Log` is what callers know. Its parts do the work: `appender`, `log_read`, `log_segments`, `truncation`, `retention` and
-`log_flush`. They share one `LogState`.
+`Log` is what callers know. It is its own `LogState`, which its parts share and change: `appender`, `log_read`, `log_segments`,
+`truncation`, `retention` and `log_flush`. Callers read the state's fields and change them by methods only.
 """
 
 from collections.abc import Callable, Iterator
@@ -15,6 +15,7 @@ from barnabas.base.ids import LeaderEpoch, Offset, TopicId, TopicPartition, form
 from barnabas.broker.storage import names
 from barnabas.broker.storage.appender import LogAppender
 from barnabas.broker.storage.checkpoints import write_partition_metadata
+from barnabas.broker.storage.environment import LogEnvironment
 from barnabas.broker.storage.epoch_cache import EpochEnd, LeaderEpochCache
 from barnabas.broker.storage.epoch_file import EpochFile
 from barnabas.broker.storage.log_flush import FlushJob, LogFlusher
@@ -27,12 +28,12 @@ from barnabas.broker.storage.producer_state import ProducerStateManager
 from barnabas.broker.storage.retention import LogRetention
 from barnabas.broker.storage.segment import Segment
 from barnabas.broker.storage.segments import SegmentList
-from barnabas.broker.storage.snapshots import Snapshot
+from barnabas.broker.storage.snapshots import ProducerSnapshots, Snapshot
 from barnabas.broker.storage.truncation import LogTruncator
 from barnabas.broker.storage.txn_index import AbortedTxn
 
 
-class Log:
+class Log(LogState):
     """A partition's log. `recovery.open_log` makes one."""
 
     __slots__ = (
@@ -41,7 +42,6 @@ class Log:
         "_reader",
         "_retention",
         "_segments",
-        "_state",
         "_truncator",
         "append_as_follower",
         "append_as_leader",
@@ -51,155 +51,102 @@ class Log:
     )
 
     def __init__(
-        self, state: LogState, *, recovery_point: int, epoch_file: EpochFile, topic_id: TopicId | None = None
+        self,
+        directory: str,
+        partition: TopicPartition,
+        *,
+        config: LogConfig,
+        env: LogEnvironment,
+        segments: SegmentList,
+        log_start_offset: int,
+        log_end_offset: int,
+        recovery_point: int,
+        producers: ProducerStateManager,
+        snapshots: ProducerSnapshots,
+        epochs: LeaderEpochCache,
+        epoch_file: EpochFile,
+        topic_id: TopicId | None = None,
     ) -> None:
-        self._state = state
+        super().__init__(
+            directory,
+            partition,
+            config=config,
+            env=env,
+            segments=segments,
+            log_start_offset=log_start_offset,
+            log_end_offset=log_end_offset,
+            producers=producers,
+            snapshots=snapshots,
+            epochs=epochs,
+        )
         self._epoch_file = epoch_file
         self.topic_id = topic_id
         self.flusher = flusher = LogFlusher(
-            state,
-            recovery_point=max(min(recovery_point, state.log_end_offset), state.log_start_offset),
+            self,
+            recovery_point=max(min(recovery_point, self.log_end_offset), self.log_start_offset),
             unsynced=epoch_file.unsynced,
         )
-        self._reader = reader = LogReader(state)
-        self._segments = segments = LogSegments(state, flusher=flusher, reader=reader)
-        self._retention = LogRetention(state, segments=segments)
-        self._truncator = truncator = LogTruncator(state, segments=segments, flusher=flusher, reader=reader)
-        self._appender = appender = LogAppender(state, segments=segments, flusher=flusher, truncator=truncator)
-        # The hot path calls the parts straight.
-        self.append_as_leader = appender.append_as_leader
-        self.append_as_follower = appender.append_as_follower
+        self._reader = reader = LogReader(self)
+        self._segments = LogSegments(self, flusher=flusher, reader=reader)
+        self._retention = LogRetention(self, segments=self._segments)
+        self._truncator = LogTruncator(self, segments=self._segments, flusher=flusher, reader=reader)
+        self._appender = LogAppender(self, segments=self._segments, flusher=flusher, truncator=self._truncator)
+        # The hot path calls the parts directly.
+        self.append_as_leader = self._appender.append_as_leader
+        self.append_as_follower = self._appender.append_as_follower
         self.read = reader.read
 
     def __repr__(self) -> str:
-        state = self._state
         return (
-            f"Log({state.partition}, start={state.log_start_offset}, high_watermark={state.high_watermark}, "
-            f"end={state.log_end_offset}, segments={len(state.segments)})"
+            f"Log({self.partition}, start={self.log_start_offset}, high_watermark={self.high_watermark}, "
+            f"end={self.log_end_offset}, segments={len(self.segments)})"
         )
 
     # -- what it is, and how far it goes
 
     @property
-    def partition(self) -> TopicPartition:
-        return self._state.partition
-
-    @property
-    def directory(self) -> str:
-        return self._state.directory
-
-    @property
-    def log_dir(self) -> str:
-        """The log directory that holds this partition's."""
-        return self._state.log_dir
-
-    @property
     def name(self) -> str:
-        return self._state.directory.rpartition("/")[2]
+        return self.directory.rpartition("/")[2]
 
     @property
     def is_future(self) -> bool:
-        return self._state.directory.endswith(names.FUTURE_DIR_SUFFIX)
-
-    @property
-    def is_closed(self) -> bool:
-        return self._state.is_closed
-
-    @property
-    def config(self) -> LogConfig:
-        return self._state.config
-
-    @property
-    def segments(self) -> SegmentList:
-        return self._state.segments
+        return self.directory.endswith(names.FUTURE_DIR_SUFFIX)
 
     @property
     def active_segment(self) -> Segment:
-        return self._state.segments.active
+        return self.segments.active
 
     @property
     def size_bytes(self) -> int:
-        return self._state.segments.size_bytes
-
-    @property
-    def producers(self) -> ProducerStateManager:
-        return self._state.producers
+        return self.segments.size_bytes
 
     def snapshot_at(self, offset: int) -> Snapshot | None:
-        """The producers as of `offset`, on disk; None where there is no such file."""
-        newest = self._state.snapshots.newest(at_most=offset)
+        """The producers' state at `offset` as it is on disk; None if there is no such file."""
+        newest = self.snapshots.newest(at_most=offset)
         return newest if newest is not None and newest.offset == offset else None
 
     @property
-    def epochs(self) -> LeaderEpochCache:
-        return self._state.epochs
-
-    @property
     def latest_epoch(self) -> LeaderEpoch | None:
-        return self._state.epochs.latest_epoch
-
-    @property
-    def log_start_offset(self) -> Offset:
-        return self._state.log_start_offset
-
-    @property
-    def local_log_start_offset(self) -> Offset:
-        """The first offset that may be read here. What is below it, from the log start on, is in the tier."""
-        return self._state.local_start_offset
-
-    @property
-    def is_tiered(self) -> bool:
-        """`remote.storage.enable`: the log may begin in the tier."""
-        return self._state.is_tiered
-
-    @property
-    def highest_copied_offset(self) -> int:
-        """Everything up to it is in the tier; -1 where nothing is known to be. Local retention goes no further."""
-        return self._state.highest_copied_offset
-
-    @highest_copied_offset.setter
-    def highest_copied_offset(self, offset: int) -> None:
-        self._state.highest_copied_offset = offset
-
-    @property
-    def log_end_offset(self) -> Offset:
-        """Offset of the next record."""
-        return self._state.log_end_offset
+        return self.epochs.latest_epoch
 
     def take_cut(self) -> int | None:
-        """Whoever copies it must drop what is at or above: the lowest end that a cut gave it since this was asked last."""
-        lowest, self._state.lowest_cut = self._state.lowest_cut, None
+        """The lowest log end since the last call to which the log was truncated. A copy of it must be truncated there, too."""
+        lowest, self.lowest_cut = self.lowest_cut, None
         return lowest
 
     def put_back_cut(self, offset: int) -> None:
-        """What `take_cut` said could not be obeyed."""
-        lowest = self._state.lowest_cut
-        self._state.lowest_cut = offset if lowest is None else min(lowest, offset)
-
-    @property
-    def high_watermark(self) -> Offset:
-        return self._state.high_watermark
-
-    @property
-    def last_stable_offset(self) -> Offset:
-        """Below it every transaction is decided, and its decision replicated. Never above the high watermark."""
-        return self._state.last_stable_offset
-
-    def maybe_increment_high_watermark(self, offset: int) -> bool:
-        """For a leader: never back, never past the log end. True if it moved."""
-        return self._state.maybe_increment_high_watermark(offset)
+        """The caller of `take_cut` could not truncate its copy: the next call returns this offset again."""
+        lowest = self.lowest_cut
+        self.lowest_cut = offset if lowest is None else min(lowest, offset)
 
     def commit_up_to(self, offset: int) -> bool:
-        """For a leader: the other in-sync replicas have everything below `offset`. What `flush.messages` wants on disk is not
-        committed before it is there. True if the high watermark moved."""
+        """For a leader: the other in-sync replicas have everything below `offset`. True if the high watermark moved.
+
+        Records that `flush.messages` wants on disk are committed only when they are there."""
         flusher = self.flusher
         if flusher.recovery_point < flusher.due_up_to and offset > flusher.recovery_point:
             offset = flusher.recovery_point
-        return self._state.maybe_increment_high_watermark(offset)
-
-    def update_high_watermark(self, offset: int) -> bool:
-        """For a follower, or from the checkpoint: kept within the log. True if it changed."""
-        return self._state.update_high_watermark(offset)
+        return self.maybe_increment_high_watermark(offset)
 
     @property
     def recovery_point(self) -> Offset:
@@ -208,7 +155,7 @@ class Log:
 
     @property
     def unflushed_messages(self) -> int:
-        return self._state.log_end_offset - self.flusher.recovery_point
+        return self.log_end_offset - self.flusher.recovery_point
 
     @property
     def last_flush_ms(self) -> int:
@@ -217,14 +164,15 @@ class Log:
     # -- settings and names
 
     def update_config(self, config: LogConfig) -> None:
-        """Takes effect with the next append, roll, read or retention pass. A log that has left the tier begins where its first
-        segment does. It leaves by that word alone: settings that got lost must not cost its history."""
-        state = self._state
-        state.config = config
-        leaves_tier = config.remote_log_delete_on_disable and not state.is_tiered
-        if state.log_start_offset < state.local_start_offset and leaves_tier:
-            self.maybe_increment_log_start_offset(state.local_start_offset, "remote.storage.enable=false")
-        for segment in self._state.segments:
+        """The settings take effect with the next append, roll, read or retention pass.
+
+        A log leaves the tier only by `remote.log.delete.on.disable`, so that lost settings do not cost its history. It then
+        begins where its first segment does."""
+        self.config = config
+        leaves_tier = config.remote_log_delete_on_disable and not self.is_tiered
+        if self.log_start_offset < self.local_log_start_offset and leaves_tier:
+            self.maybe_increment_log_start_offset(self.local_log_start_offset, "remote.storage.enable=false")
+        for segment in self.segments:
             segment.index_interval_bytes = config.index_interval_bytes
             segment.max_index_bytes = config.segment_index_bytes
 
@@ -239,19 +187,19 @@ class Log:
             )
         path = f"{self.directory}/{names.PARTITION_METADATA}"
         try:
-            write_partition_metadata(path, topic_id, sync=False, disk=self._state.env.disk)
+            write_partition_metadata(path, topic_id, sync=False, disk=self.env.disk)
         except OSError as error:
-            self._state.fault(error)
+            self.fault(error)
         self.flusher.unsynced.add(path)
         self.topic_id = topic_id
 
     def moved_to(self, directory: str) -> None:
         """The partition's directory has been renamed (a deletion, or a future log that takes its place)."""
-        self._state.directory = directory
+        self.directory = directory
         self._epoch_file.directory = directory
         self.flusher.moved_to(directory)
-        self._state.snapshots.directory = directory
-        for segment in self._state.segments:
+        self.snapshots.directory = directory
+        for segment in self.segments:
             segment.moved_to(directory)
 
     # -- reads off the hot path
@@ -287,13 +235,13 @@ class Log:
 
     def end_offset_for_epoch(self, epoch: int) -> EpochEnd:
         """The largest epoch <= `epoch` that is known here, and where it ended (KIP-279)."""
-        return self._state.epochs.end_offset_for(epoch, self._state.log_end_offset)
+        return self.epochs.end_offset_for(epoch, self.log_end_offset)
 
     def copy_candidates(self, from_offset: int) -> Iterator[CopyCandidate]:
         """Rolled segments wholly below the last stable offset, from the one that holds `from_offset` on. Lazy: of what it has
         not given yet it may come to know that it has gone. Raises `LogDirFault`, and `Refused` while an index is rebuilt."""
-        with self._state.reading():
-            yield from copy_candidates(self._state, from_offset)
+        with self.reading():
+            yield from copy_candidates(self, from_offset)
 
     # -- changes
 
@@ -303,12 +251,11 @@ class Log:
 
     def roll(self, now_ms: int) -> Segment:
         """Start a new segment at the log end; a background flush syncs the old one."""
-        state = self._state
-        state.check_open()
+        self.check_open()
         try:
-            return self._segments.roll(state.log_end_offset, now_ms)
+            return self._segments.roll(self.log_end_offset, now_ms)
         except OSError as error:
-            state.fault(error)
+            self.fault(error)
 
     def replace_segments_then(
         self,
@@ -319,11 +266,11 @@ class Log:
         then: Callable[[Exception | None], None],
     ) -> None:
         """Swap compacted segments in, if `is_wanted` still says so then; call `then` with the error, if any."""
-        self._state.check_open()
+        self.check_open()
         try:
             self._segments.replace_then(cleaned, old, is_wanted=is_wanted, then=then)
         except OSError as error:
-            self._state.fault(error)
+            self.fault(error)
 
     def maybe_increment_log_start_offset(self, offset: int, reason: str = "records deleted") -> bool:
         """DeleteRecords, or retention: nothing below `offset` is read any more. Never past the high watermark."""
@@ -361,7 +308,7 @@ class Log:
 
     def expire_producers(self, now_ms: int) -> int:
         """Forget producers that have been silent for `producer.id.expiration.ms`."""
-        return self._state.producers.remove_expired(now_ms)
+        return self.producers.remove_expired(now_ms)
 
     def write_epochs(self) -> None:
         """Write new leader epochs to their file, for whoever reads it. Recovery does without."""
@@ -370,23 +317,22 @@ class Log:
         try:
             self.epochs.flush()
         except OSError as error:
-            self._state.fault(error)
+            self.fault(error)
 
     # -- the end
 
     def begin_close(self) -> FlushJob | None:
         """A clean end: a snapshot at the log end, indexes complete. Run the job on a thread, then `finish_close`."""
-        state = self._state
-        if state.is_closed:
+        if self.is_closed:
             return None
         try:
-            state.producers.update_map_end_offset(state.log_end_offset)
-            if (snapshot := state.snapshots.take(state.producers, sync=False)) is not None:
+            self.producers.update_map_end_offset(self.log_end_offset)
+            if (snapshot := self.snapshots.take(self.producers, sync=False)) is not None:
                 self.flusher.unsynced.add(snapshot)
-            state.epochs.flush()
-            state.segments.active.complete()
+            self.epochs.flush()
+            self.segments.active.complete()
         except OSError as error:
-            state.fault(error)
+            self.fault(error)
         return self.flusher.begin(force=True)
 
     def finish_close(self, job: FlushJob | None, error: BaseException | None = None) -> None:
@@ -408,6 +354,6 @@ class Log:
 
     def abandon(self) -> None:
         """Close every file without a write: the directory has failed, or is about to be deleted."""
-        self._state.is_closed = True
-        for segment in self._state.segments:
+        self.is_closed = True
+        for segment in self.segments:
             segment.abandon()

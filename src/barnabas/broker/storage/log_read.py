@@ -136,7 +136,7 @@ class LogReader:
         `OFFSET_MOVED_TO_TIERED_STORAGE` below the local start.
         """
         state = self._state
-        if not state.local_start_offset <= offset <= state.log_end_offset:
+        if not state.local_log_start_offset <= offset <= state.log_end_offset:
             raise self._out_of_range(offset)
         if state.is_closed:
             raise state.storage_error()
@@ -190,7 +190,7 @@ class LogReader:
 
     def earliest_local_offset(self) -> TimestampedOffset:
         state = self._state
-        return TimestampedOffset(-1, state.local_start_offset, state.epochs.epoch_at(state.local_start_offset))
+        return TimestampedOffset(-1, state.local_log_start_offset, state.epochs.epoch_at(state.local_log_start_offset))
 
     def latest_tiered_offset(self) -> TimestampedOffset | None:
         """The last one that is known to be in the tier; None where nothing is."""
@@ -209,7 +209,7 @@ class LogReader:
             pending = Offset(max(state.highest_copied_offset + 1, state.log_start_offset))
             return TimestampedOffset(-1, pending, state.epochs.epoch_at(pending))
         # Nothing is copied; unless something must have been, and this broker has not read of it yet.
-        return self.earliest_offset() if state.local_start_offset == state.log_start_offset else None
+        return self.earliest_offset() if state.local_log_start_offset == state.log_start_offset else None
 
     def latest_offset(self) -> TimestampedOffset:
         state = self._state
@@ -251,10 +251,10 @@ class LogReader:
 
     def _out_of_range(self, offset: int) -> Refused:
         state = self._state
-        if state.log_start_offset <= offset < state.local_start_offset:
+        if state.log_start_offset <= offset < state.local_log_start_offset:
             return Refused(
                 ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE,
-                f"{state.partition}: offset {offset} is in remote storage, the log here begins at {state.local_start_offset}",
+                f"{state.partition}: offset {offset} is in remote storage, this log begins at {state.local_log_start_offset}",
             )
         return Refused(
             ErrorCode.OFFSET_OUT_OF_RANGE,

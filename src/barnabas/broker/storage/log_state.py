@@ -26,7 +26,7 @@ DESCRIPTORS_OF_A_CUT: Final = 6
 
 class LogState:
     """Invariants: log_start_offset <= last_stable_offset <= high_watermark <= log_end_offset; producers and epochs reflect
-    every batch of the segments. Of a tiered log, log_start_offset <= local_start_offset <= high_watermark, the epochs go
+    every batch of the segments. Of a tiered log, log_start_offset <= local_log_start_offset <= high_watermark, the epochs go
     back to the log start, and what lies between the two starts is in the tier. Of any other log they are one.
 
     Each field has one writer: the appender and the truncator move the log end, retention and the truncator the log start,
@@ -44,7 +44,7 @@ class LogState:
         "is_closed",
         "keeping_epochs",
         "kept_epochs",
-        "local_start_offset",
+        "local_log_start_offset",
         "log_dir",
         "log_end_offset",
         "log_start_offset",
@@ -82,7 +82,7 @@ class LogState:
         self.epochs = epochs
         self.log_start_offset = Offset(log_start_offset)
         #: The first offset that the segments here may hold: reads begin here, whatever is in the tier.
-        self.local_start_offset = Offset(log_start_offset)
+        self.local_log_start_offset = Offset(log_start_offset)
         self.settle_local_start()
         #: Everything up to it, from the log start on, is in the tier; -1 where nothing is known to be.
         self.highest_copied_offset = -1
@@ -94,7 +94,7 @@ class LogState:
         self.log_end_offset = Offset(log_end_offset)
         #: Every in-sync replica has the records below. Starts at the local start, until the checkpoint or the leader says
         #: more: only what is replicated leaves the disk.
-        self.high_watermark = self.local_start_offset
+        self.high_watermark = self.local_log_start_offset
         #: How often its end has moved back: it may end again where it did, with other records.
         self.cuts = 0
         #: The lowest end that it was given by a cut since somebody asked; None: it was not cut.
@@ -110,7 +110,7 @@ class LogState:
 
     def settle_local_start(self) -> None:
         """The log start has moved, or the first segment is another one."""
-        self.local_start_offset = Offset(max(self.log_start_offset, self.segments.first.base_offset))
+        self.local_log_start_offset = Offset(max(self.log_start_offset, self.segments.first.base_offset))
 
     # -- high watermark
 
@@ -135,7 +135,7 @@ class LogState:
 
     def update_high_watermark(self, offset: int) -> bool:
         """For a follower, or from the checkpoint: kept within the log. True if it changed."""
-        bounded = min(max(offset, self.local_start_offset), self.log_end_offset)
+        bounded = min(max(offset, self.local_log_start_offset), self.log_end_offset)
         if bounded == self.high_watermark:
             return False
         if bounded < self.high_watermark:

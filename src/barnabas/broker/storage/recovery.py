@@ -26,7 +26,6 @@ from barnabas.broker.storage.epoch_file import EpochFile
 from barnabas.broker.storage.index_file import CorruptIndex
 from barnabas.broker.storage.leftovers import forget_leftovers, settle_leftovers
 from barnabas.broker.storage.log import Log
-from barnabas.broker.storage.log_state import LogState
 from barnabas.broker.storage.log_tier import read_kept_epochs, with_kept_epochs
 from barnabas.broker.storage.producer_replay import rebuild_producers
 from barnabas.broker.storage.producer_state import ProducerStateManager
@@ -152,7 +151,7 @@ class _Loader:
         for segment in self._segments:
             segment.pool = self._env.pool
         self._segments.active.become_active()
-        state = LogState(
+        return Log(
             self._directory,
             self._partition,
             config=self._config,
@@ -160,13 +159,10 @@ class _Loader:
             segments=self._segments,
             log_start_offset=self._log_start,
             log_end_offset=end_offset,
+            recovery_point=recovery_point,
             producers=self._producers,
             snapshots=self._snapshots,
             epochs=self._epochs,
-        )
-        return Log(
-            state,
-            recovery_point=recovery_point,
             epoch_file=self._epoch_file,
             topic_id=topic_id,
         )

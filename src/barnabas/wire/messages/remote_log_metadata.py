@@ -1,4 +1,4 @@
-"""Records of `__remote_log_metadata` (KIP-405). `tiered.metadata_records` frames them."""
+"""Records of `__remote_log_metadata` (KIP-405). `features.tiered.metadata_records` frames them."""
 
 from typing import ClassVar
 

@@ -22,7 +22,7 @@ from barnabas.wire.messages.offset_commit import (
     OffsetCommitResponse,
 )
 from tests.unit.broker.compose.live_broker import LISTENER, ask, live_broker
-from tests.unit.broker.zookeeper_client.zookeeper_fixture import run, zookeeper
+from tests.unit.broker.zookeeper_client.zookeeper_fixture import zookeeper
 
 COMMIT = OffsetCommitRequest(
     group_id="g",
@@ -49,23 +49,20 @@ def code_of(response: ApiMessage) -> ErrorCode:
     ],
     ids=["OffsetCommit", "DescribeConfigs"],
 )
-def test_topics_exist_from_the_first_request_on(
+async def test_topics_exist_from_the_first_request_on(
     tmp_path: Path,
     request_: ApiMessage,
     response_type: type[ApiMessage],
     version: int,
     expected: set[ErrorCode],
 ) -> None:
-    async def story() -> None:
-        async with zookeeper() as ensemble:
-            async with live_broker(ensemble, tmp_path) as broker:
-                address = f"127.0.0.1:{broker.ports[LISTENER]}"
-                async with AsyncClient(client_config(address)) as client:
-                    topic = topic_admin.NewTopic(name="orders", partitions=1, replication_factor=1)
-                    await topic_admin.create_topics(client, [topic])
-            ensemble.expire_sessions()
-            async with live_broker(ensemble, tmp_path, ready=False) as broker:
-                code = code_of(await ask(broker, request_, response_type, version=version))
-                assert code in {ErrorCode.NONE, *expected}
-
-    run(story())
+    async with zookeeper() as ensemble:
+        async with live_broker(ensemble, tmp_path) as broker:
+            address = f"127.0.0.1:{broker.ports[LISTENER]}"
+            async with AsyncClient(client_config(address)) as client:
+                topic = topic_admin.NewTopic(name="orders", partitions=1, replication_factor=1)
+                await topic_admin.create_topics(client, [topic])
+        ensemble.expire_sessions()
+        async with live_broker(ensemble, tmp_path, ready=False) as broker:
+            code = code_of(await ask(broker, request_, response_type, version=version))
+            assert code in {ErrorCode.NONE, *expected}

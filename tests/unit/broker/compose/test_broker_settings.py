@@ -28,32 +28,28 @@ from barnabas.wire.messages.incremental_alter_configs import (
     IncrementalAlterConfigsResponse,
 )
 from tests.unit.broker.compose.live_broker import LISTENER, ask, live_broker
-from tests.unit.broker.zookeeper_client.zookeeper_fixture import run, session, zookeeper
+from tests.unit.broker.zookeeper_client.zookeeper_fixture import session, zookeeper
 
 
-def test_a_topic_with_a_value_that_cannot_be_used_hides_no_other(tmp_path: Path) -> None:
+async def test_a_topic_with_a_value_that_cannot_be_used_hides_no_other(tmp_path: Path) -> None:
     """Somebody else has written it: a tool, or a broker that knows other values."""
 
-    async def scenario() -> None:
-        async with zookeeper() as ensemble, live_broker(ensemble, tmp_path) as broker, session(ensemble) as other:
-            async with AsyncClient(client_config(f"127.0.0.1:{broker.ports[LISTENER]}")) as client:
-                names = ("good", "bad")
-                await topic_admin.create_topics(
-                    client, [topic_admin.NewTopic(name=name, partitions=1, replication_factor=1) for name in names]
-                )
-            await other.set(paths.config_entity(paths.TOPICS, "bad"), encode_config({"retention.ms": "long"}))
-            request = DescribeConfigsRequest(
-                resources=[
-                    DescribeConfigsResource(resource_type=ConfigResourceType.TOPIC, resource_name=name)
-                    for name in names
-                ]
+    async with zookeeper() as ensemble, live_broker(ensemble, tmp_path) as broker, session(ensemble) as other:
+        async with AsyncClient(client_config(f"127.0.0.1:{broker.ports[LISTENER]}")) as client:
+            names = ("good", "bad")
+            await topic_admin.create_topics(
+                client, [topic_admin.NewTopic(name=name, partitions=1, replication_factor=1) for name in names]
             )
-            good, bad = (await ask(broker, request, DescribeConfigsResponse, version=4)).results
-            assert (good.error_code, bool(good.configs)) == (ErrorCode.NONE, True)
-            assert bad.error_code == ErrorCode.INVALID_CONFIG
-            assert "retention.ms" in (bad.error_message or "")
-
-    run(scenario())
+        await other.set(paths.config_entity(paths.TOPICS, "bad"), encode_config({"retention.ms": "long"}))
+        request = DescribeConfigsRequest(
+            resources=[
+                DescribeConfigsResource(resource_type=ConfigResourceType.TOPIC, resource_name=name) for name in names
+            ]
+        )
+        good, bad = (await ask(broker, request, DescribeConfigsResponse, version=4)).results
+        assert (good.error_code, bool(good.configs)) == (ErrorCode.NONE, True)
+        assert bad.error_code == ErrorCode.INVALID_CONFIG
+        assert "retention.ms" in (bad.error_message or "")
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
@@ -80,42 +76,33 @@ def change(broker: str, name: str, value: str) -> IncrementalAlterConfigsRequest
 
 
 @pytest.mark.parametrize("broker_name", ["", "1"], ids=["the cluster's default", "one broker"])
-def test_a_change_keeps_what_another_broker_has_just_written(tmp_path: Path, broker_name: str) -> None:
+async def test_a_change_keeps_what_another_broker_has_just_written(tmp_path: Path, broker_name: str) -> None:
     """The notification of the other change is still on its way here."""
     entity = broker_name or paths.DEFAULT_ENTITY
 
-    async def scenario() -> None:
-        async with zookeeper() as ensemble, live_broker(ensemble, tmp_path) as broker, session(ensemble) as other:
-            written = {"log.cleaner.threads": "2"}
-            path = paths.config_entity(paths.BROKERS_ENTITY, entity)
-            await other.create(path, encode_config(written), make_path=True)
-            response = await ask(
-                broker,
-                change(broker_name, "log.retention.ms", "1000000"),
-                IncrementalAlterConfigsResponse,
-                version=1,
-            )
-            assert [each.error_code for each in response.responses] == [ErrorCode.NONE]
-            stored = await ConfigStore(other, SystemClock()).read(paths.BROKERS_ENTITY, entity)
-            assert stored == {**written, "log.retention.ms": "1000000"}
-
-    run(scenario())
+    async with zookeeper() as ensemble, live_broker(ensemble, tmp_path) as broker, session(ensemble) as other:
+        written = {"log.cleaner.threads": "2"}
+        path = paths.config_entity(paths.BROKERS_ENTITY, entity)
+        await other.create(path, encode_config(written), make_path=True)
+        response = await ask(
+            broker,
+            change(broker_name, "log.retention.ms", "1000000"),
+            IncrementalAlterConfigsResponse,
+            version=1,
+        )
+        assert [each.error_code for each in response.responses] == [ErrorCode.NONE]
+        stored = await ConfigStore(other, SystemClock()).read(paths.BROKERS_ENTITY, entity)
+        assert stored == {**written, "log.retention.ms": "1000000"}
 
 
-def test_changes_of_several_settings_at_once_lose_none(tmp_path: Path) -> None:
+async def test_changes_of_several_settings_at_once_lose_none(tmp_path: Path) -> None:
     """Two tools, each with one setting of the same broker, or of the same topic: each writes all of them."""
     names = ["log.retention.ms", "log.retention.bytes", "log.segment.bytes"]
 
-    async def scenario() -> None:
-        async with zookeeper() as ensemble, live_broker(ensemble, tmp_path) as broker:
-            await asyncio.gather(
-                *(
-                    ask(broker, change("", name, "1000000"), IncrementalAlterConfigsResponse, version=1)
-                    for name in names
-                )
-            )
-            stored = await broker.settings.store.read(paths.BROKERS_ENTITY, paths.DEFAULT_ENTITY)
-            assert stored == dict.fromkeys(names, "1000000")
-            assert broker.dynamic.cluster_default == stored
-
-    run(scenario())
+    async with zookeeper() as ensemble, live_broker(ensemble, tmp_path) as broker:
+        await asyncio.gather(
+            *(ask(broker, change("", name, "1000000"), IncrementalAlterConfigsResponse, version=1) for name in names)
+        )
+        stored = await broker.settings.store.read(paths.BROKERS_ENTITY, paths.DEFAULT_ENTITY)
+        assert stored == dict.fromkeys(names, "1000000")
+        assert broker.dynamic.cluster_default == stored

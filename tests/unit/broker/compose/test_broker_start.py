@@ -117,35 +117,29 @@ def test_requests_meant_for_the_broker_that_died_are_refused_by_its_successor(
     run(story())
 
 
-def test_settings_in_zookeeper_hold_from_the_start_of_a_broker(tmp_path: Path) -> None:
+async def test_settings_in_zookeeper_hold_from_the_start_of_a_broker(tmp_path: Path) -> None:
     """Not only from the next change on: a broker that restarts must not fall back to its file."""
 
-    async def story() -> None:
-        async with zookeeper() as ensemble:
-            async with live_broker(ensemble, tmp_path) as broker:
-                changed = {"log.cleaner.threads": "2", "barnabas.request.max.elements": "4321"}
-                await broker.settings.write(paths.BROKERS_ENTITY, paths.DEFAULT_ENTITY, changed)
-                assert broker.cleaner.settings.threads == 2
-            async with live_broker(ensemble, tmp_path) as broker:
-                assert broker.cleaner.settings.threads == 2
-                assert broker.pipeline.elements_max == 4321
-
-    run(story())
+    async with zookeeper() as ensemble:
+        async with live_broker(ensemble, tmp_path) as broker:
+            changed = {"log.cleaner.threads": "2", "barnabas.request.max.elements": "4321"}
+            await broker.settings.write(paths.BROKERS_ENTITY, paths.DEFAULT_ENTITY, changed)
+            assert broker.cleaner.settings.threads == 2
+        async with live_broker(ensemble, tmp_path) as broker:
+            assert broker.cleaner.settings.threads == 2
+            assert broker.pipeline.elements_max == 4321
 
 
-def test_broker_that_the_controller_does_not_reach_says_what_it_waits_for(
+async def test_broker_that_the_controller_does_not_reach_says_what_it_waits_for(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With a wrong advertised address a broker waited without a word."""
     monkeypatch.setattr(readiness, "TELL_AFTER_S", 0.0)
 
-    async def story() -> None:
-        async with zookeeper() as ensemble, session(ensemble) as controller:
-            await create_top_level_paths(controller)
-            await controller.create(paths.CONTROLLER, ControllerRegistration(2).encode(), ephemeral=True)
-            settings = {"advertised.listeners": f"{LISTENER}://{ADDRESS.host}:{ADDRESS.port}"}
-            async with live_broker(ensemble, tmp_path, settings, ready=False):
-                while "Does it reach this broker at PLAINTEXT://localhost:1?" not in caplog.text:
-                    await asyncio.sleep(0.01)
-
-    run(story())
+    async with zookeeper() as ensemble, session(ensemble) as controller:
+        await create_top_level_paths(controller)
+        await controller.create(paths.CONTROLLER, ControllerRegistration(2).encode(), ephemeral=True)
+        settings = {"advertised.listeners": f"{LISTENER}://{ADDRESS.host}:{ADDRESS.port}"}
+        async with live_broker(ensemble, tmp_path, settings, ready=False):
+            while "Does it reach this broker at PLAINTEXT://localhost:1?" not in caplog.text:
+                await asyncio.sleep(0.01)

@@ -1,7 +1,5 @@
 """Anybody may write to an open ZooKeeper. What no broker understands is logged and passed over: it never ends one."""
 
-import asyncio
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,8 +14,9 @@ from barnabas.broker.zookeeper_client.znodes import ReplicaAssignment, TopicAssi
 from barnabas.client.admin import topics as topic_admin
 from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.config import client_config
+from tests.support.waiting import eventually
 from tests.unit.broker.compose.live_broker import LISTENER, live_broker
-from tests.unit.broker.zookeeper_client.zookeeper_fixture import run, session, zookeeper
+from tests.unit.broker.zookeeper_client.zookeeper_fixture import session, zookeeper
 
 #: Not JSON, not an object, lacking everything, and of every wrong kind in every place that somebody reads.
 GARBAGE = {
@@ -99,36 +98,28 @@ async def put(zk: ZooKeeperSession, path: str, data: bytes) -> None:
         await zk.set(path, data)
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    while not condition():
-        await asyncio.sleep(0.01)
-
-
 @pytest.mark.parametrize("garbage", GARBAGE.values(), ids=GARBAGE.keys())
-def test_broker_starts_and_serves_whatever_others_have_written(tmp_path: Path, garbage: bytes) -> None:
-    async def story() -> None:
-        async with zookeeper() as ensemble, session(ensemble) as zk:
-            await create_top_level_paths(zk)
-            stateless = TopicAssignment(TopicId(b"stateless-topic!"), {0: ReplicaAssignment((1,))})
-            await zk.create(paths.topic("stateless"), stateless.encode())
-            for path in READ_AT_START:
+async def test_broker_starts_and_serves_whatever_others_have_written(tmp_path: Path, garbage: bytes) -> None:
+    async with zookeeper() as ensemble, session(ensemble) as zk:
+        await create_top_level_paths(zk)
+        stateless = TopicAssignment(TopicId(b"stateless-topic!"), {0: ReplicaAssignment((1,))})
+        await zk.create(paths.topic("stateless"), stateless.encode())
+        for path in READ_AT_START:
+            await put(zk, path, garbage)
+        settings = {
+            "authorizer.class.name": "kafka.security.authorizer.AclAuthorizer",
+            "super.users": "User:ANONYMOUS",
+            "delegation.token.secret.key": "key",
+        }
+        async with live_broker(ensemble, tmp_path, settings) as broker:
+            for path in WATCHED:
+                await zk.create(path, garbage, sequence=True)
+            for path in (paths.broker_id(8), paths.REASSIGN_PARTITIONS, paths.PREFERRED_REPLICA_ELECTION):
                 await put(zk, path, garbage)
-            settings = {
-                "authorizer.class.name": "kafka.security.authorizer.AclAuthorizer",
-                "super.users": "User:ANONYMOUS",
-                "delegation.token.secret.key": "key",
-            }
-            async with live_broker(ensemble, tmp_path, settings) as broker:
-                for path in WATCHED:
-                    await zk.create(path, garbage, sequence=True)
-                for path in (paths.broker_id(8), paths.REASSIGN_PARTITIONS, paths.PREFERRED_REPLICA_ELECTION):
-                    await put(zk, path, garbage)
-                # What is right is still done.
-                async with AsyncClient(client_config(f"127.0.0.1:{broker.ports[LISTENER]}", {})) as client:
-                    await topic_admin.create_topics(client, [topic_admin.NewTopic(name="fine", partitions=1)])
-                await ConfigStore(zk, SystemClock()).write(paths.TOPICS, "fine", {"retention.ms": "12345"})
-                await until(lambda: broker.dynamic.log_config("fine").retention_ms == 12345)
-                await until(lambda: broker.metadata.has_all_leaders("fine", (0,)))
-                assert broker.controller.is_active
-
-    run(story())
+            # What is right is still done.
+            async with AsyncClient(client_config(f"127.0.0.1:{broker.ports[LISTENER]}", {})) as client:
+                await topic_admin.create_topics(client, [topic_admin.NewTopic(name="fine", partitions=1)])
+            await ConfigStore(zk, SystemClock()).write(paths.TOPICS, "fine", {"retention.ms": "12345"})
+            await eventually(lambda: broker.dynamic.log_config("fine").retention_ms == 12345)
+            await eventually(lambda: broker.metadata.has_all_leaders("fine", (0,)))
+            assert broker.controller.is_active

@@ -63,102 +63,87 @@ def test_every_metric_is_on_the_page_and_every_metric_of_the_page_is_offered(tmp
     assert families(seen[0]) == documented
 
 
-def test_numbers_of_the_metrics_are_those_of_the_broker(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with zookeeper() as ensemble, live_broker(ensemble, tmp_path, METRICS) as broker:
-            topic = CreatableTopic(name="t", num_partitions=2, replication_factor=1)
-            await ask(broker, CreateTopicsRequest(topics=[topic]), CreateTopicsResponse, version=5)
-            while len(broker.logs.all_logs()) < 2:
-                await asyncio.sleep(0.01)
-            text = (await get(broker, "/metrics"))[1]
-            for line in (
-                "kafka_controller_active_controller_count 1.0",
-                "kafka_controller_global_partition_count 2.0",
-                "kafka_controller_offline_partitions_count 0.0",
-                "kafka_server_zookeeper_session_connected 1.0",
-                "kafka_server_broker_state 3.0",
-                'kafka_log_log_end_offset{partition="1",topic="t"} 0.0',
-                "kafka_log_offline_log_directory_count 0.0",
-            ):
-                assert line in text.splitlines()
-            usable = re.search(r'kafka_log_dir_usable_bytes{log_dir="[^"]+"} (\S+)', text)
-            assert usable is not None and float(usable[1]) > 0
-            memory = re.search(r"^process_resident_memory_bytes (\S+)", text, re.MULTILINE)
-            assert memory is not None and float(memory[1]) > 1_000_000
-
-    run(story())
-
-
-def test_broker_is_live_and_ready_and_tells_when_zookeeper_goes_away(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with zookeeper() as ensemble, live_broker(ensemble, tmp_path, METRICS) as broker:
-            assert (await verdict(broker, "/ready"))[0] == 200
-            status, document = await verdict(broker, "/health")
-            assert (status, document["status"], document["phase"]) == (200, "pass", "serving")
-            await ensemble.server.stop()
-            while broker.session.is_connected:
-                await asyncio.sleep(0.01)
-            # Clients of live leaders go on: nobody is helped by a restart, or by no endpoint at all.
-            for path in ("/health", "/ready"):
-                status, document = await verdict(broker, path)
-                assert (status, document["status"]) == (200, "warn")
-                assert "is away" in document["warnings"][0]
-            assert "kafka_server_zookeeper_session_connected 0.0" in render(broker.registry).decode()
-
-    run(story())
-
-
-def test_broker_that_waits_for_zookeeper_is_live_but_not_ready(tmp_path: Path, unused_tcp_port: int) -> None:
-    async def story() -> None:
-        settings = {
-            "zookeeper.connect": f"127.0.0.1:{unused_tcp_port}",
-            "broker.id": "1",
-            "listeners": "PLAINTEXT://127.0.0.1:0",
-            "log.dirs": str(tmp_path),
-            **METRICS,
-        }
-        broker = Broker(settings)
-        life = asyncio.create_task(broker.run())
-        while broker.metrics_server.port < 0:
+async def test_numbers_of_the_metrics_are_those_of_the_broker(tmp_path: Path) -> None:
+    async with zookeeper() as ensemble, live_broker(ensemble, tmp_path, METRICS) as broker:
+        topic = CreatableTopic(name="t", num_partitions=2, replication_factor=1)
+        await ask(broker, CreateTopicsRequest(topics=[topic]), CreateTopicsResponse, version=5)
+        while len(broker.logs.all_logs()) < 2:
             await asyncio.sleep(0.01)
-        assert (await verdict(broker, "/health"))[0] == 200
-        status, document = await verdict(broker, "/ready")
-        assert (status, document["status"], document["phase"]) == (503, "fail", "waiting for ZooKeeper")
-        assert (await get(broker, "/nothing"))[0] == 404
-        broker.stop()
-        await life
-
-    run(story())
-
-
-def test_broker_outside_of_an_isr_is_ready_but_not_in_sync(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with zookeeper() as ensemble, live_broker(ensemble, tmp_path, METRICS) as broker:
-            topic = CreatableTopic(name="t", num_partitions=12, replication_factor=1)
-            await ask(broker, CreateTopicsRequest(topics=[topic]), CreateTopicsResponse, version=5)
-            while broker.metadata.partition_count("t") < 12:
-                await asyncio.sleep(0.01)
-            assert (await verdict(broker, "/in-sync"))[0] == 200
-            image = broker.metadata.topic("t")
-            assert image is not None
-            for state in image.partitions.values():
-                state.isr = []
-            assert (await verdict(broker, "/ready"))[0] == 200
-            status, document = await verdict(broker, "/in-sync")
-            assert (status, document["status"], document["behind"]) == (503, "fail", 12)
-            assert len(document["partitions"]) == 10
-
-    run(story())
+        text = (await get(broker, "/metrics"))[1]
+        for line in (
+            "kafka_controller_active_controller_count 1.0",
+            "kafka_controller_global_partition_count 2.0",
+            "kafka_controller_offline_partitions_count 0.0",
+            "kafka_server_zookeeper_session_connected 1.0",
+            "kafka_server_broker_state 3.0",
+            'kafka_log_log_end_offset{partition="1",topic="t"} 0.0',
+            "kafka_log_offline_log_directory_count 0.0",
+        ):
+            assert line in text.splitlines()
+        usable = re.search(r'kafka_log_dir_usable_bytes{log_dir="[^"]+"} (\S+)', text)
+        assert usable is not None and float(usable[1]) > 0
+        memory = re.search(r"^process_resident_memory_bytes (\S+)", text, re.MULTILINE)
+        assert memory is not None and float(memory[1]) > 1_000_000
 
 
-def test_broken_broker_is_not_live(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with zookeeper() as ensemble, live_broker(ensemble, tmp_path, METRICS) as broker:
-            broker.health.fatal = RuntimeError("a bug")
-            status, document = await verdict(broker, "/health")
-            assert (status, document["fatal"]) == (503, "RuntimeError: a bug")
+async def test_broker_is_live_and_ready_and_tells_when_zookeeper_goes_away(tmp_path: Path) -> None:
+    async with zookeeper() as ensemble, live_broker(ensemble, tmp_path, METRICS) as broker:
+        assert (await verdict(broker, "/ready"))[0] == 200
+        status, document = await verdict(broker, "/health")
+        assert (status, document["status"], document["phase"]) == (200, "pass", "serving")
+        await ensemble.server.stop()
+        while broker.session.is_connected:
+            await asyncio.sleep(0.01)
+        # Clients of live leaders go on: nobody is helped by a restart, or by no endpoint at all.
+        for path in ("/health", "/ready"):
+            status, document = await verdict(broker, path)
+            assert (status, document["status"]) == (200, "warn")
+            assert "is away" in document["warnings"][0]
+        assert "kafka_server_zookeeper_session_connected 0.0" in render(broker.registry).decode()
 
-    run(story())
+
+async def test_broker_that_waits_for_zookeeper_is_live_but_not_ready(tmp_path: Path, unused_tcp_port: int) -> None:
+    settings = {
+        "zookeeper.connect": f"127.0.0.1:{unused_tcp_port}",
+        "broker.id": "1",
+        "listeners": "PLAINTEXT://127.0.0.1:0",
+        "log.dirs": str(tmp_path),
+        **METRICS,
+    }
+    broker = Broker(settings)
+    life = asyncio.create_task(broker.run())
+    while broker.metrics_server.port < 0:
+        await asyncio.sleep(0.01)
+    assert (await verdict(broker, "/health"))[0] == 200
+    status, document = await verdict(broker, "/ready")
+    assert (status, document["status"], document["phase"]) == (503, "fail", "waiting for ZooKeeper")
+    assert (await get(broker, "/nothing"))[0] == 404
+    broker.stop()
+    await life
+
+
+async def test_broker_outside_of_an_isr_is_ready_but_not_in_sync(tmp_path: Path) -> None:
+    async with zookeeper() as ensemble, live_broker(ensemble, tmp_path, METRICS) as broker:
+        topic = CreatableTopic(name="t", num_partitions=12, replication_factor=1)
+        await ask(broker, CreateTopicsRequest(topics=[topic]), CreateTopicsResponse, version=5)
+        while broker.metadata.partition_count("t") < 12:
+            await asyncio.sleep(0.01)
+        assert (await verdict(broker, "/in-sync"))[0] == 200
+        image = broker.metadata.topic("t")
+        assert image is not None
+        for state in image.partitions.values():
+            state.isr = []
+        assert (await verdict(broker, "/ready"))[0] == 200
+        status, document = await verdict(broker, "/in-sync")
+        assert (status, document["status"], document["behind"]) == (503, "fail", 12)
+        assert len(document["partitions"]) == 10
+
+
+async def test_broken_broker_is_not_live(tmp_path: Path) -> None:
+    async with zookeeper() as ensemble, live_broker(ensemble, tmp_path, METRICS) as broker:
+        broker.health.fatal = RuntimeError("a bug")
+        status, document = await verdict(broker, "/health")
+        assert (status, document["fatal"]) == (503, "RuntimeError: a bug")
 
 
 @pytest.fixture

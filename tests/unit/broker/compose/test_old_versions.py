@@ -36,7 +36,7 @@ from barnabas.wire.messages.metadata import MetadataRequest, MetadataRequestTopi
 from barnabas.wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from barnabas.wire.records import BatchBuilder
 from tests.unit.broker.compose.live_broker import ask, live_broker
-from tests.unit.broker.zookeeper_client.zookeeper_fixture import run, zookeeper
+from tests.unit.broker.zookeeper_client.zookeeper_fixture import zookeeper
 
 
 async def create(broker: Broker, name: str, **configs: str) -> CreatableTopicResult:
@@ -67,38 +67,32 @@ async def fetch(broker: Broker, topic: str, *, version: int) -> PartitionData:
     return answer
 
 
-def test_consumer_that_does_not_know_zstd_is_told_so_and_gets_no_bytes(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with zookeeper() as ensemble, live_broker(ensemble, tmp_path) as broker:
-            await create(broker, "z", compression_type="zstd")
-            assert await produce(broker, "z") == ErrorCode.NONE
-            old = await fetch(broker, "z", version=9)
-            assert old.error_code == ErrorCode.UNSUPPORTED_COMPRESSION_TYPE and not old.records
-            new = await fetch(broker, "z", version=10)
-            assert new.error_code == ErrorCode.NONE and new.records
-
-    run(story())
+async def test_consumer_that_does_not_know_zstd_is_told_so_and_gets_no_bytes(tmp_path: Path) -> None:
+    async with zookeeper() as ensemble, live_broker(ensemble, tmp_path) as broker:
+        await create(broker, "z", compression_type="zstd")
+        assert await produce(broker, "z") == ErrorCode.NONE
+        old = await fetch(broker, "z", version=9)
+        assert old.error_code == ErrorCode.UNSUPPORTED_COMPRESSION_TYPE and not old.records
+        new = await fetch(broker, "z", version=10)
+        assert new.error_code == ErrorCode.NONE and new.records
 
 
 @pytest.mark.parametrize(
     ("version", "told"), [(5, ErrorCode.NOT_LEADER_OR_FOLLOWER), (6, ErrorCode.KAFKA_STORAGE_ERROR)]
 )
-def test_consumer_that_does_not_know_failed_disks_looks_for_another_leader(
+async def test_consumer_that_does_not_know_failed_disks_looks_for_another_leader(
     tmp_path: Path, version: int, told: ErrorCode
 ) -> None:
-    async def story() -> None:
-        settings = {"log.dirs": f"{tmp_path}/a,{tmp_path}/b"}
-        async with zookeeper() as ensemble, live_broker(ensemble, tmp_path, settings) as broker:
-            await create(broker, "t")
-            assert await produce(broker, "t") == ErrorCode.NONE
-            [log] = [each for each in broker.logs if each.partition.topic == "t"]
-            broker.logs.fail_dir(log.log_dir, OSError(errno.EIO, "broken"))
-            assert (await fetch(broker, "t", version=version)).error_code == told
-
-    run(story())
+    settings = {"log.dirs": f"{tmp_path}/a,{tmp_path}/b"}
+    async with zookeeper() as ensemble, live_broker(ensemble, tmp_path, settings) as broker:
+        await create(broker, "t")
+        assert await produce(broker, "t") == ErrorCode.NONE
+        [log] = [each for each in broker.logs if each.partition.topic == "t"]
+        broker.logs.fail_dir(log.log_dir, OSError(errno.EIO, "broken"))
+        assert (await fetch(broker, "t", version=version)).error_code == told
 
 
-def test_move_to_another_directory_says_what_keeps_it_from_beginning(tmp_path: Path) -> None:
+async def test_move_to_another_directory_says_what_keeps_it_from_beginning(tmp_path: Path) -> None:
     """As Kafka's AlterReplicaLogDirsRequestTest: a wish for a topic that is not there yet is kept for when it is made."""
     first, second, third = (str(tmp_path / name) for name in "abc")
 
@@ -112,90 +106,75 @@ def test_move_to_another_directory_says_what_keeps_it_from_beginning(tmp_path: P
         [log] = [each for each in broker.logs if each.partition.topic == topic]
         return log.log_dir
 
-    async def story() -> None:
-        settings = {"log.dirs": ",".join((first, second, third))}
-        async with zookeeper() as ensemble, live_broker(ensemble, tmp_path, settings) as broker:
-            assert await move(broker, "t", "nowhere") == ErrorCode.LOG_DIR_NOT_FOUND
-            assert await move(broker, "t", second) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            await create(broker, "t")
-            assert folder_of(broker, "t") == second
-            assert await move(broker, "t", second) == ErrorCode.NONE
-            broker.logs.fail_dir(second, OSError(errno.EIO, "broken"))
-            for path in (second, third):
-                assert await move(broker, "t", path) == ErrorCode.KAFKA_STORAGE_ERROR
-
-    run(story())
+    settings = {"log.dirs": ",".join((first, second, third))}
+    async with zookeeper() as ensemble, live_broker(ensemble, tmp_path, settings) as broker:
+        assert await move(broker, "t", "nowhere") == ErrorCode.LOG_DIR_NOT_FOUND
+        assert await move(broker, "t", second) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        await create(broker, "t")
+        assert folder_of(broker, "t") == second
+        assert await move(broker, "t", second) == ErrorCode.NONE
+        broker.logs.fail_dir(second, OSError(errno.EIO, "broken"))
+        for path in (second, third):
+            assert await move(broker, "t", path) == ErrorCode.KAFKA_STORAGE_ERROR
 
 
-def test_name_of_krafts_own_topic_is_not_given_to_another(tmp_path: Path) -> None:
+async def test_name_of_krafts_own_topic_is_not_given_to_another(tmp_path: Path) -> None:
     """A broker that starts takes no log of that name for its own, so the records would be gone."""
 
-    async def story() -> None:
-        async with zookeeper() as ensemble, live_broker(ensemble, tmp_path) as broker:
-            refused = await create(broker, CLUSTER_METADATA_TOPIC)
-            assert refused.error_code == ErrorCode.INVALID_REQUEST and "prohibited" in (refused.error_message or "")
-            asked = MetadataRequest(topics=[MetadataRequestTopic(name=CLUSTER_METADATA_TOPIC)])
-            [topic] = (await ask(broker, asked, MetadataResponse, version=9)).topics
-            assert topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-
-    run(story())
+    async with zookeeper() as ensemble, live_broker(ensemble, tmp_path) as broker:
+        refused = await create(broker, CLUSTER_METADATA_TOPIC)
+        assert refused.error_code == ErrorCode.INVALID_REQUEST and "prohibited" in (refused.error_message or "")
+        asked = MetadataRequest(topics=[MetadataRequestTopic(name=CLUSTER_METADATA_TOPIC)])
+        [topic] = (await ask(broker, asked, MetadataResponse, version=9)).topics
+        assert topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-def test_resource_that_is_altered_twice_in_one_request_stays_as_it_was(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with zookeeper() as ensemble, live_broker(ensemble, tmp_path) as broker:
-            await create(broker, "t", retention_ms="1000")
-            await create(broker, "u")
-            request = alter_configs.AlterConfigsRequest(
-                resources=[
-                    alter_configs.AlterConfigsResource(
-                        resource_type=ConfigResourceType.TOPIC,
-                        resource_name=name,
-                        configs=[alter_configs.AlterableConfig(name="retention.ms", value=value)],
-                    )
-                    for name, value in (("t", "2000"), ("u", "3000"), ("t", "4000"))
-                ]
-            )
-            response = await ask(broker, request, alter_configs.AlterConfigsResponse, version=2)
-            codes = [(each.resource_name, each.error_code) for each in response.responses]
-            twice = ("t", ErrorCode.INVALID_REQUEST)
-            assert codes == [twice, ("u", ErrorCode.NONE), twice]
-            resource = DescribeConfigsResource(
-                resource_type=ConfigResourceType.TOPIC, resource_name="t", configuration_keys=["retention.ms"]
-            )
-            described = DescribeConfigsRequest(resources=[resource])
-            [result] = (await ask(broker, described, DescribeConfigsResponse, version=4)).results
-            assert result.configs[0].value == "1000"
-
-    run(story())
+async def test_resource_that_is_altered_twice_in_one_request_stays_as_it_was(tmp_path: Path) -> None:
+    async with zookeeper() as ensemble, live_broker(ensemble, tmp_path) as broker:
+        await create(broker, "t", retention_ms="1000")
+        await create(broker, "u")
+        request = alter_configs.AlterConfigsRequest(
+            resources=[
+                alter_configs.AlterConfigsResource(
+                    resource_type=ConfigResourceType.TOPIC,
+                    resource_name=name,
+                    configs=[alter_configs.AlterableConfig(name="retention.ms", value=value)],
+                )
+                for name, value in (("t", "2000"), ("u", "3000"), ("t", "4000"))
+            ]
+        )
+        response = await ask(broker, request, alter_configs.AlterConfigsResponse, version=2)
+        codes = [(each.resource_name, each.error_code) for each in response.responses]
+        twice = ("t", ErrorCode.INVALID_REQUEST)
+        assert codes == [twice, ("u", ErrorCode.NONE), twice]
+        resource = DescribeConfigsResource(
+            resource_type=ConfigResourceType.TOPIC, resource_name="t", configuration_keys=["retention.ms"]
+        )
+        described = DescribeConfigsRequest(resources=[resource])
+        [result] = (await ask(broker, described, DescribeConfigsResponse, version=4)).results
+        assert result.configs[0].value == "1000"
 
 
-def test_topic_is_made_again_at_once_by_who_creates_it_and_not_by_who_asks_for_it(tmp_path: Path) -> None:
+async def test_topic_is_made_again_at_once_by_who_creates_it_and_not_by_who_asks_for_it(tmp_path: Path) -> None:
     """As with KRaft. A test of kafka-go deletes topics, and asks whether they are gone, with creation allowed."""
 
-    async def story() -> None:
-        async with zookeeper() as ensemble, live_broker(ensemble, tmp_path) as broker:
-            deletion = DeleteTopicsRequest(topics=[DeleteTopicState(name="t")], timeout_ms=10_000)
-            for _ in range(3):
-                assert (await create(broker, "t")).error_code == ErrorCode.NONE
-                [deleted] = (await ask(broker, deletion, DeleteTopicsResponse, version=6)).responses
-                assert deleted.error_code == ErrorCode.NONE
-            broker.controller.machine.context.to_delete.add("going")
-            asked = MetadataRequest(topics=[MetadataRequestTopic(name="going")], allow_auto_topic_creation=True)
-            began_s = asyncio.get_running_loop().time()
-            [topic] = (await ask(broker, asked, MetadataResponse, version=9)).topics
-            assert topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            assert asyncio.get_running_loop().time() - began_s < FORMER_TOPIC_WAIT_S / 2
-
-    run(story())
+    async with zookeeper() as ensemble, live_broker(ensemble, tmp_path) as broker:
+        deletion = DeleteTopicsRequest(topics=[DeleteTopicState(name="t")], timeout_ms=10_000)
+        for _ in range(3):
+            assert (await create(broker, "t")).error_code == ErrorCode.NONE
+            [deleted] = (await ask(broker, deletion, DeleteTopicsResponse, version=6)).responses
+            assert deleted.error_code == ErrorCode.NONE
+        broker.controller.machine.context.to_delete.add("going")
+        asked = MetadataRequest(topics=[MetadataRequestTopic(name="going")], allow_auto_topic_creation=True)
+        began_s = asyncio.get_running_loop().time()
+        [topic] = (await ask(broker, asked, MetadataResponse, version=9)).topics
+        assert topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert asyncio.get_running_loop().time() - began_s < FORMER_TOPIC_WAIT_S / 2
 
 
-def test_topic_that_a_client_asks_for_is_made_and_told_with_its_leader(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with zookeeper() as ensemble, live_broker(ensemble, tmp_path) as broker:
-            asked = MetadataRequest(topics=[MetadataRequestTopic(name="new")], allow_auto_topic_creation=True)
-            [topic] = (await ask(broker, asked, MetadataResponse, version=9)).topics
-            assert topic.error_code == ErrorCode.NONE
-            assert [partition.leader_id for partition in topic.partitions] == [1]
-
-    run(story())
+async def test_topic_that_a_client_asks_for_is_made_and_told_with_its_leader(tmp_path: Path) -> None:
+    async with zookeeper() as ensemble, live_broker(ensemble, tmp_path) as broker:
+        asked = MetadataRequest(topics=[MetadataRequestTopic(name="new")], allow_auto_topic_creation=True)
+        [topic] = (await ask(broker, asked, MetadataResponse, version=9)).topics
+        assert topic.error_code == ErrorCode.NONE
+        assert [partition.leader_id for partition in topic.partitions] == [1]

@@ -50,46 +50,43 @@ async def describe(broker: Broker, kind: ConfigResourceType, name: str) -> Error
     return ErrorCode(answer.results[0].error_code)
 
 
-def test_requests_that_need_zookeeper_are_refused_with_the_reason_and_served_again(
+async def test_requests_that_need_zookeeper_are_refused_with_the_reason_and_served_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(zookeeper_gate, "PATIENCE_S", 0.3)
 
-    async def story() -> None:
-        ensemble = Ensemble(str(tmp_path / "zookeeper"))
-        await ensemble.server.start()
-        async with live_broker(ensemble, tmp_path / "log") as broker:
-            address = ensemble.server.connect_string
-            assert (await create(broker, "known"))[0] is ErrorCode.NONE
-            await ensemble.server.stop()
-            code, message = await create(broker, "caught-by-it")
-            assert code is ErrorCode.REQUEST_TIMED_OUT and message is not None
-            assert f"ZooKeeper cannot be reached: {address} has not answered since 20" in message
-            assert "may still be done" in message
-            code, message = await create(broker, "later")
-            assert code is ErrorCode.REQUEST_TIMED_OUT and message is not None and "nothing was changed" in message
-            read = DescribeUserScramCredentialsRequest(users=None)
-            refused = await ask(broker, read, DescribeUserScramCredentialsResponse, version=0)
-            assert refused.error_code == ErrorCode.REQUEST_TIMED_OUT
-            assert await describe(broker, ConfigResourceType.TOPIC, "known") is ErrorCode.REQUEST_TIMED_OUT
-            assert await describe(broker, ConfigResourceType.BROKER, "1") is ErrorCode.NONE
+    ensemble = Ensemble(str(tmp_path / "zookeeper"))
+    await ensemble.server.start()
+    async with live_broker(ensemble, tmp_path / "log") as broker:
+        address = ensemble.server.connect_string
+        assert (await create(broker, "known"))[0] is ErrorCode.NONE
+        await ensemble.server.stop()
+        code, message = await create(broker, "caught-by-it")
+        assert code is ErrorCode.REQUEST_TIMED_OUT and message is not None
+        assert f"ZooKeeper cannot be reached: {address} has not answered since 20" in message
+        assert "may still be done" in message
+        code, message = await create(broker, "later")
+        assert code is ErrorCode.REQUEST_TIMED_OUT and message is not None and "nothing was changed" in message
+        read = DescribeUserScramCredentialsRequest(users=None)
+        refused = await ask(broker, read, DescribeUserScramCredentialsResponse, version=0)
+        assert refused.error_code == ErrorCode.REQUEST_TIMED_OUT
+        assert await describe(broker, ConfigResourceType.TOPIC, "known") is ErrorCode.REQUEST_TIMED_OUT
+        assert await describe(broker, ConfigResourceType.BROKER, "1") is ErrorCode.NONE
 
-            back = EmbeddedZooKeeper(
-                tmp_path / "zookeeper",
-                clock=ensemble.clock,
-                config=ZooKeeperConfig(force_sync=False),
-                port=int(address.rpartition(":")[2]),
-            )
-            await back.start()
-            try:
-                while (await create(broker, "later"))[0] is ErrorCode.REQUEST_TIMED_OUT:
-                    await asyncio.sleep(0.05)
-                assert broker.metadata.topic("caught-by-it") is not None, "what was sent before is still carried out"
-            finally:
-                broker.stop()
-                await back.stop()
-
-    run(story())
+        back = EmbeddedZooKeeper(
+            tmp_path / "zookeeper",
+            clock=ensemble.clock,
+            config=ZooKeeperConfig(force_sync=False),
+            port=int(address.rpartition(":")[2]),
+        )
+        await back.start()
+        try:
+            while (await create(broker, "later"))[0] is ErrorCode.REQUEST_TIMED_OUT:
+                await asyncio.sleep(0.05)
+            assert broker.metadata.topic("caught-by-it") is not None, "what was sent before is still carried out"
+        finally:
+            broker.stop()
+            await back.stop()
 
 
 def test_broker_that_waits_for_zookeeper_says_so_and_stops_when_told(
@@ -116,7 +113,7 @@ def test_broker_that_waits_for_zookeeper_says_so_and_stops_when_told(
     assert caplog.records[-1].message == "stopped"
 
 
-def test_broker_whose_zookeeper_went_away_stops_without_a_hand_over(tmp_path: Path) -> None:
+async def test_broker_whose_zookeeper_went_away_stops_without_a_hand_over(tmp_path: Path) -> None:
     # With two brokers, one would ask the other to take over, again and again: each question may take ten minutes.
     settings = {
         "controlled.shutdown.enable": "true",
@@ -124,16 +121,13 @@ def test_broker_whose_zookeeper_went_away_stops_without_a_hand_over(tmp_path: Pa
         "controller.socket.timeout.ms": TEN_MINUTES_MS,
     }
 
-    async def story() -> None:
-        async with (
-            zookeeper() as ensemble,
-            live_broker(ensemble, tmp_path / "1", settings) as one,
-            live_broker(ensemble, tmp_path / "2", {**settings, "broker.id": "2"}) as two,
-        ):
-            while len(one.metadata.brokers) < 2 or len(two.metadata.brokers) < 2:
-                await asyncio.sleep(0.01)
-            await ensemble.server.stop()
-            while one.session.is_connected or two.session.is_connected:
-                await asyncio.sleep(0.01)
-
-    run(story())
+    async with (
+        zookeeper() as ensemble,
+        live_broker(ensemble, tmp_path / "1", settings) as one,
+        live_broker(ensemble, tmp_path / "2", {**settings, "broker.id": "2"}) as two,
+    ):
+        while len(one.metadata.brokers) < 2 or len(two.metadata.brokers) < 2:
+            await asyncio.sleep(0.01)
+        await ensemble.server.stop()
+        while one.session.is_connected or two.session.is_connected:
+            await asyncio.sleep(0.01)

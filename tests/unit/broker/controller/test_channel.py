@@ -156,213 +156,181 @@ def run(story: Coroutine[None, None, None]) -> None:
     asyncio.run(bounded())
 
 
-def test_requests_are_sent_in_order_and_their_answers_come_back_as_events() -> None:
-    async def story() -> None:
-        peer = Peer()
-        line = Line(peer)
-        line.channel.put(leader_and_isr(P0, P1))
-        line.channel.put(metadata(P0, 2))
-        line.channel.put(stop())
-        events = await line.until(3)
-        assert events == [
-            LeaderAndIsrAnswered(1, 11, ErrorCode.NONE, {P1: ErrorCode.KAFKA_STORAGE_ERROR}),
-            UpdateMetadataAnswered(1, ErrorCode.STALE_BROKER_EPOCH),
-            # Only what was to be deleted; a code without a name is an unknown error.
-            StopReplicaAnswered(1, 11, ErrorCode.NONE, {P0: ErrorCode.UNKNOWN_SERVER_ERROR}),
-        ]
-        assert peer.connections == 1
-
-    run(story())
+async def test_requests_are_sent_in_order_and_their_answers_come_back_as_events() -> None:
+    peer = Peer()
+    line = Line(peer)
+    line.channel.put(leader_and_isr(P0, P1))
+    line.channel.put(metadata(P0, 2))
+    line.channel.put(stop())
+    events = await line.until(3)
+    assert events == [
+        LeaderAndIsrAnswered(1, 11, ErrorCode.NONE, {P1: ErrorCode.KAFKA_STORAGE_ERROR}),
+        UpdateMetadataAnswered(1, ErrorCode.STALE_BROKER_EPOCH),
+        # Only what was to be deleted; a code without a name is an unknown error.
+        StopReplicaAnswered(1, 11, ErrorCode.NONE, {P0: ErrorCode.UNKNOWN_SERVER_ERROR}),
+    ]
+    assert peer.connections == 1
 
 
-def test_messages_say_what_the_machine_meant() -> None:
-    async def story() -> None:
-        peer = Peer()
-        line = Line(peer)
-        line.channel.put(leader_and_isr(P0))
-        line.channel.put(metadata(P0, 2))
-        line.channel.put(stop())
-        await line.until(3)
-        leaders, news, stopping = peer.received
-        assert isinstance(leaders, LeaderAndIsrRequest)
-        assert (leaders.controller_id, leaders.controller_epoch, leaders.broker_epoch) == (9, 4, 11)
-        [topic] = leaders.topic_states
-        assert (topic.topic_name, topic.topic_id) == ("t", ID)
-        [state] = topic.partition_states
-        assert (state.leader, state.leader_epoch, state.partition_epoch, state.isr) == (2, 5, 7, [2, 3])
-        assert (state.replicas, state.adding_replicas, state.is_new) == ([2, 3], [3], True)
-        # Leaders are named with the listener on which followers reach them.
-        assert [(each.broker_id, each.port) for each in leaders.live_leaders] == [(2, 9093)]
+async def test_messages_say_what_the_machine_meant() -> None:
+    peer = Peer()
+    line = Line(peer)
+    line.channel.put(leader_and_isr(P0))
+    line.channel.put(metadata(P0, 2))
+    line.channel.put(stop())
+    await line.until(3)
+    leaders, news, stopping = peer.received
+    assert isinstance(leaders, LeaderAndIsrRequest)
+    assert (leaders.controller_id, leaders.controller_epoch, leaders.broker_epoch) == (9, 4, 11)
+    [topic] = leaders.topic_states
+    assert (topic.topic_name, topic.topic_id) == ("t", ID)
+    [state] = topic.partition_states
+    assert (state.leader, state.leader_epoch, state.partition_epoch, state.isr) == (2, 5, 7, [2, 3])
+    assert (state.replicas, state.adding_replicas, state.is_new) == ([2, 3], [3], True)
+    # Leaders are named with the listener on which followers reach them.
+    assert [(each.broker_id, each.port) for each in leaders.live_leaders] == [(2, 9093)]
 
-        assert isinstance(news, UpdateMetadataRequest)
-        assert news.broker_epoch == 11
-        [broker] = news.live_brokers
-        assert [(each.listener, each.security_protocol) for each in broker.endpoints] == [("IN", 3), ("OUT", 0)]
-        assert broker.rack == "r"
-        assert news.topic_states[0].partition_states[0].offline_replicas == [3]
+    assert isinstance(news, UpdateMetadataRequest)
+    assert news.broker_epoch == 11
+    [broker] = news.live_brokers
+    assert [(each.listener, each.security_protocol) for each in broker.endpoints] == [("IN", 3), ("OUT", 0)]
+    assert broker.rack == "r"
+    assert news.topic_states[0].partition_states[0].offline_replicas == [3]
 
-        assert isinstance(stopping, StopReplicaRequest)
-        states = stopping.topic_states[0].partition_states
-        assert [(each.partition_index, each.leader_epoch, each.delete_partition) for each in states] == [
-            (0, 5, True),
-            (1, 6, False),
-        ]
-
-    run(story())
+    assert isinstance(stopping, StopReplicaRequest)
+    states = stopping.topic_states[0].partition_states
+    assert [(each.partition_index, each.leader_epoch, each.delete_partition) for each in states] == [
+        (0, 5, True),
+        (1, 6, False),
+    ]
 
 
-def test_request_is_tried_until_it_gets_through(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_request_is_tried_until_it_gets_through(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("barnabas.broker.controller.lifeline.RETRY_BACKOFF_S", 0)
 
-    async def story() -> None:
-        peer = Peer()
-        peer.refused_connections = 2
-        peer.failures = 3
-        line = Line(peer)
-        line.channel.put(leader_and_isr(P0))
-        line.channel.put(stop())
-        await line.until(2)
-        assert [type(each) for each in peer.received] == [LeaderAndIsrRequest, StopReplicaRequest]
-        # A connection that failed is not used again.
-        assert peer.connections == 4
-
-    run(story())
+    peer = Peer()
+    peer.refused_connections = 2
+    peer.failures = 3
+    line = Line(peer)
+    line.channel.put(leader_and_isr(P0))
+    line.channel.put(stop())
+    await line.until(2)
+    assert [type(each) for each in peer.received] == [LeaderAndIsrRequest, StopReplicaRequest]
+    # A connection that failed is not used again.
+    assert peer.connections == 4
 
 
-def test_news_that_waits_is_merged_and_the_latest_counts() -> None:
-    async def story() -> None:
-        peer = Peer()
-        line = Line(peer)
-        line.channel.put(leader_and_isr(P0))
-        line.channel.put(metadata(P0, 2))
-        line.channel.put(metadata(P1, 2))
-        line.channel.put(metadata(P0, 3))
-        await line.until(2)
-        news = peer.received[1]
+async def test_news_that_waits_is_merged_and_the_latest_counts() -> None:
+    peer = Peer()
+    line = Line(peer)
+    line.channel.put(leader_and_isr(P0))
+    line.channel.put(metadata(P0, 2))
+    line.channel.put(metadata(P1, 2))
+    line.channel.put(metadata(P0, 3))
+    await line.until(2)
+    news = peer.received[1]
+    assert isinstance(news, UpdateMetadataRequest)
+    leaders = {each.partition_index: each.leader for each in news.topic_states[0].partition_states}
+    assert leaders == {0: 3, 1: 2}
+
+
+async def test_end_of_a_topic_is_not_lost_in_the_news_of_its_successor() -> None:
+    peer = Peer()
+    line = Line(peer)
+    line.channel.put(leader_and_isr(P0))
+    line.channel.put(metadata(P0, LEADER_DURING_DELETE))
+    line.channel.put(metadata(P1, LEADER_DURING_DELETE))
+    line.channel.put(replace(metadata(P0, 3), topic_ids={"t": OTHER_ID}))
+    line.channel.put(replace(metadata(P1, 3), topic_ids={"t": OTHER_ID}))
+    await line.until(3)
+    told = []
+    for news in peer.received[1:]:
         assert isinstance(news, UpdateMetadataRequest)
-        leaders = {each.partition_index: each.leader for each in news.topic_states[0].partition_states}
-        assert leaders == {0: 3, 1: 2}
-
-    run(story())
-
-
-def test_end_of_a_topic_is_not_lost_in_the_news_of_its_successor() -> None:
-    async def story() -> None:
-        peer = Peer()
-        line = Line(peer)
-        line.channel.put(leader_and_isr(P0))
-        line.channel.put(metadata(P0, LEADER_DURING_DELETE))
-        line.channel.put(metadata(P1, LEADER_DURING_DELETE))
-        line.channel.put(replace(metadata(P0, 3), topic_ids={"t": OTHER_ID}))
-        line.channel.put(replace(metadata(P1, 3), topic_ids={"t": OTHER_ID}))
-        await line.until(3)
-        told = []
-        for news in peer.received[1:]:
-            assert isinstance(news, UpdateMetadataRequest)
-            [topic] = news.topic_states
-            told.append((topic.topic_id, [(each.partition_index, each.leader) for each in topic.partition_states]))
-        assert told == [
-            (ID, [(0, LEADER_DURING_DELETE), (1, LEADER_DURING_DELETE)]),
-            (OTHER_ID, [(0, 3), (1, 3)]),
-        ], "coordinators forget the offsets of the former topic by its end"
-
-    run(story())
+        [topic] = news.topic_states
+        told.append((topic.topic_id, [(each.partition_index, each.leader) for each in topic.partition_states]))
+    assert told == [
+        (ID, [(0, LEADER_DURING_DELETE), (1, LEADER_DURING_DELETE)]),
+        (OTHER_ID, [(0, 3), (1, 3)]),
+    ], "coordinators forget the offsets of the former topic by its end"
 
 
-def test_refusal_of_a_whole_request_counts_for_each_partition() -> None:
-    async def story() -> None:
-        peer = Peer()
-        peer.error = ErrorCode.STALE_CONTROLLER_EPOCH
-        line = Line(peer)
-        line.channel.put(stop())
-        [event] = await line.until(1)
-        assert event == StopReplicaAnswered(
-            1, 11, ErrorCode.STALE_CONTROLLER_EPOCH, {P0: ErrorCode.STALE_CONTROLLER_EPOCH}
-        )
-
-    run(story())
+async def test_refusal_of_a_whole_request_counts_for_each_partition() -> None:
+    peer = Peer()
+    peer.error = ErrorCode.STALE_CONTROLLER_EPOCH
+    line = Line(peer)
+    line.channel.put(stop())
+    [event] = await line.until(1)
+    assert event == StopReplicaAnswered(1, 11, ErrorCode.STALE_CONTROLLER_EPOCH, {P0: ErrorCode.STALE_CONTROLLER_EPOCH})
 
 
 REFUSED = ConnectionRefused("cannot connect to h:1: Connection refused")
 
 
-def test_broker_whose_port_refuses_every_connection_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_broker_whose_port_refuses_every_connection_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("barnabas.broker.controller.lifeline.RETRY_BACKOFF_S", 0)
 
-    async def story() -> None:
-        peer = Peer()
-        line = Line(peer)
-        line.channel.put(stop())
-        await line.until(1)
-        assert not line.refused.is_set()
-        peer.outcomes = [REFUSED] * 100
-        line.channel.put(stop())
-        task = asyncio.ensure_future(line.channel.run())
-        await line.refused.wait()
-        assert peer.attempts == 1 + REFUSALS
-        task.cancel()
-
-    run(story())
+    peer = Peer()
+    line = Line(peer)
+    line.channel.put(stop())
+    await line.until(1)
+    assert not line.refused.is_set()
+    peer.outcomes = [REFUSED] * 100
+    line.channel.put(stop())
+    task = asyncio.ensure_future(line.channel.run())
+    await line.refused.wait()
+    assert peer.attempts == 1 + REFUSALS
+    task.cancel()
 
 
-def test_end_of_a_connection_on_which_nothing_is_sent_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_end_of_a_connection_on_which_nothing_is_sent_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("barnabas.broker.controller.lifeline.RETRY_BACKOFF_S", 0)
 
-    async def story() -> None:
-        peer = Peer()
-        line = Line(peer)
-        task = asyncio.ensure_future(line.channel.run())
-        line.channel.put(stop())
-        while not line.events:
-            await asyncio.sleep(0)
-        peer.outcomes = [REFUSED] * REFUSALS
-        peer.end()
-        await line.refused.wait()
-        # It goes on trying: the next attempt succeeds, and the channel works as before.
-        while peer.connections < 2:
-            await asyncio.sleep(0)
-        line.channel.put(stop())
-        while len(line.events) < 2:
-            await asyncio.sleep(0)
-        assert peer.connections == 2
-        task.cancel()
-
-    run(story())
+    peer = Peer()
+    line = Line(peer)
+    task = asyncio.ensure_future(line.channel.run())
+    line.channel.put(stop())
+    while not line.events:
+        await asyncio.sleep(0)
+    peer.outcomes = [REFUSED] * REFUSALS
+    peer.end()
+    await line.refused.wait()
+    # It goes on trying: the next attempt succeeds, and the channel works as before.
+    while peer.connections < 2:
+        await asyncio.sleep(0)
+    line.channel.put(stop())
+    while len(line.events) < 2:
+        await asyncio.sleep(0)
+    assert peer.connections == 2
+    task.cancel()
 
 
-def test_request_that_comes_while_the_connection_is_made_anew_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_request_that_comes_while_the_connection_is_made_anew_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("barnabas.broker.controller.lifeline.RETRY_BACKOFF_S", 0.001)
 
-    async def story() -> None:
-        peer = Peer()
-        line = Line(peer)
-        task = asyncio.ensure_future(line.channel.run())
-        line.channel.put(stop())
-        while not line.events:
-            await asyncio.sleep(0)
-        peer.outcomes = [ConnectionLost("cut")] * 20
-        peer.end()
-        while len(peer.outcomes) > 10:
-            await asyncio.sleep(0)
-        line.channel.put(stop())
-        while len(line.events) < 2:
-            await asyncio.sleep(0)
-        task.cancel()
-
-    run(story())
+    peer = Peer()
+    line = Line(peer)
+    task = asyncio.ensure_future(line.channel.run())
+    line.channel.put(stop())
+    while not line.events:
+        await asyncio.sleep(0)
+    peer.outcomes = [ConnectionLost("cut")] * 20
+    peer.end()
+    while len(peer.outcomes) > 10:
+        await asyncio.sleep(0)
+    line.channel.put(stop())
+    while len(line.events) < 2:
+        await asyncio.sleep(0)
+    task.cancel()
 
 
-def test_refusals_count_only_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_refusals_count_only_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
     """A connection that is cut, or a host that is away, says nothing of the process."""
     monkeypatch.setattr("barnabas.broker.controller.lifeline.RETRY_BACKOFF_S", 0)
 
-    async def story() -> None:
-        peer = Peer()
-        silent = ConnectionLost("h:1 did not accept a connection within 10 ms")
-        peer.outcomes = ([REFUSED] * (REFUSALS - 1) + [silent]) * 5
-        line = Line(peer)
-        line.channel.put(stop())
-        await line.until(1)
-        assert not line.refused.is_set()
-
-    run(story())
+    peer = Peer()
+    silent = ConnectionLost("h:1 did not accept a connection within 10 ms")
+    peer.outcomes = ([REFUSED] * (REFUSALS - 1) + [silent]) * 5
+    line = Line(peer)
+    line.channel.put(stop())
+    await line.until(1)
+    assert not line.refused.is_set()

@@ -53,16 +53,13 @@ def test_work_in_a_hurry_waits_for_nobody_until_there_is_time_again() -> None:
     on_a_loop(story)
 
 
-def test_broker_that_does_not_answer_is_waited_for_once() -> None:
-    async def run() -> None:
-        brokers, first = Brokers(), asyncio.Event()
-        brokers.deferral.await_quiet(first.set)
-        async with asyncio.timeout(60):
-            await first.wait()
-        brokers.put_off("next")
-        assert brokers.done == ["next"]
-
-    asyncio.run(run())
+async def test_broker_that_does_not_answer_is_waited_for_once() -> None:
+    brokers, first = Brokers(), asyncio.Event()
+    brokers.deferral.await_quiet(first.set)
+    async with asyncio.timeout(60):
+        await first.wait()
+    brokers.put_off("next")
+    assert brokers.done == ["next"]
 
 
 def test_work_that_nobody_wants_any_more_is_not_done() -> None:

@@ -10,13 +10,12 @@ from barnabas.base.ids import BrokerId
 from barnabas.base.metrics.registry import Registry
 from barnabas.base.topics import GROUP_METADATA_TOPIC
 from barnabas.base.words import AclOperation, AclResourceType
-from barnabas.broker.api import find_coordinator
-from barnabas.broker.api.find_coordinator import KeyType
+from barnabas.broker.api.find_coordinator import FindCoordinatorApi, KeyType
 from barnabas.broker.parts import groups as group_parts
 from barnabas.broker.security.principal import ANONYMOUS, Principal
 from barnabas.broker.server.call import Call
 from barnabas.broker.server.context import BrokerContext
-from barnabas.broker.server.pipeline import ApiHandler
+from barnabas.broker.server.handler import ApiHandler, handlers_of
 from barnabas.broker.zookeeper_client.coordinator_context import CoordinatorContext
 from barnabas.broker.zookeeper_client.metadata_cache import MetadataCache
 from barnabas.wire import codec
@@ -130,9 +129,11 @@ class FakeBroker:
         self.coordinator = parts.coordinator
         families = [
             *parts.families,
-            find_coordinator.handlers(self.context, {KeyType.GROUP: parts.coordinator.topic}),
+            FindCoordinatorApi(self.context, {KeyType.GROUP: parts.coordinator.topic}),
         ]
-        self.handlers: dict[int, ApiHandler] = {each.api_key: each for family in families for each in family}
+        self.handlers: dict[int, ApiHandler] = {
+            each.api_key: each for family in families for each in handlers_of(family)
+        }
 
     async def _count_partitions(self, topic: str) -> int:
         return self.metadata.partition_count(topic)

@@ -744,34 +744,28 @@ def test_coordinator_types_that_are_not_served_are_invalid(key_type: int) -> Non
     run(scenario)
 
 
-def test_missing_topic_is_created_once_with_its_settings_and_waited_for() -> None:
-    async def main() -> None:
-        broker = FakeBroker(offsets_topic_replication_factor="2")
-        broker.tell({"orders": 1})
-        request = FindCoordinatorRequest(coordinator_keys=["g"])
-        answers = await asyncio.gather(*(broker.ask(request, FindCoordinatorResponse, 4) for _ in range(5)))
-        assert {each.coordinators[0].node_id for each in answers} == {1}
-        assert broker.created == [
-            (
-                GROUP_METADATA_TOPIC,
-                4,
-                2,
-                {"cleanup.policy": "compact", "compression.type": "producer", "segment.bytes": "104857600"},
-            )
-        ]
-
-    asyncio.run(main())
+async def test_missing_topic_is_created_once_with_its_settings_and_waited_for() -> None:
+    broker = FakeBroker(offsets_topic_replication_factor="2")
+    broker.tell({"orders": 1})
+    request = FindCoordinatorRequest(coordinator_keys=["g"])
+    answers = await asyncio.gather(*(broker.ask(request, FindCoordinatorResponse, 4) for _ in range(5)))
+    assert {each.coordinators[0].node_id for each in answers} == {1}
+    assert broker.created == [
+        (
+            GROUP_METADATA_TOPIC,
+            4,
+            2,
+            {"cleanup.policy": "compact", "compression.type": "producer", "segment.bytes": "104857600"},
+        )
+    ]
 
 
-def test_topic_that_cannot_be_created_leaves_the_coordinator_unavailable() -> None:
-    async def main() -> None:
-        broker = FakeBroker()
-        broker.create_error = ErrorCode.INVALID_REPLICATION_FACTOR
-        request = FindCoordinatorRequest(coordinator_keys=["g"])
-        response = await broker.ask(request, FindCoordinatorResponse, 4)
-        assert response.coordinators[0].error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
-
-    asyncio.run(main())
+async def test_topic_that_cannot_be_created_leaves_the_coordinator_unavailable() -> None:
+    broker = FakeBroker()
+    broker.create_error = ErrorCode.INVALID_REPLICATION_FACTOR
+    request = FindCoordinatorRequest(coordinator_keys=["g"])
+    response = await broker.ask(request, FindCoordinatorResponse, 4)
+    assert response.coordinators[0].error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
 
 
 def test_partition_without_a_leader_has_no_coordinator() -> None:

@@ -124,24 +124,21 @@ def follow(number: int) -> PartitionOrder:
     return PartitionOrder(TopicPartition("t", number), ZERO_TOPIC_ID, state)
 
 
-def test_coordinators_hear_of_what_was_done_before_a_newer_controller_came(tmp_path: Path) -> None:
+async def test_coordinators_hear_of_what_was_done_before_a_newer_controller_came(tmp_path: Path) -> None:
     """The newer controller repeats the same leader epochs, which change nothing any more: nobody else would tell."""
 
-    async def run() -> None:
-        control = make(tmp_path, create_ms=1)
-        told: list[TopicPartition] = []
-        control.subscribe(lambda led, followed: told.extend(partition.tp for partition in led))
-        of_one_slice = round(SLICE_S * 1000)
-        orders = [lead(number) for number in range(of_one_slice + 4)]
-        request = asyncio.create_task(control.leader_and_isr(orders, controller_epoch=1, broker_epoch=1))
-        await asyncio.sleep(0)
-        # UpdateMetadata of the newer controller
-        assert control.check_epochs(controller_epoch=2, broker_epoch=1) is ErrorCode.NONE
-        error, errors = await request
-        assert error is ErrorCode.STALE_CONTROLLER_EPOCH and len(errors) == of_one_slice
-        assert told == list(errors)
-
-    asyncio.run(run())
+    control = make(tmp_path, create_ms=1)
+    told: list[TopicPartition] = []
+    control.subscribe(lambda led, followed: told.extend(partition.tp for partition in led))
+    of_one_slice = round(SLICE_S * 1000)
+    orders = [lead(number) for number in range(of_one_slice + 4)]
+    request = asyncio.create_task(control.leader_and_isr(orders, controller_epoch=1, broker_epoch=1))
+    await asyncio.sleep(0)
+    # UpdateMetadata of the newer controller
+    assert control.check_epochs(controller_epoch=2, broker_epoch=1) is ErrorCode.NONE
+    error, errors = await request
+    assert error is ErrorCode.STALE_CONTROLLER_EPOCH and len(errors) == of_one_slice
+    assert told == list(errors)
 
 
 def test_partitions_to_lead_come_before_those_to_follow(tmp_path: Path) -> None:
@@ -213,53 +210,47 @@ def test_gap_is_early_where_another_broker_has_led_and_out_of_order_where_this_o
     asyncio.run(run())
 
 
-def test_coordinators_hear_of_partitions_whose_disk_failed(tmp_path: Path) -> None:
+async def test_coordinators_hear_of_partitions_whose_disk_failed(tmp_path: Path) -> None:
     """Else a group would go on here while its next coordinator counts its members out."""
 
-    async def run() -> None:
-        control = make(tmp_path)
-        told: list[tuple[list[TopicPartition], list[TopicPartition]]] = []
-        control.subscribe(lambda led, followed: told.append(([p.tp for p in led], [p.tp for p in followed])))
-        reported: list[str] = []
-        failures: list[BaseException] = []
-        logs = SimpleNamespace(live_dirs=["/somewhere"])
-        failed_dirs = FailedDirs(
-            cast(LogManager, logs),
-            control._replicas,
-            control._fetchers,
-            control,
-            call_soon=asyncio.get_running_loop().call_soon,
-            report=reported.append,
-            fail=failures.append,
-        )
-        await control.leader_and_isr([lead(0)], controller_epoch=1, broker_epoch=1)
-        failed_dirs.failed("/nowhere", [TopicPartition("t", 0), TopicPartition("t", 1)])
-        assert reported == ["/nowhere"] and not failures
-        await asyncio.sleep(0)
-        assert told == [([TopicPartition("t", 0)], []), ([], [TopicPartition("t", 0)])]
-        logs.live_dirs = []
-        failed_dirs.failed("/somewhere", [])
-        assert reported == ["/nowhere"] and len(failures) == 1
-
-    asyncio.run(run())
+    control = make(tmp_path)
+    told: list[tuple[list[TopicPartition], list[TopicPartition]]] = []
+    control.subscribe(lambda led, followed: told.append(([p.tp for p in led], [p.tp for p in followed])))
+    reported: list[str] = []
+    failures: list[BaseException] = []
+    logs = SimpleNamespace(live_dirs=["/somewhere"])
+    failed_dirs = FailedDirs(
+        cast(LogManager, logs),
+        control._replicas,
+        control._fetchers,
+        control,
+        call_soon=asyncio.get_running_loop().call_soon,
+        report=reported.append,
+        fail=failures.append,
+    )
+    await control.leader_and_isr([lead(0)], controller_epoch=1, broker_epoch=1)
+    failed_dirs.failed("/nowhere", [TopicPartition("t", 0), TopicPartition("t", 1)])
+    assert reported == ["/nowhere"] and not failures
+    await asyncio.sleep(0)
+    assert told == [([TopicPartition("t", 0)], []), ([], [TopicPartition("t", 0)])]
+    logs.live_dirs = []
+    failed_dirs.failed("/somewhere", [])
+    assert reported == ["/nowhere"] and len(failures) == 1
 
 
-def test_delete_records_on_a_disk_that_fails_is_answered(tmp_path: Path) -> None:
-    async def run() -> None:
-        control = make(tmp_path)
-        await control.leader_and_isr([lead(0)], controller_epoch=1, broker_epoch=1)
-        replicas = control._replicas
-        partition = replicas.require(TopicPartition("t", 0))
+async def test_delete_records_on_a_disk_that_fails_is_answered(tmp_path: Path) -> None:
+    control = make(tmp_path)
+    await control.leader_and_isr([lead(0)], controller_epoch=1, broker_epoch=1)
+    replicas = control._replicas
+    partition = replicas.require(TopicPartition("t", 0))
 
-        def fail(offset: int) -> int:
-            raise LogDirFault("/nowhere", OSError(5, "Input/output error"))
+    def fail(offset: int) -> int:
+        raise LogDirFault("/nowhere", OSError(5, "Input/output error"))
 
-        replicas.hosted.partitions[partition.tp] = cast(Partition, SimpleNamespace(delete_records=fail))
-        answers: list[tuple[ErrorCode, int]] = []
-        replicas.delete_records([(partition.tp, 0)], timeout_ms=0, on_done=answers.extend)
-        assert answers == [(ErrorCode.KAFKA_STORAGE_ERROR, -1)]
-
-    asyncio.run(run())
+    replicas.hosted.partitions[partition.tp] = cast(Partition, SimpleNamespace(delete_records=fail))
+    answers: list[tuple[ErrorCode, int]] = []
+    replicas.delete_records([(partition.tp, 0)], timeout_ms=0, on_done=answers.extend)
+    assert answers == [(ErrorCode.KAFKA_STORAGE_ERROR, -1)]
 
 
 def with_dead_disk(healthy: Path, dead: Path) -> storage.Broker:
@@ -269,145 +260,125 @@ def with_dead_disk(healthy: Path, dead: Path) -> storage.Broker:
     return storage.Broker(healthy, dead)
 
 
-def test_partitions_on_the_healthy_disk_are_led_by_a_broker_that_starts_with_a_dead_one(tmp_path: Path) -> None:
+async def test_partitions_on_the_healthy_disk_are_led_by_a_broker_that_starts_with_a_dead_one(tmp_path: Path) -> None:
     """The controller learns which replicas are offline: the rest of its request is carried out."""
 
-    async def run() -> None:
-        healthy, dead = tmp_path / "healthy", tmp_path / "dead"
-        before = storage.Broker(healthy, dead)
-        partitions = [TopicPartition("t", number) for number in range(8)]
-        for each in partitions:
-            before.manager.get_or_create(each, topic_id=None, is_new=True)
-        on_dead = {log.partition for log in before.manager if log.log_dir == str(dead)}
-        assert len(on_dead) == 4
-        before.manager.shutdown()
+    healthy, dead = tmp_path / "healthy", tmp_path / "dead"
+    before = storage.Broker(healthy, dead)
+    partitions = [TopicPartition("t", number) for number in range(8)]
+    for each in partitions:
+        before.manager.get_or_create(each, topic_id=None, is_new=True)
+    on_dead = {log.partition for log in before.manager if log.log_dir == str(dead)}
+    assert len(on_dead) == 4
+    before.manager.shutdown()
 
-        after = with_dead_disk(healthy, dead)
-        control = make_with(after.manager, after.clock)
-        told: list[TopicPartition] = []
-        control.subscribe(lambda led, followed: told.extend(partition.tp for partition in led))
-        orders = [lead(number) for number in range(8)]
-        error, errors = await control.leader_and_isr(orders, controller_epoch=1, broker_epoch=1)
-        assert error is ErrorCode.NONE
-        assert errors == {
-            each: ErrorCode.KAFKA_STORAGE_ERROR if each in on_dead else ErrorCode.NONE for each in partitions
-        }
-        assert set(told) == set(partitions) - on_dead
-        assert {each.tp for each in control._replicas if each.is_leader} == set(partitions) - on_dead
-        # Clients are told that it is the disk, and not to look elsewhere for ever.
-        with pytest.raises(Refused) as refused:
-            control._replicas.require(min(on_dead)).leader_log()
-        assert refused.value.code is ErrorCode.KAFKA_STORAGE_ERROR
-        after.manager.shutdown()
-
-    asyncio.run(run())
+    after = with_dead_disk(healthy, dead)
+    control = make_with(after.manager, after.clock)
+    told: list[TopicPartition] = []
+    control.subscribe(lambda led, followed: told.extend(partition.tp for partition in led))
+    orders = [lead(number) for number in range(8)]
+    error, errors = await control.leader_and_isr(orders, controller_epoch=1, broker_epoch=1)
+    assert error is ErrorCode.NONE
+    assert errors == {each: ErrorCode.KAFKA_STORAGE_ERROR if each in on_dead else ErrorCode.NONE for each in partitions}
+    assert set(told) == set(partitions) - on_dead
+    assert {each.tp for each in control._replicas if each.is_leader} == set(partitions) - on_dead
+    # Clients are told that it is the disk, and not to look elsewhere for ever.
+    with pytest.raises(Refused) as refused:
+        control._replicas.require(min(on_dead)).leader_log()
+    assert refused.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+    after.manager.shutdown()
 
 
-def test_partition_on_a_dead_disk_is_not_said_to_be_deleted(tmp_path: Path) -> None:
+async def test_partition_on_a_dead_disk_is_not_said_to_be_deleted(tmp_path: Path) -> None:
     """Its log comes back with the repaired disk: the controller must ask again then."""
 
-    async def run() -> None:
-        healthy, dead = tmp_path / "healthy", tmp_path / "dead"
-        before = storage.Broker(healthy, dead)
-        for number in range(2):
-            before.manager.get_or_create(TopicPartition("t", number), topic_id=None, is_new=True)
-        [lost] = [log.partition for log in before.manager if log.log_dir == str(dead)]
-        [kept] = [log.partition for log in before.manager if log.log_dir == str(healthy)]
-        before.manager.shutdown()
+    healthy, dead = tmp_path / "healthy", tmp_path / "dead"
+    before = storage.Broker(healthy, dead)
+    for number in range(2):
+        before.manager.get_or_create(TopicPartition("t", number), topic_id=None, is_new=True)
+    [lost] = [log.partition for log in before.manager if log.log_dir == str(dead)]
+    [kept] = [log.partition for log in before.manager if log.log_dir == str(healthy)]
+    before.manager.shutdown()
 
-        after = with_dead_disk(healthy, dead)
-        control = make_with(after.manager, after.clock)
-        orders = [StopOrder(each, EPOCH_DURING_DELETE, delete=True) for each in (lost, kept)]
-        stopping = asyncio.ensure_future(control.stop_replicas(orders, controller_epoch=1, broker_epoch=1))
-        await asyncio.sleep(0.01)
-        # Checkpoints name it yet: a topic of its name must not be made before they do not.
-        assert not stopping.done()
-        after.run()
-        error, errors = await stopping
-        assert error is ErrorCode.NONE
-        assert errors == {lost: ErrorCode.KAFKA_STORAGE_ERROR, kept: ErrorCode.NONE}
-        assert after.manager.get(kept) is None
-        after.manager.shutdown()
-
-    asyncio.run(run())
+    after = with_dead_disk(healthy, dead)
+    control = make_with(after.manager, after.clock)
+    orders = [StopOrder(each, EPOCH_DURING_DELETE, delete=True) for each in (lost, kept)]
+    stopping = asyncio.ensure_future(control.stop_replicas(orders, controller_epoch=1, broker_epoch=1))
+    await asyncio.sleep(0.01)
+    # Checkpoints name it yet: a topic of its name must not be made before they do not.
+    assert not stopping.done()
+    after.run()
+    error, errors = await stopping
+    assert error is ErrorCode.NONE
+    assert errors == {lost: ErrorCode.KAFKA_STORAGE_ERROR, kept: ErrorCode.NONE}
+    assert after.manager.get(kept) is None
+    after.manager.shutdown()
 
 
-def test_log_of_another_topic_of_that_name_is_refused_and_the_rest_is_carried_out(tmp_path: Path) -> None:
-    async def run() -> None:
-        broker = storage.Broker(tmp_path)
-        broker.manager.get_or_create(TopicPartition("t", 0), topic_id=TopicId(random_uuid()), is_new=True)
-        control = make_with(broker.manager, broker.clock)
-        orders = [lead(number)._replace(topic_id=TopicId(random_uuid())) for number in range(2)]
-        error, errors = await control.leader_and_isr(orders, controller_epoch=1, broker_epoch=1)
-        assert error is ErrorCode.NONE
-        assert list(errors.values()) == [ErrorCode.INCONSISTENT_TOPIC_ID, ErrorCode.NONE]
-        broker.manager.shutdown()
-
-    asyncio.run(run())
+async def test_log_of_another_topic_of_that_name_is_refused_and_the_rest_is_carried_out(tmp_path: Path) -> None:
+    broker = storage.Broker(tmp_path)
+    broker.manager.get_or_create(TopicPartition("t", 0), topic_id=TopicId(random_uuid()), is_new=True)
+    control = make_with(broker.manager, broker.clock)
+    orders = [lead(number)._replace(topic_id=TopicId(random_uuid())) for number in range(2)]
+    error, errors = await control.leader_and_isr(orders, controller_epoch=1, broker_epoch=1)
+    assert error is ErrorCode.NONE
+    assert list(errors.values()) == [ErrorCode.INCONSISTENT_TOPIC_ID, ErrorCode.NONE]
+    broker.manager.shutdown()
 
 
-def test_leader_without_a_descriptor_for_the_topic_id_of_its_log_leads_on(
+async def test_leader_without_a_descriptor_for_the_topic_id_of_its_log_leads_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It was offline until the next start, though it had all that it needed."""
 
-    async def run() -> None:
-        control = make(tmp_path)
-        await control.leader_and_isr([lead(0)], controller_epoch=1, broker_epoch=1)
-        order = lead(0)._replace(topic_id=TopicId(random_uuid()))
-        with monkeypatch.context() as patch:
-            patch.setattr("barnabas.broker.storage.log.write_partition_metadata", storage.has_no_descriptor)
-            _, errors = await control.leader_and_isr([order], controller_epoch=1, broker_epoch=1)
-        (partition,) = control._replicas
-        assert list(errors.values()) == [ErrorCode.NONE]
-        assert (partition.machine.role, partition.local_log.topic_id) == (Role.LEADER, None)
-        await control.leader_and_isr([order], controller_epoch=1, broker_epoch=1)
-        assert partition.local_log.topic_id == order.topic_id
-
-    asyncio.run(run())
+    control = make(tmp_path)
+    await control.leader_and_isr([lead(0)], controller_epoch=1, broker_epoch=1)
+    order = lead(0)._replace(topic_id=TopicId(random_uuid()))
+    with monkeypatch.context() as patch:
+        patch.setattr("barnabas.broker.storage.log.write_partition_metadata", storage.has_no_descriptor)
+        _, errors = await control.leader_and_isr([order], controller_epoch=1, broker_epoch=1)
+    (partition,) = control._replicas
+    assert list(errors.values()) == [ErrorCode.NONE]
+    assert (partition.machine.role, partition.local_log.topic_id) == (Role.LEADER, None)
+    await control.leader_and_isr([order], controller_epoch=1, broker_epoch=1)
+    assert partition.local_log.topic_id == order.topic_id
 
 
-def test_leader_of_a_former_topic_of_that_name_leads_no_more_whatever_its_epoch(tmp_path: Path) -> None:
+async def test_leader_of_a_former_topic_of_that_name_leads_no_more_whatever_its_epoch(tmp_path: Path) -> None:
     """Its replica was moved away, and the topic deleted and made again, while it was away: epochs began anew."""
 
-    async def run() -> None:
-        control = make(tmp_path)
-        old, new = TopicId(random_uuid()), TopicId(random_uuid())
-        orders = [lead(number)._replace(topic_id=old) for number in range(3)]
-        await control.leader_and_isr(orders, controller_epoch=1, broker_epoch=1)
-        told = [(TopicPartition("t", number), id_, 0, [2, 3]) for number, id_ in enumerate((old, new, ZERO_TOPIC_ID))]
-        control.stop_strays(told)
-        assert [each.machine.role for each in control._replicas] == [Role.LEADER, Role.IDLE, Role.LEADER]
-
-    asyncio.run(run())
+    control = make(tmp_path)
+    old, new = TopicId(random_uuid()), TopicId(random_uuid())
+    orders = [lead(number)._replace(topic_id=old) for number in range(3)]
+    await control.leader_and_isr(orders, controller_epoch=1, broker_epoch=1)
+    told = [(TopicPartition("t", number), id_, 0, [2, 3]) for number, id_ in enumerate((old, new, ZERO_TOPIC_ID))]
+    control.stop_strays(told)
+    assert [each.machine.role for each in control._replicas] == [Role.LEADER, Role.IDLE, Role.LEADER]
 
 
-def test_leader_whose_replica_has_moved_while_it_was_away_leads_no_more(tmp_path: Path) -> None:
+async def test_leader_whose_replica_has_moved_while_it_was_away_leads_no_more(tmp_path: Path) -> None:
     """Only the metadata tells it: no LeaderAndIsr, and no StopReplica, comes for what it has no replica of."""
 
-    async def run() -> None:
-        control = make(tmp_path)
-        told: list[TopicPartition] = []
-        control.subscribe(lambda led, followed: told.extend(partition.tp for partition in followed))
-        await control.leader_and_isr([lead(0), lead(1), follow(2)], controller_epoch=1, broker_epoch=1)
-        machines = {each.tp.partition: each.machine for each in control._replicas}
-        told.clear()
-        context = SimpleNamespace(broker_id=ME, metadata=MetadataCache(), require_cluster=lambda call, operation: None)
-        api = ControlApi(cast(Any, context), control)
+    control = make(tmp_path)
+    told: list[TopicPartition] = []
+    control.subscribe(lambda led, followed: told.extend(partition.tp for partition in followed))
+    await control.leader_and_isr([lead(0), lead(1), follow(2)], controller_epoch=1, broker_epoch=1)
+    machines = {each.tp.partition: each.machine for each in control._replicas}
+    told.clear()
+    context = SimpleNamespace(broker_id=ME, metadata=MetadataCache(), require_cluster=lambda call, operation: None)
+    api = ControlApi(cast(Any, context), control)
 
-        def tell(*states: tuple[int, int, list[int]]) -> None:
-            partitions = [
-                UpdateMetadataPartitionState(partition_index=number, leader=2, leader_epoch=epoch, replicas=replicas)
-                for number, epoch, replicas in states
-            ]
-            topic = UpdateMetadataTopicState(topic_name="t", partition_states=partitions)
-            request = UpdateMetadataRequest(controller_id=2, controller_epoch=1, broker_epoch=1, topic_states=[topic])
-            api.update_metadata(cast(Any, None), request)
+    def tell(*states: tuple[int, int, list[int]]) -> None:
+        partitions = [
+            UpdateMetadataPartitionState(partition_index=number, leader=2, leader_epoch=epoch, replicas=replicas)
+            for number, epoch, replicas in states
+        ]
+        topic = UpdateMetadataTopicState(topic_name="t", partition_states=partitions)
+        request = UpdateMetadataRequest(controller_id=2, controller_epoch=1, broker_epoch=1, topic_states=[topic])
+        api.update_metadata(cast(Any, None), request)
 
-        tell((0, 3, [2, 3]), (1, 4, [2, ME]), (9, 4, [2, 3]))
-        assert [machines[number].role for number in range(3)] == [Role.LEADER, Role.LEADER, Role.FOLLOWER]
-        tell((0, 4, [2, 3]), (2, 4, [2, 3]))
-        assert [machines[number].role for number in range(3)] == [Role.IDLE, Role.LEADER, Role.IDLE]
-        assert told == [TopicPartition("t", 0), TopicPartition("t", 2)]
-
-    asyncio.run(run())
+    tell((0, 3, [2, 3]), (1, 4, [2, ME]), (9, 4, [2, 3]))
+    assert [machines[number].role for number in range(3)] == [Role.LEADER, Role.LEADER, Role.FOLLOWER]
+    tell((0, 4, [2, 3]), (2, 4, [2, 3]))
+    assert [machines[number].role for number in range(3)] == [Role.IDLE, Role.LEADER, Role.IDLE]
+    assert told == [TopicPartition("t", 0), TopicPartition("t", 2)]

@@ -33,60 +33,51 @@ class Loading:
             await asyncio.sleep(0)
 
 
-def test_load_ends_when_everything_that_was_found_is_committed(tmp_path: Path) -> None:
-    async def main() -> None:
-        world = World(tmp_path, replicas=(ME, FOLLOWER), isr=(ME, FOLLOWER))
-        world.append_own()
-        with ThreadPoolExecutor(1) as pool:
-            loading = Loading(world, pool)
-            await loading.until_replayed(2)
-            assert not loading.task.done(), "the follower has not confirmed it"
-            world.append_own()  # a marker, say
-            world.fetch_as_follower(2)
+async def test_load_ends_when_everything_that_was_found_is_committed(tmp_path: Path) -> None:
+    world = World(tmp_path, replicas=(ME, FOLLOWER), isr=(ME, FOLLOWER))
+    world.append_own()
+    with ThreadPoolExecutor(1) as pool:
+        loading = Loading(world, pool)
+        await loading.until_replayed(2)
+        assert not loading.task.done(), "the follower has not confirmed it"
+        world.append_own()  # a marker, say
+        world.fetch_as_follower(2)
+        await loading.task
+    assert loading.offsets == [0, 1, 2, 3]
+
+
+async def test_load_of_a_partition_whose_leadership_is_lost_meanwhile_is_refused(tmp_path: Path) -> None:
+    world = World(tmp_path, replicas=(ME, FOLLOWER), isr=(ME, FOLLOWER))
+    world.append_own()
+    with ThreadPoolExecutor(1) as pool:
+        loading = Loading(world, pool)
+        await loading.until_replayed(2)
+        world.partition.machine.stop()
+        world.manager.wake_all(world.partition)
+        with pytest.raises(Refused) as refusal:
             await loading.task
-        assert loading.offsets == [0, 1, 2, 3]
-
-    asyncio.run(main())
+    assert refusal.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-def test_load_of_a_partition_whose_leadership_is_lost_meanwhile_is_refused(tmp_path: Path) -> None:
-    async def main() -> None:
-        world = World(tmp_path, replicas=(ME, FOLLOWER), isr=(ME, FOLLOWER))
-        world.append_own()
-        with ThreadPoolExecutor(1) as pool:
-            loading = Loading(world, pool)
-            await loading.until_replayed(2)
-            world.partition.machine.stop()
-            world.manager.wake_all(world.partition)
-            with pytest.raises(Refused) as refusal:
-                await loading.task
-        assert refusal.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
-
-    asyncio.run(main())
-
-
-def test_load_goes_on_in_the_directory_that_the_log_has_moved_to(
+async def test_load_goes_on_in_the_directory_that_the_log_has_moved_to(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It failed, and its groups had no coordinator until the next election."""
     monkeypatch.setattr("barnabas.broker.server.coordinator_log.LOAD_STEP_BYTES", 100)
 
-    async def main() -> None:
-        world = World(tmp_path)
-        for _ in range(5):
-            world.append_own()
-        with ThreadPoolExecutor(1) as pool:
-            offsets: list[int] = []
+    world = World(tmp_path)
+    for _ in range(5):
+        world.append_own()
+    with ThreadPoolExecutor(1) as pool:
+        offsets: list[int] = []
 
-            def replay(entry: ReplayedRecord | Marker, offset: int) -> None:
-                offsets.append(offset)
-                if offset == 3:
-                    world.move_log()
+        def replay(entry: ReplayedRecord | Marker, offset: int) -> None:
+            offsets.append(offset)
+            if offset == 3:
+                world.move_log()
 
-            await InternalTopicLog("t", world.manager, pool).load(0, replay)
-        assert offsets == list(range(10))
-
-    asyncio.run(main())
+        await InternalTopicLog("t", world.manager, pool).load(0, replay)
+    assert offsets == list(range(10))
 
 
 class FullProcess(Disk):
@@ -104,43 +95,39 @@ class FullProcess(Disk):
         return super().open(path, **how)
 
 
-def test_load_waits_for_a_descriptor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_load_waits_for_a_descriptor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its groups had no coordinator until the next election: the disk is well, so nobody is elected."""
     monkeypatch.setattr("barnabas.base.host.descriptors.WAIT_S", 0.001)
 
-    async def main() -> None:
-        disk = FullProcess()
-        world = World(tmp_path, disk=disk)
-        for _ in range(3):
-            world.append_own()
-        world.log.active_segment.release_files()  # as after a start
-        disk.failures = 4
-        with ThreadPoolExecutor(1) as pool:
-            loading = Loading(world, pool)
-            await loading.task
-        assert disk.failures == 0
-        assert loading.offsets == list(range(6))
-
-    asyncio.run(main())
+    disk = FullProcess()
+    world = World(tmp_path, disk=disk)
+    for _ in range(3):
+        world.append_own()
+    world.log.active_segment.release_files()  # as after a start
+    disk.failures = 4
+    with ThreadPoolExecutor(1) as pool:
+        loading = Loading(world, pool)
+        await loading.task
+    assert disk.failures == 0
+    assert loading.offsets == list(range(6))
 
 
-def test_load_goes_on_behind_what_retention_takes_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_load_goes_on_behind_what_retention_takes_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """With cleanup.policy=compact,delete. Its groups had no coordinator until the next election."""
     monkeypatch.setattr("barnabas.broker.server.coordinator_log.LOAD_STEP_BYTES", 100)
 
-    async def main() -> None:
-        world = World(tmp_path)
-        for _ in range(5):
-            world.append_own()
-        with ThreadPoolExecutor(1) as pool:
-            offsets: list[int] = []
+    world = World(tmp_path)
+    for _ in range(5):
+        world.append_own()
+    with ThreadPoolExecutor(1) as pool:
+        offsets: list[int] = []
 
-            def replay(entry: ReplayedRecord | Marker, offset: int) -> None:
-                offsets.append(offset)
-                if offset == 3:
-                    world.log.maybe_increment_log_start_offset(8)
+        def replay(entry: ReplayedRecord | Marker, offset: int) -> None:
+            offsets.append(offset)
+            if offset == 3:
+                world.log.maybe_increment_log_start_offset(8)
 
-            await InternalTopicLog("t", world.manager, pool).load(0, replay)
-        assert offsets == [0, 1, 2, 3, 8, 9]
-
-    asyncio.run(main())
+        await InternalTopicLog("t", world.manager, pool).load(0, replay)
+    assert offsets == [0, 1, 2, 3, 8, 9]

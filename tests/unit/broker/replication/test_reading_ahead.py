@@ -50,60 +50,51 @@ def managed_by(end_after):
     return lambda leader: managed({2: leader}, SETTINGS, end_after=end_after)
 
 
-def test_next_fetch_leaves_before_the_answer_is_appended():
-    async def run():
-        leader = Source()
-        mirror = Mirror(5, leader=leader)
-        async with reads_ahead(mirror)(leader) as manager:
-            add(manager, A, mirror)
-            assert await leader.offset_asked() == 1
-            leader.say(FetchedPartition(A, 0, 9, 0, None, records(5, 5)))
-            assert await leader.offset_asked() == 3
-            leader.say(FetchedPartition(A, 0, 9, 0, None, records(5, 5)))
-            assert await leader.offset_asked() == 5
-            await turns_until(lambda: mirror.log_end == 5)
-            assert mirror.plans_at_append == [2, 3]
-
-    asyncio.run(run())
+async def test_next_fetch_leaves_before_the_answer_is_appended():
+    leader = Source()
+    mirror = Mirror(5, leader=leader)
+    async with reads_ahead(mirror)(leader) as manager:
+        add(manager, A, mirror)
+        assert await leader.offset_asked() == 1
+        leader.say(FetchedPartition(A, 0, 9, 0, None, records(5, 5)))
+        assert await leader.offset_asked() == 3
+        leader.say(FetchedPartition(A, 0, 9, 0, None, records(5, 5)))
+        assert await leader.offset_asked() == 5
+        await turns_until(lambda: mirror.log_end == 5)
+        assert mirror.plans_at_append == [2, 3]
 
 
-def test_answer_that_has_all_there_is_is_appended_first():
+async def test_answer_that_has_all_there_is_is_appended_first():
     """Whoever is not behind gains nothing."""
 
-    async def run():
-        leader = Source()
-        mirror = Mirror(5, leader=leader)
-        async with reads_ahead(mirror)(leader) as manager:
-            add(manager, A, mirror)
-            assert await leader.offset_asked() == 1
-            leader.say(FetchedPartition(A, 0, 2, 0, None, records(5)))
-            assert await leader.offset_asked() == 2
-            assert mirror.plans_at_append == [1]
-
-    asyncio.run(run())
+    leader = Source()
+    mirror = Mirror(5, leader=leader)
+    async with reads_ahead(mirror)(leader) as manager:
+        add(manager, A, mirror)
+        assert await leader.offset_asked() == 1
+        leader.say(FetchedPartition(A, 0, 2, 0, None, records(5)))
+        assert await leader.offset_asked() == 2
+        assert mirror.plans_at_append == [1]
 
 
-def test_append_that_fails_leaves_no_hole():
+async def test_append_that_fails_leaves_no_hole():
     """What was asked for ahead follows on records that are not there: it is dropped, and asked for again from the log's end."""
 
-    async def run():
-        leader = Source()
-        mirror = Mirror(5, leader=leader)
-        async with reads_ahead(mirror)(leader) as manager:
-            add(manager, A, mirror)
-            assert await leader.offset_asked() == 1
-            mirror.broken = "bytes"
-            leader.say(FetchedPartition(A, 0, 9, 0, None, records(5, 5)))
-            assert await leader.offset_asked() == 3
-            leader.say(FetchedPartition(A, 0, 9, 0, None, records(6, 6)))
+    leader = Source()
+    mirror = Mirror(5, leader=leader)
+    async with reads_ahead(mirror)(leader) as manager:
+        add(manager, A, mirror)
+        assert await leader.offset_asked() == 1
+        mirror.broken = "bytes"
+        leader.say(FetchedPartition(A, 0, 9, 0, None, records(5, 5)))
+        assert await leader.offset_asked() == 3
+        leader.say(FetchedPartition(A, 0, 9, 0, None, records(6, 6)))
+        plan = await leader.plan()
+        while A not in plan.to_send:  # it waits a moment
+            leader.say()
             plan = await leader.plan()
-            while A not in plan.to_send:  # it waits a moment
-                leader.say()
-                plan = await leader.plan()
-            assert plan.to_send[A].fetch_offset == 1
-            assert mirror.epochs_of == [5]
-
-    asyncio.run(run())
+        assert plan.to_send[A].fetch_offset == 1
+        assert mirror.epochs_of == [5]
 
 
 def test_partition_that_is_taken_away_meanwhile_is_not_appended_to():
@@ -133,21 +124,18 @@ def test_partition_that_is_taken_away_meanwhile_is_not_appended_to():
     asyncio.run(run())
 
 
-def test_leader_that_is_gone_by_then_does_not_keep_what_came_from_the_log():
-    async def run():
-        leader = Source()
-        mirror = Mirror(5, leader=leader)
-        async with reads_ahead(mirror)(leader) as manager:
-            add(manager, A, mirror)
-            assert await leader.offset_asked() == 1
-            leader.say(FetchedPartition(A, 0, 9, 0, None, records(5, 5)))
-            leader.answers.put_nowait(ConnectionError("gone"))
-            assert await leader.offset_asked() == 3
-            assert await leader.offset_asked() == 3  # again, and over a new connection
-            assert mirror.epochs_of == [5, 5, 5]
-            assert leader.connections == 2
-
-    asyncio.run(run())
+async def test_leader_that_is_gone_by_then_does_not_keep_what_came_from_the_log():
+    leader = Source()
+    mirror = Mirror(5, leader=leader)
+    async with reads_ahead(mirror)(leader) as manager:
+        add(manager, A, mirror)
+        assert await leader.offset_asked() == 1
+        leader.say(FetchedPartition(A, 0, 9, 0, None, records(5, 5)))
+        leader.answers.put_nowait(ConnectionError("gone"))
+        assert await leader.offset_asked() == 3
+        assert await leader.offset_asked() == 3  # again, and over a new connection
+        assert mirror.epochs_of == [5, 5, 5]
+        assert leader.connections == 2
 
 
 def test_bug_in_an_append_ends_the_fetcher():
@@ -169,17 +157,14 @@ def test_bug_in_an_append_ends_the_fetcher():
     assert raised.group_contains(BrokenInvariant, match="a bug")
 
 
-def test_follower_never_reads_ahead():
+async def test_follower_never_reads_ahead():
     """Its next fetch says that it has what comes before."""
 
-    async def run():
-        leader = Source()
-        follower = Mirror(5, leader=leader)
-        async with managed({2: leader}, SETTINGS) as manager:
-            add(manager, A, follower)
-            assert await leader.offset_asked() == 1
-            leader.say(FetchedPartition(A, 0, 9, 0, None, records(5, 5)))
-            assert await leader.offset_asked() == 3
-            assert follower.plans_at_append == [1]
-
-    asyncio.run(run())
+    leader = Source()
+    follower = Mirror(5, leader=leader)
+    async with managed({2: leader}, SETTINGS) as manager:
+        add(manager, A, follower)
+        assert await leader.offset_asked() == 1
+        leader.say(FetchedPartition(A, 0, 9, 0, None, records(5, 5)))
+        assert await leader.offset_asked() == 3
+        assert follower.plans_at_append == [1]

@@ -120,23 +120,20 @@ def add(manager, partition, replica, *, leader=2, leader_epoch=5):
     manager.add(partition, replica, leader=leader, leader_epoch=leader_epoch, topic_id=ID)
 
 
-def test_records_reach_the_replica_and_the_next_fetch_acknowledges_them():
-    async def run():
-        leader, replica = ScriptedLeader(), FakeReplica(1)
-        async with managed({2: leader}) as manager:
-            add(manager, A, replica)
-            assert (await leader.plan()).to_send[A].fetch_offset == 1
-            leader.say(FetchedPartition(A, 0, 2, 0, None, records(5, 5)))
-            assert (await leader.plan()).to_send[A].fetch_offset == 3
-            assert replica.epochs_of == [1, 5, 5]
-            assert replica.high_watermark == 2
-            assert manager.max_lag == 0
-            assert manager.fetcher_of(A).fetched_bytes == 8
-
-    asyncio.run(run())
+async def test_records_reach_the_replica_and_the_next_fetch_acknowledges_them():
+    leader, replica = ScriptedLeader(), FakeReplica(1)
+    async with managed({2: leader}) as manager:
+        add(manager, A, replica)
+        assert (await leader.plan()).to_send[A].fetch_offset == 1
+        leader.say(FetchedPartition(A, 0, 2, 0, None, records(5, 5)))
+        assert (await leader.plan()).to_send[A].fetch_offset == 3
+        assert replica.epochs_of == [1, 5, 5]
+        assert replica.high_watermark == 2
+        assert manager.max_lag == 0
+        assert manager.fetcher_of(A).fetched_bytes == 8
 
 
-def test_follower_that_is_to_be_cut_within_the_tier_begins_where_the_tier_ends():
+async def test_follower_that_is_to_be_cut_within_the_tier_begins_where_the_tier_ends():
     """Cut there, it would not know which transactions were open: what it copied later did not tell that they were aborted."""
 
     class Tier:
@@ -147,20 +144,17 @@ def test_follower_that_is_to_be_cut_within_the_tier_begins_where_the_tier_ends()
 
     begun, replica = [], FakeReplica(2, 2, 2, log_start=6)
 
-    async def run():
-        leader = ScriptedLeader()
-        async with managed({2: leader}) as manager:
-            manager.tier = Tier()
-            add(manager, A, replica)
-            assert (await leader.plan()).to_send[A].fetch_offset == 9
-            leader.say(FetchedPartition(A, 0, 9, 0, EpochEnd(1, 5), None))
-            assert (await leader.plan()).to_send[A].fetch_offset == 4
-            assert begun == [(A, 4, 1, 0)]
-
-    asyncio.run(run())
+    leader = ScriptedLeader()
+    async with managed({2: leader}) as manager:
+        manager.tier = Tier()
+        add(manager, A, replica)
+        assert (await leader.plan()).to_send[A].fetch_offset == 9
+        leader.say(FetchedPartition(A, 0, 9, 0, EpochEnd(1, 5), None))
+        assert (await leader.plan()).to_send[A].fetch_offset == 4
+        assert begun == [(A, 4, 1, 0)]
 
 
-def test_follower_that_began_after_a_segment_of_an_overruled_leader_is_cut_where_its_own_leader_says():
+async def test_follower_that_began_after_a_segment_of_an_overruled_leader_is_cut_where_its_own_leader_says():
     """The record before the leader's local start is in a segment that goes on with records that an unclean election took back.
     To begin there again, and again, would not end: the tier has no better segment."""
 
@@ -173,94 +167,79 @@ def test_follower_that_began_after_a_segment_of_an_overruled_leader_is_cut_where
 
     begun, replica = [], FakeReplica()
 
-    async def run():
-        leader = ScriptedLeader()
-        async with managed({2: leader}) as manager:
-            manager.tier = Tier()
-            add(manager, A, replica)
-            assert (await leader.plan()).to_send[A].fetch_offset == 0
-            leader.say(FetchedPartition(A, ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE))
-            plan = await leader.plan()
-            assert (plan.to_send[A].fetch_offset, plan.to_send[A].last_fetched_epoch) == (8, 1)
-            leader.say(FetchedPartition(A, 0, 9, 0, EpochEnd(1, 5), None))
-            assert (await leader.plan()).to_send[A].fetch_offset == 5
-            assert begun == [4]
-
-    asyncio.run(run())
+    leader = ScriptedLeader()
+    async with managed({2: leader}) as manager:
+        manager.tier = Tier()
+        add(manager, A, replica)
+        assert (await leader.plan()).to_send[A].fetch_offset == 0
+        leader.say(FetchedPartition(A, ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE))
+        plan = await leader.plan()
+        assert (plan.to_send[A].fetch_offset, plan.to_send[A].last_fetched_epoch) == (8, 1)
+        leader.say(FetchedPartition(A, 0, 9, 0, EpochEnd(1, 5), None))
+        assert (await leader.plan()).to_send[A].fetch_offset == 5
+        assert begun == [4]
 
 
-def test_records_that_have_to_be_flushed_are_acknowledged_when_they_are_on_disk():
+async def test_records_that_have_to_be_flushed_are_acknowledged_when_they_are_on_disk():
     """`flush.messages`: a leader counts what a fetch acknowledges, and so does whoever waits for acks=all."""
 
-    async def run():
-        leader, replica = ScriptedLeader(), FakeReplica(1)
-        replica.disk = asyncio.Event()
-        async with managed({2: leader}) as manager:
-            add(manager, A, replica)
-            await leader.plan()
-            leader.say(FetchedPartition(A, 0, 2, 0, None, records(5, 5)))
-            await turns_until(lambda: replica.epochs_of == [1, 5, 5])
-            for _ in range(20):
-                await asyncio.sleep(0)
-            assert leader.plans.empty(), "it is not on disk"
-            replica.disk.set()
-            assert (await leader.plan()).to_send[A].fetch_offset == 3
-
-    asyncio.run(run())
+    leader, replica = ScriptedLeader(), FakeReplica(1)
+    replica.disk = asyncio.Event()
+    async with managed({2: leader}) as manager:
+        add(manager, A, replica)
+        await leader.plan()
+        leader.say(FetchedPartition(A, 0, 2, 0, None, records(5, 5)))
+        await turns_until(lambda: replica.epochs_of == [1, 5, 5])
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert leader.plans.empty(), "it is not on disk"
+        replica.disk.set()
+        assert (await leader.plan()).to_send[A].fetch_offset == 3
 
 
-def test_new_partition_does_not_wait_for_the_end_of_a_long_poll():
-    async def run():
-        leader = ScriptedLeader()
-        async with managed({2: leader}) as manager:
-            add(manager, A, FakeReplica(1))
-            await leader.plan()
-            add(manager, B, FakeReplica(1))
-            plan = await leader.plan()
-            assert plan.is_full
-            assert set(plan.to_send) == {A, B}
-            assert leader.connections == 2
-
-    asyncio.run(run())
+async def test_new_partition_does_not_wait_for_the_end_of_a_long_poll():
+    leader = ScriptedLeader()
+    async with managed({2: leader}) as manager:
+        add(manager, A, FakeReplica(1))
+        await leader.plan()
+        add(manager, B, FakeReplica(1))
+        plan = await leader.plan()
+        assert plan.is_full
+        assert set(plan.to_send) == {A, B}
+        assert leader.connections == 2
 
 
-def test_interrupted_poll_costs_the_connection_but_not_the_session():
+async def test_interrupted_poll_costs_the_connection_but_not_the_session():
     """However often: the next request names only what is new."""
 
-    async def run():
-        leader, replica = ScriptedLeader(), FakeReplica(1)
-        async with managed({2: leader}) as manager:
-            add(manager, A, replica)
-            await leader.plan()
-            leader.say(FetchedPartition(A, 0, 1, 0))
-            await leader.plan()
-            for number in range(1, 4):
-                new = TopicPartition("orders", number)
-                add(manager, new, FakeReplica(1))
-                plan = await leader.plan()
-                assert (plan.session_id, plan.session_epoch, list(plan.to_send)) == (5, number + 1, [new])
-                assert leader.connections == number + 1
-
-    asyncio.run(run())
-
-
-def test_partitions_that_come_together_interrupt_a_long_poll_once_and_are_all_in_the_next():
-    async def run():
-        leader = ScriptedLeader()
-        async with managed({2: leader}) as manager:
-            add(manager, A, FakeReplica(1))
-            await leader.plan()
-            many = [TopicPartition("orders", number) for number in range(1, 50)]
-            with manager.together():
-                for partition in many:
-                    add(manager, partition, FakeReplica(1))
-                    # As a LeaderAndIsr for thousands does: the fetcher runs in between.
-                    await asyncio.sleep(0)
+    leader, replica = ScriptedLeader(), FakeReplica(1)
+    async with managed({2: leader}) as manager:
+        add(manager, A, replica)
+        await leader.plan()
+        leader.say(FetchedPartition(A, 0, 1, 0))
+        await leader.plan()
+        for number in range(1, 4):
+            new = TopicPartition("orders", number)
+            add(manager, new, FakeReplica(1))
             plan = await leader.plan()
-            assert set(plan.to_send) == {A, *many}
-            assert leader.connections == 2
+            assert (plan.session_id, plan.session_epoch, list(plan.to_send)) == (5, number + 1, [new])
+            assert leader.connections == number + 1
 
-    asyncio.run(run())
+
+async def test_partitions_that_come_together_interrupt_a_long_poll_once_and_are_all_in_the_next():
+    leader = ScriptedLeader()
+    async with managed({2: leader}) as manager:
+        add(manager, A, FakeReplica(1))
+        await leader.plan()
+        many = [TopicPartition("orders", number) for number in range(1, 50)]
+        with manager.together():
+            for partition in many:
+                add(manager, partition, FakeReplica(1))
+                # As a LeaderAndIsr for thousands does: the fetcher runs in between.
+                await asyncio.sleep(0)
+        plan = await leader.plan()
+        assert set(plan.to_send) == {A, *many}
+        assert leader.connections == 2
 
 
 def test_partitions_that_come_while_it_connects_are_in_the_first_request():
@@ -300,35 +279,29 @@ class HangingLeader(ScriptedLeader):
         return await super().prepare()
 
 
-def test_broker_stops_while_a_fetcher_connects_to_a_leader_that_hangs():
-    async def run():
-        leader = HangingLeader()
-        async with asyncio.timeout(60), managed({2: leader}) as manager:
-            add(manager, A, FakeReplica(1))
-            await leader.asked.wait()
-
-    asyncio.run(run())
+async def test_broker_stops_while_a_fetcher_connects_to_a_leader_that_hangs():
+    leader = HangingLeader()
+    async with asyncio.timeout(60), managed({2: leader}) as manager:
+        add(manager, A, FakeReplica(1))
+        await leader.asked.wait()
 
 
-def test_leader_that_is_back_is_not_waited_for_at_its_former_address():
-    async def run():
-        before, after = HangingLeader(), ScriptedLeader()
-        leaders = {2: before}
-        async with managed(leaders) as manager:
-            add(manager, A, FakeReplica(1))
-            await before.asked.wait()
-            fetcher = manager.fetcher_of(A)
-            manager.remove([A])
-            leaders[2] = after
-            add(manager, A, FakeReplica(1), leader_epoch=6)  # before the other one's task has had a turn
-            assert manager.fetcher_of(A) is not fetcher
-            assert (await after.plan()).to_send[A].current_leader_epoch == 6
-            assert before.plans.empty()
-
-    asyncio.run(run())
+async def test_leader_that_is_back_is_not_waited_for_at_its_former_address():
+    before, after = HangingLeader(), ScriptedLeader()
+    leaders = {2: before}
+    async with managed(leaders) as manager:
+        add(manager, A, FakeReplica(1))
+        await before.asked.wait()
+        fetcher = manager.fetcher_of(A)
+        manager.remove([A])
+        leaders[2] = after
+        add(manager, A, FakeReplica(1), leader_epoch=6)  # before the other one's task has had a turn
+        assert manager.fetcher_of(A) is not fetcher
+        assert (await after.plan()).to_send[A].current_leader_epoch == 6
+        assert before.plans.empty()
 
 
-def test_pause_that_ends_while_the_fetcher_decides_is_not_a_failure():
+async def test_pause_that_ends_while_the_fetcher_decides_is_not_a_failure():
     """Whoever may be asked is decided at one point in time, or a fetch goes out where there is no connection."""
 
     class EachLookIsLater:
@@ -338,18 +311,15 @@ def test_pause_that_ends_while_the_fetcher_decides_is_not_a_failure():
             self.now_s += 0.010  # a look before the end of a pause of 20 ms is followed by one at its end
             return self.now_s
 
-    async def run():
-        leader = ScriptedLeader()
-        async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
-            manager = FetcherManager(SETTINGS, tasks, EachLookIsLater(), lambda broker: leader)
-            add(manager, A, FakeReplica(1))
-            await leader.plan()
-            leader.answers.put_nowait(ConnectionLost("the leader went away"))
-            await leader.plan()
-            assert leader.connections == 2
-            manager.stop()
-
-    asyncio.run(run())
+    leader = ScriptedLeader()
+    async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
+        manager = FetcherManager(SETTINGS, tasks, EachLookIsLater(), lambda broker: leader)
+        add(manager, A, FakeReplica(1))
+        await leader.plan()
+        leader.answers.put_nowait(ConnectionLost("the leader went away"))
+        await leader.plan()
+        assert leader.connections == 2
+        manager.stop()
 
 
 def test_leader_that_refuses_connections_is_tried_with_pauses():
@@ -373,115 +343,94 @@ def test_leader_that_refuses_connections_is_tried_with_pauses():
     asyncio.run(run())
 
 
-def test_broken_connection_is_opened_again():
-    async def run():
-        leader, replica = ScriptedLeader(), FakeReplica(1)
-        async with managed({2: leader}) as manager:
-            add(manager, A, replica)
-            await leader.plan()
-            leader.answers.put_nowait(ConnectionLost("reset by peer"))
-            await leader.plan()
-            assert leader.connections == 2
-
-    asyncio.run(run())
+async def test_broken_connection_is_opened_again():
+    leader, replica = ScriptedLeader(), FakeReplica(1)
+    async with managed({2: leader}) as manager:
+        add(manager, A, replica)
+        await leader.plan()
+        leader.answers.put_nowait(ConnectionLost("reset by peer"))
+        await leader.plan()
+        assert leader.connections == 2
 
 
-def test_fetcher_ends_with_its_last_partition_and_another_is_started_when_needed():
-    async def run():
-        leader = ScriptedLeader()
-        async with managed({2: leader}) as manager:
-            add(manager, A, FakeReplica(1))
-            await leader.plan()
-            first = manager.fetcher_of(A)
-            manager.remove([A])
-            leader.say()
-            assert (await leader.plan()).forgotten[0].partition == A
-            leader.say(session_id=0)
-            await turns_until(lambda: first.ended)
-            assert manager.fetcher_count == 0
-            add(manager, A, FakeReplica(1))
-            await leader.plan()
-            assert manager.fetcher_of(A) is not first
-
-    asyncio.run(run())
+async def test_fetcher_ends_with_its_last_partition_and_another_is_started_when_needed():
+    leader = ScriptedLeader()
+    async with managed({2: leader}) as manager:
+        add(manager, A, FakeReplica(1))
+        await leader.plan()
+        first = manager.fetcher_of(A)
+        manager.remove([A])
+        leader.say()
+        assert (await leader.plan()).forgotten[0].partition == A
+        leader.say(session_id=0)
+        await turns_until(lambda: first.ended)
+        assert manager.fetcher_count == 0
+        add(manager, A, FakeReplica(1))
+        await leader.plan()
+        assert manager.fetcher_of(A) is not first
 
 
-def test_partition_moves_to_its_new_leader():
-    async def run():
-        leaders = {2: ScriptedLeader(), 3: ScriptedLeader()}
-        replica = FakeReplica(1)
-        async with managed(leaders) as manager:
-            add(manager, A, replica)
-            await leaders[2].plan()
-            add(manager, A, replica, leader=3, leader_epoch=6)
-            assert (await leaders[3].plan()).to_send[A].current_leader_epoch == 6
-            leaders[2].say(FetchedPartition(A, 0, 2, 0, None, records(5)))
-            await leaders[2].plan()
-            assert replica.epochs_of == [1], "what the old leader sends is not appended any more"
-
-    asyncio.run(run())
+async def test_partition_moves_to_its_new_leader():
+    leaders = {2: ScriptedLeader(), 3: ScriptedLeader()}
+    replica = FakeReplica(1)
+    async with managed(leaders) as manager:
+        add(manager, A, replica)
+        await leaders[2].plan()
+        add(manager, A, replica, leader=3, leader_epoch=6)
+        assert (await leaders[3].plan()).to_send[A].current_leader_epoch == 6
+        leaders[2].say(FetchedPartition(A, 0, 2, 0, None, records(5)))
+        await leaders[2].plan()
+        assert replica.epochs_of == [1], "what the old leader sends is not appended any more"
 
 
-def test_diverging_replica_is_cut_before_it_goes_on():
-    async def run():
-        leader, replica = ScriptedLeader(), FakeReplica(1, 1, 2)
-        async with managed({2: leader}) as manager:
-            add(manager, A, replica)
-            await leader.plan()
-            leader.say(FetchedPartition(A, 0, 0, 0, EpochEnd(1, 1)))
-            assert (await leader.plan()).to_send[A].fetch_offset == 1
-            assert replica.epochs_of == [1]
-
-    asyncio.run(run())
-
-
-def test_an_epoch_that_a_former_leader_began_without_a_record_is_given_up():
-    async def run():
-        leader, replica = ScriptedLeader(), FakeReplica(1, 1)
-        replica.cache.assign(4, 2)
-        async with managed({2: leader}) as manager:
-            add(manager, A, replica)
-            assert (await leader.plan()).to_send[A].last_fetched_epoch == 4
-            leader.say(FetchedPartition(A, 0, 0, 0, EpochEnd(1, 2)))
-            entry = (await leader.plan()).to_send[A]
-            assert (entry.fetch_offset, entry.last_fetched_epoch) == (2, 1)
-            assert replica.epochs_of == [1, 1]
-
-    asyncio.run(run())
-
-
-def test_broker_that_is_about_to_stop_follows_nobody_new():
-    async def run():
-        leader, other = ScriptedLeader(), ScriptedLeader()
-        async with managed({2: leader, 3: other}) as manager:
-            add(manager, A, FakeReplica(1))
-            await leader.plan()
-            manager.take_no_more()
-            add(manager, B, FakeReplica(1), leader=3)
-            assert manager.fetcher_of(B) is None
-            leader.say(FetchedPartition(A, 0, 2, 0, None, records(5)))
-            assert (await leader.plan()).to_send[A].fetch_offset == 2, "what it follows it goes on to follow"
-
-    asyncio.run(run())
-
-
-def test_answer_that_arrives_while_the_broker_stops_is_not_appended():
-    async def run():
-        leader, replica = ScriptedLeader(), FakeReplica(1)
-        async with managed({2: leader}) as manager:
-            add(manager, A, replica)
-            await leader.plan()
-            leader.say(FetchedPartition(A, 0, 2, 0, None, records(5)))
-            await asyncio.sleep(0)
-            manager.stop()
-            add(manager, A, replica, leader_epoch=6)
-            assert manager.fetcher_count == 0
+async def test_diverging_replica_is_cut_before_it_goes_on():
+    leader, replica = ScriptedLeader(), FakeReplica(1, 1, 2)
+    async with managed({2: leader}) as manager:
+        add(manager, A, replica)
+        await leader.plan()
+        leader.say(FetchedPartition(A, 0, 0, 0, EpochEnd(1, 1)))
+        assert (await leader.plan()).to_send[A].fetch_offset == 1
         assert replica.epochs_of == [1]
 
-    asyncio.run(run())
+
+async def test_an_epoch_that_a_former_leader_began_without_a_record_is_given_up():
+    leader, replica = ScriptedLeader(), FakeReplica(1, 1)
+    replica.cache.assign(4, 2)
+    async with managed({2: leader}) as manager:
+        add(manager, A, replica)
+        assert (await leader.plan()).to_send[A].last_fetched_epoch == 4
+        leader.say(FetchedPartition(A, 0, 0, 0, EpochEnd(1, 2)))
+        entry = (await leader.plan()).to_send[A]
+        assert (entry.fetch_offset, entry.last_fetched_epoch) == (2, 1)
+        assert replica.epochs_of == [1, 1]
 
 
-def test_answer_that_arrives_while_the_broker_stops_does_not_look_at_closed_logs():
+async def test_broker_that_is_about_to_stop_follows_nobody_new():
+    leader, other = ScriptedLeader(), ScriptedLeader()
+    async with managed({2: leader, 3: other}) as manager:
+        add(manager, A, FakeReplica(1))
+        await leader.plan()
+        manager.take_no_more()
+        add(manager, B, FakeReplica(1), leader=3)
+        assert manager.fetcher_of(B) is None
+        leader.say(FetchedPartition(A, 0, 2, 0, None, records(5)))
+        assert (await leader.plan()).to_send[A].fetch_offset == 2, "what it follows it goes on to follow"
+
+
+async def test_answer_that_arrives_while_the_broker_stops_is_not_appended():
+    leader, replica = ScriptedLeader(), FakeReplica(1)
+    async with managed({2: leader}) as manager:
+        add(manager, A, replica)
+        await leader.plan()
+        leader.say(FetchedPartition(A, 0, 2, 0, None, records(5)))
+        await asyncio.sleep(0)
+        manager.stop()
+        add(manager, A, replica, leader_epoch=6)
+        assert manager.fetcher_count == 0
+    assert replica.epochs_of == [1]
+
+
+async def test_answer_that_arrives_while_the_broker_stops_does_not_look_at_closed_logs():
     class ClosedReplica(FakeReplica):
         is_closed = False
 
@@ -497,71 +446,59 @@ def test_answer_that_arrives_while_the_broker_stops_does_not_look_at_closed_logs
                 raise Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, "no log of orders-0 here")
             return super().latest_epoch
 
-    async def run():
-        leader, replica = ScriptedLeader(), ClosedReplica(1)
-        async with managed({2: leader}) as manager:
-            add(manager, A, replica)
-            await leader.plan()
-            leader.say(FetchedPartition(A, 0, 2, 0, EpochEnd(0, 0), None))
-            await asyncio.sleep(0)
-            manager.stop()
-            replica.is_closed = True
-
-    asyncio.run(run())
+    leader, replica = ScriptedLeader(), ClosedReplica(1)
+    async with managed({2: leader}) as manager:
+        add(manager, A, replica)
+        await leader.plan()
+        leader.say(FetchedPartition(A, 0, 2, 0, EpochEnd(0, 0), None))
+        await asyncio.sleep(0)
+        manager.stop()
+        replica.is_closed = True
 
 
-def test_old_leader_is_asked_for_its_epochs_and_a_lost_place_is_found_again():
-    async def run():
-        leader, replica = ScriptedLeader(truncates_on_fetch=False), FakeReplica(1, 2)
-        leader.ends[A] = EpochAnswer(0, EpochEnd(1, 1))
-        leader.offsets[A] = OffsetsAnswer(0, latest=60, earliest=40)
-        async with managed({2: leader}) as manager:
-            add(manager, A, replica)
-            assert (await leader.plan()).to_send[A].fetch_offset == 1
-            leader.say(FetchedPartition(A, ErrorCode.OFFSET_OUT_OF_RANGE))
-            assert (await leader.plan()).to_send[A].fetch_offset == 40
-            assert (replica.log_start, replica.epochs_of) == (40, [])
-
-    asyncio.run(run())
+async def test_old_leader_is_asked_for_its_epochs_and_a_lost_place_is_found_again():
+    leader, replica = ScriptedLeader(truncates_on_fetch=False), FakeReplica(1, 2)
+    leader.ends[A] = EpochAnswer(0, EpochEnd(1, 1))
+    leader.offsets[A] = OffsetsAnswer(0, latest=60, earliest=40)
+    async with managed({2: leader}) as manager:
+        add(manager, A, replica)
+        assert (await leader.plan()).to_send[A].fetch_offset == 1
+        leader.say(FetchedPartition(A, ErrorCode.OFFSET_OUT_OF_RANGE))
+        assert (await leader.plan()).to_send[A].fetch_offset == 40
+        assert (replica.log_start, replica.epochs_of) == (40, [])
 
 
 @pytest.mark.parametrize("what", ["bytes", "descriptors"])
-def test_corrupt_bytes_are_fetched_again_and_a_failed_disk_is_reported(what: str):
-    async def run():
-        leader, replica = ScriptedLeader(), FakeReplica(1)
-        async with managed({2: leader}) as manager:
-            add(manager, A, replica)
-            await leader.plan()
-            replica.broken = what
-            leader.say(FetchedPartition(A, 0, 2, 0, None, records(5)))
-            assert (await leader.plan()).forgotten[0].partition == A, "it pauses"
-            leader.say(session_id=0)
-            assert (await leader.plan()).to_send[A].fetch_offset == 1
-            replica.broken = "disk"
-            leader.say(FetchedPartition(A, 0, 2, 0, None, records(5)))
-            await turns_until(lambda: A in manager.failed)
-            assert "Input/output error" in manager.failed[A]
-            assert manager.fetcher_of(A) is None
-            leader.say(session_id=0)
-
-    asyncio.run(run())
+async def test_corrupt_bytes_are_fetched_again_and_a_failed_disk_is_reported(what: str):
+    leader, replica = ScriptedLeader(), FakeReplica(1)
+    async with managed({2: leader}) as manager:
+        add(manager, A, replica)
+        await leader.plan()
+        replica.broken = what
+        leader.say(FetchedPartition(A, 0, 2, 0, None, records(5)))
+        assert (await leader.plan()).forgotten[0].partition == A, "it pauses"
+        leader.say(session_id=0)
+        assert (await leader.plan()).to_send[A].fetch_offset == 1
+        replica.broken = "disk"
+        leader.say(FetchedPartition(A, 0, 2, 0, None, records(5)))
+        await turns_until(lambda: A in manager.failed)
+        assert "Input/output error" in manager.failed[A]
+        assert manager.fetcher_of(A) is None
+        leader.say(session_id=0)
 
 
-def test_number_of_fetchers_can_change_at_runtime():
-    async def run():
-        leader = ScriptedLeader()
-        async with managed({2: leader}) as manager:
-            replicas = {TopicPartition("orders", n): FakeReplica(1) for n in range(4)}
-            for partition, replica in replicas.items():
-                add(manager, partition, replica)
-            assert manager.fetcher_count == 1
-            manager.resize(2)
-            assert len({manager.fetcher_of(partition) for partition in replicas}) == 2
-
-    asyncio.run(run())
+async def test_number_of_fetchers_can_change_at_runtime():
+    leader = ScriptedLeader()
+    async with managed({2: leader}) as manager:
+        replicas = {TopicPartition("orders", n): FakeReplica(1) for n in range(4)}
+        for partition, replica in replicas.items():
+            add(manager, partition, replica)
+        assert manager.fetcher_count == 1
+        manager.resize(2)
+        assert len({manager.fetcher_of(partition) for partition in replicas}) == 2
 
 
-def test_replication_quota_is_told_of_every_byte():
+async def test_replication_quota_is_told_of_every_byte():
     class Quota:
         taken = 0
 
@@ -571,16 +508,13 @@ def test_replication_quota_is_told_of_every_byte():
         def record(self, partition, size):
             Quota.taken += size
 
-    async def run():
-        leader = ScriptedLeader()
-        async with managed({2: leader}, throttle=Quota()) as manager:
-            add(manager, A, FakeReplica(1))
-            await leader.plan()
-            leader.say(FetchedPartition(A, 0, 2, 0, None, records(5, 5, 5)))
-            await leader.plan()
-            assert Quota.taken == 12
-
-    asyncio.run(run())
+    leader = ScriptedLeader()
+    async with managed({2: leader}, throttle=Quota()) as manager:
+        add(manager, A, FakeReplica(1))
+        await leader.plan()
+        leader.say(FetchedPartition(A, 0, 2, 0, None, records(5, 5, 5)))
+        await leader.plan()
+        assert Quota.taken == 12
 
 
 # --- the wire ---------------------------------------------------------------------------------------------------------
@@ -623,49 +557,43 @@ def plan_of(topic_id=ID):
     return FetchPlan(0, 0, {A: FetchEntry(topic_id, 7, 3, 5, 4, 1000)}, (), topic_id != ZERO_TOPIC_ID)
 
 
-def test_fetch_in_the_newest_version_of_kafka_3_9():
-    async def run():
-        data = PartitionData(
-            partition_index=0, high_watermark=8, log_start_offset=3, diverging_epoch=Diverging(epoch=3, end_offset=6)
-        )
-        topic = FetchableTopicResponse(topic_id=ID, partitions=[data])
-        connection = FakeConnection({}, FetchResponse(session_id=12, responses=[topic]))
-        leader = remote(connection)
-        assert await leader.prepare()
-        answer = await leader.fetch(plan_of(), max_wait_ms=250)
-        version, request = connection.requests[0]
-        assert version == 17
-        assert (request.replica_state.replica_id, request.replica_state.replica_epoch) == (1, 99)
-        assert request.max_wait_ms == 250
-        sent = request.topics[0].partitions[0]
-        assert request.topics[0].topic_id == ID
-        assert (sent.fetch_offset, sent.log_start_offset, sent.current_leader_epoch) == (7, 3, 5)
-        assert sent.last_fetched_epoch == 4
-        assert answer.session_id == 12
-        (fetched,) = answer.partitions
-        assert (fetched.partition, fetched.high_watermark, fetched.log_start) == (A, 8, 3)
-        assert fetched.diverging == EpochEnd(3, 6)
-
-    asyncio.run(run())
+async def test_fetch_in_the_newest_version_of_kafka_3_9():
+    data = PartitionData(
+        partition_index=0, high_watermark=8, log_start_offset=3, diverging_epoch=Diverging(epoch=3, end_offset=6)
+    )
+    topic = FetchableTopicResponse(topic_id=ID, partitions=[data])
+    connection = FakeConnection({}, FetchResponse(session_id=12, responses=[topic]))
+    leader = remote(connection)
+    assert await leader.prepare()
+    answer = await leader.fetch(plan_of(), max_wait_ms=250)
+    version, request = connection.requests[0]
+    assert version == 17
+    assert (request.replica_state.replica_id, request.replica_state.replica_epoch) == (1, 99)
+    assert request.max_wait_ms == 250
+    sent = request.topics[0].partitions[0]
+    assert request.topics[0].topic_id == ID
+    assert (sent.fetch_offset, sent.log_start_offset, sent.current_leader_epoch) == (7, 3, 5)
+    assert sent.last_fetched_epoch == 4
+    assert answer.session_id == 12
+    (fetched,) = answer.partitions
+    assert (fetched.partition, fetched.high_watermark, fetched.log_start) == (A, 8, 3)
+    assert fetched.diverging == EpochEnd(3, 6)
 
 
-def test_fetch_without_topic_ids_uses_names():
-    async def run():
-        data = PartitionData(partition_index=0, high_watermark=8, records=b"abc")
-        response = FetchResponse(responses=[FetchableTopicResponse(topic="orders", partitions=[data])])
-        connection = FakeConnection({}, response)
-        leader = remote(connection)
-        await leader.prepare()
-        answer = await leader.fetch(plan_of(ZERO_TOPIC_ID), max_wait_ms=0)
-        version, request = connection.requests[0]
-        assert version == 12
-        assert request.replica_id == 1
-        assert request.topics[0].topic == "orders"
-        assert answer.partitions[0].partition == A
-        assert bytes(answer.partitions[0].records) == b"abc"
-        assert answer.size == 3
-
-    asyncio.run(run())
+async def test_fetch_without_topic_ids_uses_names():
+    data = PartitionData(partition_index=0, high_watermark=8, records=b"abc")
+    response = FetchResponse(responses=[FetchableTopicResponse(topic="orders", partitions=[data])])
+    connection = FakeConnection({}, response)
+    leader = remote(connection)
+    await leader.prepare()
+    answer = await leader.fetch(plan_of(ZERO_TOPIC_ID), max_wait_ms=0)
+    version, request = connection.requests[0]
+    assert version == 12
+    assert request.replica_id == 1
+    assert request.topics[0].topic == "orders"
+    assert answer.partitions[0].partition == A
+    assert bytes(answer.partitions[0].records) == b"abc"
+    assert answer.size == 3
 
 
 def test_leader_before_version_12_does_not_truncate_on_fetch():
@@ -718,12 +646,9 @@ def test_epoch_ends_and_offsets_are_asked_as_a_replica():
     asyncio.run(run())
 
 
-def test_partition_added_after_the_stop_is_not_fetched():
-    async def run():
-        async with managed({}) as manager:
-            manager.stop()
-            add(manager, A, FakeReplica(1))  # a LeaderAndIsr that was under way when the broker was told to stop
-            assert manager.fetcher_of(A) is None
-            assert manager.fetcher_count == 0
-
-    asyncio.run(run())
+async def test_partition_added_after_the_stop_is_not_fetched():
+    async with managed({}) as manager:
+        manager.stop()
+        add(manager, A, FakeReplica(1))  # a LeaderAndIsr that was under way when the broker was told to stop
+        assert manager.fetcher_of(A) is None
+        assert manager.fetcher_count == 0

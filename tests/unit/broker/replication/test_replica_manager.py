@@ -521,28 +521,23 @@ def test_records_that_wait_for_the_disk_while_their_log_moves_are_acknowledged(t
     assert world.partition.local_log.recovery_point == 4
 
 
-def test_follower_says_when_what_it_was_sent_has_to_be_flushed(tmp_path: Path) -> None:
-    async def run() -> None:
-        threads = ManualThreads()
-        world = World(tmp_path, replicas=(ME, FOLLOWER), isr=(ME, FOLLOWER), flush_messages=2, threads=threads)
-        both = (ME, FOLLOWER)
-        world.partition.become_follower(
-            PartitionLeadership(
-                leader=FOLLOWER, leader_epoch=LeaderEpoch(1), isr=both, partition_epoch=1, replicas=both
-            )
-        )
-        batches = [plain_batch([(b"k", b"v")], timestamp=0) for _ in range(2)]
-        batches[1][:8] = (1).to_bytes(8, "big")
-        assert not world.partition.append_follower(memoryview(batches[0]), 0, 0)
-        assert world.partition.append_follower(memoryview(batches[1]), 0, 0)
-        flushing = asyncio.ensure_future(world.partition.flush())
-        await asyncio.sleep(0)
-        assert not flushing.done() and world.log.recovery_point == 0
-        threads.run_pending()
-        await flushing
-        assert world.log.recovery_point == 2
-
-    asyncio.run(run())
+async def test_follower_says_when_what_it_was_sent_has_to_be_flushed(tmp_path: Path) -> None:
+    threads = ManualThreads()
+    world = World(tmp_path, replicas=(ME, FOLLOWER), isr=(ME, FOLLOWER), flush_messages=2, threads=threads)
+    both = (ME, FOLLOWER)
+    world.partition.become_follower(
+        PartitionLeadership(leader=FOLLOWER, leader_epoch=LeaderEpoch(1), isr=both, partition_epoch=1, replicas=both)
+    )
+    batches = [plain_batch([(b"k", b"v")], timestamp=0) for _ in range(2)]
+    batches[1][:8] = (1).to_bytes(8, "big")
+    assert not world.partition.append_follower(memoryview(batches[0]), 0, 0)
+    assert world.partition.append_follower(memoryview(batches[1]), 0, 0)
+    flushing = asyncio.ensure_future(world.partition.flush())
+    await asyncio.sleep(0)
+    assert not flushing.done() and world.log.recovery_point == 0
+    threads.run_pending()
+    await flushing
+    assert world.log.recovery_point == 2
 
 
 class ScarceDisk(Disk):
@@ -560,27 +555,22 @@ class ScarceDisk(Disk):
         super().fsync_path(path)
 
 
-def test_follower_that_has_no_descriptor_to_flush_with_acknowledges_when_it_has_flushed(
+async def test_follower_that_has_no_descriptor_to_flush_with_acknowledges_when_it_has_flushed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its next fetch tells the leader that it has the records, and the leader counts on that."""
     monkeypatch.setattr("barnabas.base.host.descriptors.WAIT_S", 0)
 
-    async def run() -> None:
-        disk = ScarceDisk()
-        world = World(tmp_path, replicas=(ME, FOLLOWER), isr=(ME, FOLLOWER), flush_messages=1, disk=disk)
-        both = (ME, FOLLOWER)
-        world.partition.become_follower(
-            PartitionLeadership(
-                leader=FOLLOWER, leader_epoch=LeaderEpoch(1), isr=both, partition_epoch=1, replicas=both
-            )
-        )
-        assert world.partition.append_follower(memoryview(plain_batch([(b"k", b"v")], timestamp=0)), 0, 0)
-        disk.refusals = 2
-        await world.partition.flush()
-        assert (disk.refusals, world.log.recovery_point) == (0, 1)
-
-    asyncio.run(run())
+    disk = ScarceDisk()
+    world = World(tmp_path, replicas=(ME, FOLLOWER), isr=(ME, FOLLOWER), flush_messages=1, disk=disk)
+    both = (ME, FOLLOWER)
+    world.partition.become_follower(
+        PartitionLeadership(leader=FOLLOWER, leader_epoch=LeaderEpoch(1), isr=both, partition_epoch=1, replicas=both)
+    )
+    assert world.partition.append_follower(memoryview(plain_batch([(b"k", b"v")], timestamp=0)), 0, 0)
+    disk.refusals = 2
+    await world.partition.flush()
+    assert (disk.refusals, world.log.recovery_point) == (0, 1)
 
 
 def test_own_record_for_which_no_descriptor_is_free_to_flush_is_committed_later(tmp_path: Path) -> None:

@@ -68,35 +68,29 @@ class World:
         return self.runtime.active[0]
 
 
-def test_answer_waits_for_the_commit_but_state_does_not() -> None:
-    async def main() -> None:
-        world = World()
-        machine = await world.lead()
-        write = asyncio.ensure_future(world.runtime.write(0, lambda m, t: m.put(b"a", b"1")))
-        await asyncio.sleep(0)
-        assert machine.values == {b"a": b"1"}
-        assert not write.done()
-        world.log.settle_first()
-        assert await write == "stored"
-
-    asyncio.run(main())
+async def test_answer_waits_for_the_commit_but_state_does_not() -> None:
+    world = World()
+    machine = await world.lead()
+    write = asyncio.ensure_future(world.runtime.write(0, lambda m, t: m.put(b"a", b"1")))
+    await asyncio.sleep(0)
+    assert machine.values == {b"a": b"1"}
+    assert not write.done()
+    world.log.settle_first()
+    assert await write == "stored"
 
 
-def test_read_waits_for_what_it_has_seen() -> None:
-    async def main() -> None:
-        world = World()
-        await world.lead()
-        write = asyncio.ensure_future(world.runtime.write(0, lambda m, t: m.put(b"a", b"1")))
-        await asyncio.sleep(0)
-        read = asyncio.ensure_future(world.runtime.read(0, lambda m: m.values[b"a"]))
-        await asyncio.sleep(0)
-        assert not read.done()
-        world.log.settle_first()
-        assert await read == b"1"
-        await write
-        assert await world.runtime.read(0, lambda m: m.values[b"a"]) == b"1"
-
-    asyncio.run(main())
+async def test_read_waits_for_what_it_has_seen() -> None:
+    world = World()
+    await world.lead()
+    write = asyncio.ensure_future(world.runtime.write(0, lambda m, t: m.put(b"a", b"1")))
+    await asyncio.sleep(0)
+    read = asyncio.ensure_future(world.runtime.read(0, lambda m: m.values[b"a"]))
+    await asyncio.sleep(0)
+    assert not read.done()
+    world.log.settle_first()
+    assert await read == b"1"
+    await write
+    assert await world.runtime.read(0, lambda m: m.values[b"a"]) == b"1"
 
 
 def test_what_follows_a_write_runs_when_it_is_in_the_log_and_what_takes_it_back_when_it_is_not() -> None:
@@ -127,31 +121,25 @@ def test_what_follows_a_write_runs_when_it_is_in_the_log_and_what_takes_it_back_
     asyncio.run(main())
 
 
-def test_refused_append_changes_nothing_and_is_answered_in_a_coordinators_words() -> None:
-    async def main() -> None:
-        world = World()
-        machine = await world.lead()
-        world.log.refuses_with = ErrorCode.NOT_ENOUGH_REPLICAS
-        with pytest.raises(Refused) as refused:
-            await world.runtime.write(0, lambda m, t: m.put(b"a", b"1"))
-        assert refused.value.code is ErrorCode.COORDINATOR_NOT_AVAILABLE
-        assert machine.values == {}
-
-    asyncio.run(main())
+async def test_refused_append_changes_nothing_and_is_answered_in_a_coordinators_words() -> None:
+    world = World()
+    machine = await world.lead()
+    world.log.refuses_with = ErrorCode.NOT_ENOUGH_REPLICAS
+    with pytest.raises(Refused) as refused:
+        await world.runtime.write(0, lambda m, t: m.put(b"a", b"1"))
+    assert refused.value.code is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert machine.values == {}
 
 
-def test_failed_commit_reaches_the_caller() -> None:
-    async def main() -> None:
-        world = World()
-        await world.lead()
-        write = asyncio.ensure_future(world.runtime.write(0, lambda m, t: m.put(b"a", b"1")))
-        await asyncio.sleep(0)
-        world.log.settle_first(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        with pytest.raises(Refused) as refused:
-            await write
-        assert refused.value.code is ErrorCode.NOT_COORDINATOR
-
-    asyncio.run(main())
+async def test_failed_commit_reaches_the_caller() -> None:
+    world = World()
+    await world.lead()
+    write = asyncio.ensure_future(world.runtime.write(0, lambda m, t: m.put(b"a", b"1")))
+    await asyncio.sleep(0)
+    world.log.settle_first(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    with pytest.raises(Refused) as refused:
+        await write
+    assert refused.value.code is ErrorCode.NOT_COORDINATOR
 
 
 def test_kept_request_is_answered_by_a_later_one() -> None:
@@ -185,50 +173,41 @@ def test_kept_request_is_answered_by_a_later_one() -> None:
     asyncio.run(main())
 
 
-def test_new_leader_replays_to_the_same_state() -> None:
-    async def main() -> None:
-        world = World()
-        machine = await world.lead()
-        write = asyncio.ensure_future(world.runtime.write(0, lambda m, t: m.put(b"a", b"1")))
-        await asyncio.sleep(0)
-        world.log.settle_first()
-        await write
-        world.runtime.resigned(0)
-        with pytest.raises(Refused) as refused:
-            await world.runtime.read(0, lambda m: m.values)
-        assert refused.value.code is ErrorCode.NOT_COORDINATOR
-        assert (await world.lead(epoch=2)).values == machine.values
-
-    asyncio.run(main())
+async def test_new_leader_replays_to_the_same_state() -> None:
+    world = World()
+    machine = await world.lead()
+    write = asyncio.ensure_future(world.runtime.write(0, lambda m, t: m.put(b"a", b"1")))
+    await asyncio.sleep(0)
+    world.log.settle_first()
+    await write
+    world.runtime.resigned(0)
+    with pytest.raises(Refused) as refused:
+        await world.runtime.read(0, lambda m: m.values)
+    assert refused.value.code is ErrorCode.NOT_COORDINATOR
+    assert (await world.lead(epoch=2)).values == machine.values
 
 
-def test_coordinator_that_missed_an_epoch_loads_again() -> None:
+async def test_coordinator_that_missed_an_epoch_loads_again() -> None:
     """Another one has coordinated meanwhile, and has fenced the markers of what was decided here: they are sent again."""
 
-    async def main() -> None:
-        world = World()
-        machine = await world.lead()
-        assert await world.lead(epoch=2) is machine, "in the next epoch nobody else has coordinated"
-        again = await world.lead(epoch=4)
-        assert again is not machine
-        world.timers.advance_ms(10)
-        assert (machine.fired, again.fired) == ([], ["after load"])
-
-    asyncio.run(main())
+    world = World()
+    machine = await world.lead()
+    assert await world.lead(epoch=2) is machine, "in the next epoch nobody else has coordinated"
+    again = await world.lead(epoch=4)
+    assert again is not machine
+    world.timers.advance_ms(10)
+    assert (machine.fired, again.fired) == ([], ["after load"])
 
 
-def test_loading_shard_says_so() -> None:
-    async def main() -> None:
-        world = World()
-        world.log.entries[0] = [ReplayedRecord(KeyValue(b"a", b"1"), 0, 0)]
-        world.runtime.elected(0, 1)
-        with pytest.raises(Refused) as refused:
-            await world.runtime.read(0, lambda m: m.values)
-        assert refused.value.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-        await asyncio.gather(*world.tasks)
-        assert await world.runtime.read(0, lambda m: m.values) == {b"a": b"1"}
-
-    asyncio.run(main())
+async def test_loading_shard_says_so() -> None:
+    world = World()
+    world.log.entries[0] = [ReplayedRecord(KeyValue(b"a", b"1"), 0, 0)]
+    world.runtime.elected(0, 1)
+    with pytest.raises(Refused) as refused:
+        await world.runtime.read(0, lambda m: m.values)
+    assert refused.value.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    await asyncio.gather(*world.tasks)
+    assert await world.runtime.read(0, lambda m: m.values) == {b"a": b"1"}
 
 
 def test_who_waits_when_leadership_goes_is_sent_away() -> None:
@@ -252,105 +231,84 @@ def test_who_waits_when_leadership_goes_is_sent_away() -> None:
     asyncio.run(main())
 
 
-def test_timer_reaches_the_machine() -> None:
-    async def main() -> None:
-        world = World()
-        machine = await world.lead()
-        world.timers.advance_ms(10)
-        assert machine.fired == ["after load"]
-
-    asyncio.run(main())
+async def test_timer_reaches_the_machine() -> None:
+    world = World()
+    machine = await world.lead()
+    world.timers.advance_ms(10)
+    assert machine.fired == ["after load"]
 
 
-def test_commit_that_comes_at_once_is_answered_at_once() -> None:
-    async def main() -> None:
-        world = World()
-        machine = await world.lead()
-        world.log.commits_at_once = True
-        answer = world.runtime.begin(0, lambda m, t: m.put(b"a", b"1"))
-        assert answer.done() and answer.result() == "stored"
-        assert machine.values == {b"a": b"1"}
-
-    asyncio.run(main())
+async def test_commit_that_comes_at_once_is_answered_at_once() -> None:
+    world = World()
+    machine = await world.lead()
+    world.log.commits_at_once = True
+    answer = world.runtime.begin(0, lambda m, t: m.put(b"a", b"1"))
+    assert answer.done() and answer.result() == "stored"
+    assert machine.values == {b"a": b"1"}
 
 
-def test_write_that_is_not_confirmed_in_time_is_refused_and_stays_unseen_until_it_is_committed() -> None:
-    async def main() -> None:
-        world = World()
-        await world.lead()
-        write = world.runtime.begin(0, lambda m, t: m.put(b"a", b"1"))
-        world.timers.advance_ms(4999)
-        assert not write.done()
-        world.timers.advance_ms(1)
+async def test_write_that_is_not_confirmed_in_time_is_refused_and_stays_unseen_until_it_is_committed() -> None:
+    world = World()
+    await world.lead()
+    write = world.runtime.begin(0, lambda m, t: m.put(b"a", b"1"))
+    world.timers.advance_ms(4999)
+    assert not write.done()
+    world.timers.advance_ms(1)
+    with pytest.raises(Refused) as refused:
+        await write
+    assert refused.value.code is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    read = asyncio.ensure_future(world.runtime.read(0, lambda m: m.values[b"a"]))
+    await asyncio.sleep(0)
+    assert not read.done()
+    world.log.settle_first()
+    assert await read == b"1"
+
+
+async def test_read_that_waits_too_long_is_refused() -> None:
+    world = World()
+    await world.lead()
+    write = world.runtime.begin(0, lambda m, t: m.put(b"a", b"1"))
+    world.timers.advance_ms(3000)
+    read = asyncio.ensure_future(world.runtime.read(0, lambda m: m.values[b"a"]))
+    await asyncio.sleep(0)
+    world.timers.advance_ms(5000)
+    for late in (write, read):
         with pytest.raises(Refused) as refused:
-            await write
+            await late
         assert refused.value.code is ErrorCode.COORDINATOR_NOT_AVAILABLE
-        read = asyncio.ensure_future(world.runtime.read(0, lambda m: m.values[b"a"]))
-        await asyncio.sleep(0)
-        assert not read.done()
-        world.log.settle_first()
-        assert await read == b"1"
-
-    asyncio.run(main())
 
 
-def test_read_that_waits_too_long_is_refused() -> None:
-    async def main() -> None:
-        world = World()
-        await world.lead()
-        write = world.runtime.begin(0, lambda m, t: m.put(b"a", b"1"))
-        world.timers.advance_ms(3000)
-        read = asyncio.ensure_future(world.runtime.read(0, lambda m: m.values[b"a"]))
-        await asyncio.sleep(0)
-        world.timers.advance_ms(5000)
-        for late in (write, read):
-            with pytest.raises(Refused) as refused:
-                await late
-            assert refused.value.code is ErrorCode.COORDINATOR_NOT_AVAILABLE
-
-    asyncio.run(main())
-
-
-def test_timer_that_is_put_off_fires_once_at_its_last_deadline() -> None:
-    async def main() -> None:
-        world = World()
-        machine = await world.lead()
-        set_timer = SetTimer("session", 100)
-        for _ in range(5):
-            world.runtime.submit(0, lambda m: Result(effects=[set_timer]))
-            world.timers.advance_ms(60)
-        assert "session" not in machine.fired
-        world.timers.advance_ms(39)
-        assert "session" not in machine.fired
-        world.timers.advance_ms(1)
-        assert machine.fired.count("session") == 1
-        world.timers.advance_ms(1000)
-        assert machine.fired.count("session") == 1
-
-    asyncio.run(main())
+async def test_timer_that_is_put_off_fires_once_at_its_last_deadline() -> None:
+    world = World()
+    machine = await world.lead()
+    set_timer = SetTimer("session", 100)
+    for _ in range(5):
+        world.runtime.submit(0, lambda m: Result(effects=[set_timer]))
+        world.timers.advance_ms(60)
+    assert "session" not in machine.fired
+    world.timers.advance_ms(39)
+    assert "session" not in machine.fired
+    world.timers.advance_ms(1)
+    assert machine.fired.count("session") == 1
+    world.timers.advance_ms(1000)
+    assert machine.fired.count("session") == 1
 
 
-def test_timer_that_is_brought_forward_fires_early() -> None:
-    async def main() -> None:
-        world = World()
-        machine = await world.lead()
-        for delay_ms in (1000, 50):
-            world.runtime.submit(0, lambda m, d=delay_ms: Result(effects=[SetTimer("session", d)]))  # type: ignore[misc]
-        world.timers.advance_ms(50)
-        assert machine.fired.count("session") == 1
-        world.timers.advance_ms(2000)
-        assert machine.fired.count("session") == 1
-
-    asyncio.run(main())
+async def test_timer_that_is_brought_forward_fires_early() -> None:
+    world = World()
+    machine = await world.lead()
+    for delay_ms in (1000, 50):
+        world.runtime.submit(0, lambda m, d=delay_ms: Result(effects=[SetTimer("session", d)]))  # type: ignore[misc]
+    world.timers.advance_ms(50)
+    assert machine.fired.count("session") == 1
+    world.timers.advance_ms(2000)
+    assert machine.fired.count("session") == 1
 
 
-def test_time_to_load_is_told() -> None:
-    async def main() -> None:
-        world = World()
-        await world.lead()
-        assert world.load_times_ms == [0.0]
-
-    asyncio.run(main())
+async def test_time_to_load_is_told() -> None:
+    world = World()
+    await world.lead()
+    assert world.load_times_ms == [0.0]
 
 
 def gather(world: World, key: bytes, value: bytes = b"1") -> "asyncio.Future[str]":
@@ -367,103 +325,82 @@ def gather(world: World, key: bytes, value: bytes = b"1") -> "asyncio.Future[str
     return answer
 
 
-def test_operations_of_one_turn_share_an_append() -> None:
-    async def main() -> None:
-        world = World()
-        machine = await world.lead()
-        world.log.commits_at_once = True
-        answers = [gather(world, b"%d" % number) for number in range(5)]
-        assert world.log.appends == []
-        assert await asyncio.gather(*answers) == ["stored"] * 5
-        assert world.log.appends == [5]
-        assert len(machine.values) == 5
-
-    asyncio.run(main())
+async def test_operations_of_one_turn_share_an_append() -> None:
+    world = World()
+    machine = await world.lead()
+    world.log.commits_at_once = True
+    answers = [gather(world, b"%d" % number) for number in range(5)]
+    assert world.log.appends == []
+    assert await asyncio.gather(*answers) == ["stored"] * 5
+    assert world.log.appends == [5]
+    assert len(machine.values) == 5
 
 
-def test_whatever_comes_between_sees_what_was_gathered() -> None:
-    async def main() -> None:
-        world = World()
-        await world.lead()
-        world.log.commits_at_once = True
-        gathered = gather(world, b"a")
-        assert await world.runtime.read(0, lambda m: m.values[b"a"]) == b"1"
-        assert await gathered == "stored"
-        gathered = gather(world, b"a", b"2")
-        await world.runtime.begin(0, lambda m, t: m.put(b"b", m.values[b"a"] or b""))
-        assert await gathered == "stored"
-        assert [record.value for record in world.log.records] == [b"1", b"2", b"2"]
-
-    asyncio.run(main())
+async def test_whatever_comes_between_sees_what_was_gathered() -> None:
+    world = World()
+    await world.lead()
+    world.log.commits_at_once = True
+    gathered = gather(world, b"a")
+    assert await world.runtime.read(0, lambda m: m.values[b"a"]) == b"1"
+    assert await gathered == "stored"
+    gathered = gather(world, b"a", b"2")
+    await world.runtime.begin(0, lambda m, t: m.put(b"b", m.values[b"a"] or b""))
+    assert await gathered == "stored"
+    assert [record.value for record in world.log.records] == [b"1", b"2", b"2"]
 
 
-def test_refused_append_is_heard_by_all_who_shared_it() -> None:
-    async def main() -> None:
-        world = World()
-        machine = await world.lead()
-        world.log.refuses_with = ErrorCode.NOT_ENOUGH_REPLICAS
-        for answer in [gather(world, b"a"), gather(world, b"b")]:
-            with pytest.raises(Refused) as refused:
-                await answer
-            assert refused.value.code is ErrorCode.COORDINATOR_NOT_AVAILABLE
-        assert machine.values == {}
-
-    asyncio.run(main())
-
-
-def test_who_is_gathered_when_leadership_goes_is_sent_away() -> None:
-    async def main() -> None:
-        world = World()
-        await world.lead()
-        answer = gather(world, b"a")
-        world.runtime.resigned(0)
+async def test_refused_append_is_heard_by_all_who_shared_it() -> None:
+    world = World()
+    machine = await world.lead()
+    world.log.refuses_with = ErrorCode.NOT_ENOUGH_REPLICAS
+    for answer in [gather(world, b"a"), gather(world, b"b")]:
         with pytest.raises(Refused) as refused:
             await answer
-        assert refused.value.code is ErrorCode.NOT_COORDINATOR
-        assert world.log.records == []
-
-    asyncio.run(main())
+        assert refused.value.code is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert machine.values == {}
 
 
-def test_gathering_is_bounded() -> None:
-    async def main() -> None:
-        world = World()
-        await world.lead()
-        world.log.commits_at_once = True
-        await asyncio.gather(*[gather(world, b"k", bytes(40_000)) for _ in range(8)])
-        assert world.log.appends == [3, 3, 2]
-        assert await gather(world, b"k", bytes(500_000)) == "stored", "a large one goes alone"
+async def test_who_is_gathered_when_leadership_goes_is_sent_away() -> None:
+    world = World()
+    await world.lead()
+    answer = gather(world, b"a")
+    world.runtime.resigned(0)
+    with pytest.raises(Refused) as refused:
+        await answer
+    assert refused.value.code is ErrorCode.NOT_COORDINATOR
+    assert world.log.records == []
 
-    asyncio.run(main())
+
+async def test_gathering_is_bounded() -> None:
+    world = World()
+    await world.lead()
+    world.log.commits_at_once = True
+    await asyncio.gather(*[gather(world, b"k", bytes(40_000)) for _ in range(8)])
+    assert world.log.appends == [3, 3, 2]
+    assert await gather(world, b"k", bytes(500_000)) == "stored", "a large one goes alone"
 
 
 def broken(machine: Register, ticket: Ticket) -> Result[str]:
     raise BrokenInvariant("a state that cannot be")
 
 
-def test_bug_in_an_operation_comes_before_anything_is_written_and_is_no_reason_to_stop() -> None:
-    async def main() -> None:
-        world = World()
-        await world.lead()
-        with pytest.raises(NothingWritten):
-            world.runtime.begin(0, broken)
-        with pytest.raises(NothingWritten):
-            world.runtime.gather(0, broken, lambda answer, failure: None)
-        world.runtime.submit(0, lambda machine: broken(machine, Ticket()))  # type: ignore[arg-type,return-value]
-        assert world.log.records == []
-
-    asyncio.run(main())
+async def test_bug_in_an_operation_comes_before_anything_is_written_and_is_no_reason_to_stop() -> None:
+    world = World()
+    await world.lead()
+    with pytest.raises(NothingWritten):
+        world.runtime.begin(0, broken)
+    with pytest.raises(NothingWritten):
+        world.runtime.gather(0, broken, lambda answer, failure: None)
+    world.runtime.submit(0, lambda machine: broken(machine, Ticket()))  # type: ignore[arg-type,return-value]
+    assert world.log.records == []
 
 
-def test_bug_in_the_replay_of_what_was_written_stops_the_broker() -> None:
-    async def main() -> None:
-        world = World()
-        machine = await world.lead()
-        machine.replay = lambda record: {}["x"]  # type: ignore[method-assign]
-        with pytest.raises(BrokenInvariant):
-            world.runtime.begin(0, lambda m, t: m.put(b"a", b"1"))
-
-    asyncio.run(main())
+async def test_bug_in_the_replay_of_what_was_written_stops_the_broker() -> None:
+    world = World()
+    machine = await world.lead()
+    machine.replay = lambda record: {}["x"]  # type: ignore[method-assign]
+    with pytest.raises(BrokenInvariant):
+        world.runtime.begin(0, lambda m, t: m.put(b"a", b"1"))
 
 
 def test_timer_that_fails_hurts_nobody_and_fires_again() -> None:

@@ -10,9 +10,10 @@ from barnabas.base.errors import ErrorCode, Malformed, Refused
 from barnabas.base.words import AclOperation, AclResourceType, Permission
 from barnabas.broker.api import quotas, scram
 from barnabas.broker.api.acls import AclApi, _binding, _filter
-from barnabas.broker.api.cluster import refuse_election
+from barnabas.broker.api.cluster import ClusterApi
 from barnabas.broker.security.acl import Entry, Filter, ResourcePattern
 from barnabas.broker.security.acl_store import AclUnreadable, Removed
+from barnabas.broker.server.handler import handler_of
 from barnabas.wire.frame import encode_response
 from barnabas.wire.messages.alter_client_quotas import RequestEntityData, RequestEntryData
 from barnabas.wire.messages.alter_user_scram_credentials import (
@@ -149,9 +150,10 @@ def test_revocation_that_could_not_be_made_is_not_called_done() -> None:
 
 
 @pytest.mark.parametrize("version", [0, 1, 2])
-def test_refused_election_is_told_for_each_partition(version: int) -> None:
+def test_refused_election_has_an_error_for_each_partition(version: int) -> None:
     request = ElectLeadersRequest(topic_partitions=[TopicPartitions(topic="t", partitions=[0, 1])])
-    response = refuse_election(request, ErrorCode.CLUSTER_AUTHORIZATION_FAILED, None)
+    elections = handler_of(ClusterApi(cast(Any, None)), "ElectLeaders")
+    response: Any = elections.refuse(request, ErrorCode.CLUSTER_AUTHORIZATION_FAILED, None)
     [topic] = response.replica_election_results
     assert [each.error_code for each in topic.partition_result] == [ErrorCode.CLUSTER_AUTHORIZATION_FAILED] * 2
     encode_response(response, version, 1)

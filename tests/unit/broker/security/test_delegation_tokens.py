@@ -13,7 +13,7 @@ from barnabas.broker.security.tokens import DelegationTokens, TokenLimits, conce
 from barnabas.broker.zookeeper_client import paths
 from barnabas.wire.auth.exchange import SaslFailed
 from barnabas.wire.auth.mechanisms.scram import ScramClient, ScramMechanism, ScramServer
-from tests.unit.broker.zookeeper_client.zookeeper_fixture import run, session, zookeeper
+from tests.unit.broker.zookeeper_client.zookeeper_fixture import session, zookeeper
 
 ALICE, BOB, CAROL = (Principal("User", name) for name in ("alice", "bob", "carol"))
 LIMITS = TokenLimits(lifetime_ms_max=10_000, renewal_ms=1_000)
@@ -129,64 +129,56 @@ def test_scram_takes_a_token_for_its_owner(mechanism: ScramMechanism) -> None:
         assert bad.user is None
 
 
-def test_token_lies_in_zookeeper_without_its_secret_and_the_other_broker_hears_of_it() -> None:
-    async def story() -> None:
-        async with zookeeper() as ensemble, session(ensemble) as one, session(ensemble) as other:
-            here, there = tokens(), tokens()
-            writer, reader = TokenStore(one, here, ensemble.clock), TokenStore(other, there, ensemble.clock)
-            await writer.start()
-            await reader.start()
-            async with asyncio.TaskGroup() as tasks:
-                following = tasks.create_task(reader.run())
-                info = here.create(
-                    token_id="id", owner=ALICE, requester=ALICE, renewers=(BOB,), lifetime_ms=-1, now_ms=5
-                )
-                await writer.write(info)
-                async with asyncio.timeout(60):
-                    while not len(there):
-                        await asyncio.sleep(0.005)
-                assert list(there) == [info]
-                stored, _ = await one.get(paths.delegation_token("id"))
-                assert json.loads(stored) == {
-                    "version": 3, "owner": "User%3Aalice", "tokenRequester": "User%3Aalice",
-                    "renewers": ["User%3Abob"], "issueTimestamp": 5, "maxTimestamp": 10_005,
-                    "expiryTimestamp": 1_005, "tokenId": "id",
-                }  # fmt: skip
-                late = tokens()
-                await TokenStore(other, late, ensemble.clock).start()
-                assert list(late) == [info]
-                await writer.remove("id")
-                await writer.remove("id")  # another broker was faster: no harm
-                async with asyncio.timeout(60):
-                    while len(there):
-                        await asyncio.sleep(0.005)
-                assert not await one.children(paths.DELEGATION_TOKENS)
-                following.cancel()
-
-    run(story())
+async def test_token_lies_in_zookeeper_without_its_secret_and_the_other_broker_hears_of_it() -> None:
+    async with zookeeper() as ensemble, session(ensemble) as one, session(ensemble) as other:
+        here, there = tokens(), tokens()
+        writer, reader = TokenStore(one, here, ensemble.clock), TokenStore(other, there, ensemble.clock)
+        await writer.start()
+        await reader.start()
+        async with asyncio.TaskGroup() as tasks:
+            following = tasks.create_task(reader.run())
+            info = here.create(token_id="id", owner=ALICE, requester=ALICE, renewers=(BOB,), lifetime_ms=-1, now_ms=5)
+            await writer.write(info)
+            async with asyncio.timeout(60):
+                while not len(there):
+                    await asyncio.sleep(0.005)
+            assert list(there) == [info]
+            stored, _ = await one.get(paths.delegation_token("id"))
+            assert json.loads(stored) == {
+                "version": 3, "owner": "User%3Aalice", "tokenRequester": "User%3Aalice",
+                "renewers": ["User%3Abob"], "issueTimestamp": 5, "maxTimestamp": 10_005,
+                "expiryTimestamp": 1_005, "tokenId": "id",
+            }  # fmt: skip
+            late = tokens()
+            await TokenStore(other, late, ensemble.clock).start()
+            assert list(late) == [info]
+            await writer.remove("id")
+            await writer.remove("id")  # another broker was faster: no harm
+            async with asyncio.timeout(60):
+                while len(there):
+                    await asyncio.sleep(0.005)
+            assert not await one.children(paths.DELEGATION_TOKENS)
+            following.cancel()
 
 
-def test_expired_token_that_cannot_be_removed_ends_no_broker_and_keeps_no_other() -> None:
+async def test_expired_token_that_cannot_be_removed_ends_no_broker_and_keeps_no_other() -> None:
     """The controller removes them, in a task whose failure ends the broker; the next controller would be the next to end."""
 
-    async def story() -> None:
-        async with zookeeper() as ensemble, session(ensemble) as one:
-            known = tokens()
-            store = TokenStore(one, known, ensemble.clock)
-            await store.start()
-            for token_id in ("locked", "other"):
-                await store.write(
-                    known.create(token_id=token_id, owner=ALICE, requester=ALICE, renewers=(), lifetime_ms=1, now_ms=0)
-                )
-            await one.create(f"{paths.delegation_token('locked')}/something")
-            async with asyncio.TaskGroup() as tasks:
-                removing = tasks.create_task(store.remove_expired(5, lambda: True))
-                async with asyncio.timeout(60):
-                    while len(known) > 1:
-                        await asyncio.sleep(0.005)
-                await asyncio.sleep(0.05)
-                assert not removing.done()
-                removing.cancel()
-            assert await one.children(paths.DELEGATION_TOKENS) == ("locked",)
-
-    run(story())
+    async with zookeeper() as ensemble, session(ensemble) as one:
+        known = tokens()
+        store = TokenStore(one, known, ensemble.clock)
+        await store.start()
+        for token_id in ("locked", "other"):
+            await store.write(
+                known.create(token_id=token_id, owner=ALICE, requester=ALICE, renewers=(), lifetime_ms=1, now_ms=0)
+            )
+        await one.create(f"{paths.delegation_token('locked')}/something")
+        async with asyncio.TaskGroup() as tasks:
+            removing = tasks.create_task(store.remove_expired(5, lambda: True))
+            async with asyncio.timeout(60):
+                while len(known) > 1:
+                    await asyncio.sleep(0.005)
+            await asyncio.sleep(0.05)
+            assert not removing.done()
+            removing.cancel()
+        assert await one.children(paths.DELEGATION_TOKENS) == ("locked",)

@@ -1,21 +1,19 @@
 """A listener with SASL, frame by frame: what passes before, during and after authentication, and what hostile peers get."""
 
 import asyncio
-import functools
 import gc
 import random
 import struct
 import weakref
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-import uvloop
 
 from barnabas.base.errors import ErrorCode
-from barnabas.broker.api import sasl
+from barnabas.broker.api.sasl import SaslApi, SaslGate
 from barnabas.broker.server import listener
 from barnabas.broker.server.connection import Connection
+from barnabas.broker.server.handler import handlers_of
 from barnabas.broker.server.listener import Endpoint
 from barnabas.wire.auth.machine import Mechanism, NotAdmitted, RequestKind, SaslSession
 from barnabas.wire.auth.mechanisms.plain import PlainServer
@@ -25,18 +23,14 @@ from barnabas.wire.messages.heartbeat import HeartbeatResponse
 from barnabas.wire.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
 from barnabas.wire.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
 from tests.manual_time import ManualClock
-from tests.unit.broker.server.harness import Harness, RawClient, eventually, heartbeat
+from tests.support.waiting import eventually
+from tests.unit.broker.server.harness import Harness, RawClient, heartbeat
+
+pytestmark = pytest.mark.uvloop
+
 
 GOOD, BAD = b"\0alice\0secret", b"\0alice\0wrong"
 TOKEN_BYTES_MAX = 1_000
-
-
-def on_loop(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
-    @functools.wraps(test)
-    def run(*arguments: Any, **named: Any) -> None:
-        uvloop.run(test(*arguments, **named))
-
-    return run
 
 
 class Listener:
@@ -44,7 +38,7 @@ class Listener:
 
     def __init__(self, *, reauth_ms: int = 0, failure_delay_ms: int = 0) -> None:
         self.clock = ManualClock()
-        api = sasl.SaslApi(self.clock, failure_delay_ms=failure_delay_ms)
+        api = SaslApi(self.clock, failure_delay_ms=failure_delay_ms)
         mechanisms = {"PLAIN": Mechanism(lambda: PlainServer({"alice": "secret"}), reauth_ms)}
         self.principals: list[str] = []
         self.harness = Harness(
@@ -53,9 +47,9 @@ class Listener:
                 name="SASL_PLAINTEXT",
                 host="127.0.0.1",
                 port=0,
-                gate=lambda: sasl.SaslGate(SaslSession(mechanisms), api, frame_bytes_max=TOKEN_BYTES_MAX),
+                gate=lambda: SaslGate(SaslSession(mechanisms), api, frame_bytes_max=TOKEN_BYTES_MAX),
             ),
-            more=sasl.handlers(api),
+            more=handlers_of(api),
         )
 
     def _heartbeat(self, call: Any, request: Any) -> HeartbeatResponse:
@@ -79,7 +73,6 @@ async def is_hung_up_on(client: RawClient) -> bool:
     return closed
 
 
-@on_loop
 async def test_authenticated_client_is_served_under_its_own_name() -> None:
     made = Listener()
     async with made.harness as server:
@@ -91,7 +84,6 @@ async def test_authenticated_client_is_served_under_its_own_name() -> None:
         await client.close()
 
 
-@on_loop
 async def test_request_before_authentication_closes_the_connection_unanswered() -> None:
     made = Listener()
     async with made.harness as server:
@@ -104,7 +96,6 @@ async def test_request_before_authentication_closes_the_connection_unanswered() 
         assert made.principals == []
 
 
-@on_loop
 async def test_wrong_password_is_told_then_the_connection_ends_and_nothing_behind_it_runs() -> None:
     made = Listener()
     async with made.harness as server:
@@ -120,7 +111,6 @@ async def test_wrong_password_is_told_then_the_connection_ends_and_nothing_behin
         assert made.principals == []
 
 
-@on_loop
 async def test_refusal_waits_as_long_as_the_setting_says() -> None:
     made = Listener(failure_delay_ms=80)
     async with made.harness as server:
@@ -141,7 +131,6 @@ async def test_refusal_waits_as_long_as_the_setting_says() -> None:
     assert not made.harness.bugs
 
 
-@on_loop
 async def test_mechanism_that_is_not_offered_is_refused_with_those_that_are() -> None:
     made = Listener()
     async with made.harness as server:
@@ -151,7 +140,6 @@ async def test_mechanism_that_is_not_offered_is_refused_with_those_that_are() ->
         assert await is_hung_up_on(client)
 
 
-@on_loop
 async def test_tokens_without_headers_after_an_old_handshake() -> None:
     made = Listener()
     async with made.harness as server:
@@ -168,7 +156,6 @@ async def test_tokens_without_headers_after_an_old_handshake() -> None:
         assert await is_hung_up_on(stranger)
 
 
-@on_loop
 async def test_frames_are_small_before_authentication_and_large_after() -> None:
     made = Listener()
     async with made.harness as server:
@@ -183,7 +170,6 @@ async def test_frames_are_small_before_authentication_and_large_after() -> None:
         await client.close()
 
 
-@on_loop
 async def test_peer_that_never_says_who_it_is_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listener, "AUTHENTICATION_TIMEOUT_S", 0.05)
     made = Listener()
@@ -199,7 +185,6 @@ async def test_peer_that_never_says_who_it_is_is_closed(monkeypatch: pytest.Monk
         await good.close()
 
 
-@on_loop
 async def test_session_that_has_expired_is_closed_unless_authenticated_again() -> None:
     made = Listener(reauth_ms=60_000)
     async with made.harness as server:
@@ -216,7 +201,6 @@ async def test_session_that_has_expired_is_closed_unless_authenticated_again() -
         assert await is_hung_up_on(client)
 
 
-@on_loop
 async def test_second_authentication_without_need_is_answered_and_the_connection_stays() -> None:
     made = Listener()
     async with made.harness as server:
@@ -229,10 +213,9 @@ async def test_second_authentication_without_need_is_answered_and_the_connection
         await client.close()
 
 
-@on_loop
 async def test_listener_without_sasl_answers_an_illegal_state() -> None:
-    api = sasl.SaslApi(ManualClock(), failure_delay_ms=0)
-    async with Harness(more=sasl.handlers(api)) as server:
+    api = SaslApi(ManualClock(), failure_delay_ms=0)
+    async with Harness(more=handlers_of(api)) as server:
         client = await server.client()
         assert (await handshake(client)).error_code == ErrorCode.ILLEGAL_SASL_STATE
         assert (await authenticate(client)).error_code == ErrorCode.ILLEGAL_SASL_STATE
@@ -240,7 +223,6 @@ async def test_listener_without_sasl_answers_an_illegal_state() -> None:
         await client.close()
 
 
-@on_loop
 async def test_noise_harms_nobody_else() -> None:
     chance = random.Random(11)
     made = Listener()
@@ -261,7 +243,6 @@ async def test_noise_harms_nobody_else() -> None:
     assert set(made.principals) == {"User:alice"}
 
 
-@on_loop
 async def test_stranger_asks_for_versions_a_few_times_and_no_more() -> None:
     async with Listener().harness as server:
         # The harness has no ApiVersions: the gate is asked first.
@@ -280,7 +261,6 @@ def test_versions_are_asked_for_three_times_at_most_before_the_handshake() -> No
         session.admit(RequestKind.VERSIONS, now_ms=0)
 
 
-@on_loop
 async def test_one_address_tries_no_more_than_twenty_passwords_a_second() -> None:
     made = Listener()
     async with made.harness as server:
@@ -300,7 +280,6 @@ async def test_one_address_tries_no_more_than_twenty_passwords_a_second() -> Non
     assert not made.harness.bugs
 
 
-@on_loop
 async def test_connections_that_come_and_go_leave_nothing_behind() -> None:
     """Without a search of the heap for garbage: a broker makes few of those."""
     made = Listener()
@@ -322,7 +301,6 @@ async def test_connections_that_come_and_go_leave_nothing_behind() -> None:
             gc.enable()
 
 
-@on_loop
 async def test_strangers_together_have_no_more_than_so_much_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("barnabas.broker.server.connection.STRANGERS_BYTES_MAX", 2_500)
     async with Listener().harness as server:

@@ -6,7 +6,8 @@ from collections.abc import Awaitable, Callable
 import pytest
 import uvloop
 
-from barnabas.broker.api import sasl
+from barnabas.broker.api.sasl import SaslApi, SaslGate
+from barnabas.broker.server.handler import handlers_of
 from barnabas.broker.server.listener import Endpoint
 from barnabas.client import security
 from barnabas.client.connection import Connection, authenticate, open_connection
@@ -28,16 +29,16 @@ class Broker:
         self.passwords = {"alice": "secret"}
         self.sessions: list[SaslSession] = []
         self.handshakes = 0
-        api = sasl.SaslApi(self.clock, failure_delay_ms=0)
+        api = SaslApi(self.clock, failure_delay_ms=0)
         mechanisms = {"PLAIN": Mechanism(self._begin, SESSION_MS)}
         self.harness = Harness(
             endpoint=Endpoint(
                 name="SASL",
                 host="127.0.0.1",
                 port=0,
-                gate=lambda: sasl.SaslGate(SaslSession(mechanisms), api, frame_bytes_max=1_000),
+                gate=lambda: SaslGate(SaslSession(mechanisms), api, frame_bytes_max=1_000),
             ),
-            more=sasl.handlers(api),
+            more=handlers_of(api),
         )
 
     def _begin(self) -> PlainServer:

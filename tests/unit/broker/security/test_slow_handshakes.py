@@ -13,7 +13,8 @@ from barnabas.base.tls.contexts import TlsSettings, server_context
 from barnabas.broker.server import listener, strangers
 from barnabas.broker.server.listener import ConnectionLimits, Endpoint
 from barnabas.wire.auth.authority import LocalAuthority
-from tests.unit.broker.server.harness import Harness, eventually
+from tests.support.waiting import eventually
+from tests.unit.broker.server.harness import Harness
 
 
 @pytest.fixture(scope="module")

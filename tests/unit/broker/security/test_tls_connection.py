@@ -17,7 +17,8 @@ from barnabas.broker.server.listener import Endpoint
 from barnabas.wire.messages.fetch import FetchRequest
 from barnabas.wire.messages.heartbeat import HeartbeatResponse
 from tests.pki import Authority
-from tests.unit.broker.server.harness import Harness, PinnedRange, eventually, fetch_response
+from tests.support.waiting import eventually
+from tests.unit.broker.server.harness import Harness, PinnedRange, fetch_response
 
 SIZE = 3 * 1024 * 1024 + 17
 

@@ -12,8 +12,9 @@ from barnabas.base.host.disk import REAL_DISK
 from barnabas.base.metrics.registry import Registry
 from barnabas.broker.security.connection_rates import ConnectionRates
 from barnabas.broker.server.call import Call
+from barnabas.broker.server.handler import ApiHandler
 from barnabas.broker.server.listener import ConnectionLimits, Endpoint, SocketServer
-from barnabas.broker.server.pipeline import ApiHandler, Pipeline
+from barnabas.broker.server.pipeline import Pipeline
 from barnabas.broker.storage.file_handle import FileRange, OpenFile
 from barnabas.wire import frame
 from barnabas.wire.codec import RecordsRef, decode
@@ -21,6 +22,7 @@ from barnabas.wire.messages.base import ApiMessage
 from barnabas.wire.messages.fetch import FetchableTopicResponse, FetchResponse, PartitionData
 from barnabas.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from barnabas.wire.versions import api_named
+from tests.support.waiting import eventually
 
 
 def heartbeat(group: str = "g") -> HeartbeatRequest:
@@ -173,10 +175,3 @@ class RawClient:
             await self.writer.wait_closed()
         except ConnectionError:
             return
-
-
-async def eventually(condition: Callable[[], bool], timeout_s: float = 60.0) -> None:
-    """Wait for a condition that the loop will make true."""
-    async with asyncio.timeout(timeout_s):
-        while not condition():
-            await asyncio.sleep(0.005)

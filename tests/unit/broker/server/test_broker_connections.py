@@ -82,43 +82,34 @@ async def _ends(brokers: Silent, *, for_another: Callable[[], None], for_this: C
     brokers.server.close()
 
 
-def test_request_to_a_broker_that_is_gone_ends() -> None:
-    async def scenario() -> None:
-        brokers = Silent()
-        await _ends(brokers, for_another=lambda: brokers.alive(2), for_this=lambda: brokers.alive())
-
-    asyncio.run(scenario())
+async def test_request_to_a_broker_that_is_gone_ends() -> None:
+    brokers = Silent()
+    await _ends(brokers, for_another=lambda: brokers.alive(2), for_this=lambda: brokers.alive())
 
 
-def test_request_to_the_former_life_of_a_broker_ends_when_it_has_returned() -> None:
+async def test_request_to_the_former_life_of_a_broker_ends_when_it_has_returned() -> None:
     """Its host lost its power and came back at once: it was never gone, as far as the controller has told."""
 
-    async def scenario() -> None:
-        brokers = Silent()
-        returned = brokers.connections.brokers_returned
-        await _ends(brokers, for_another=lambda: returned({1}), for_this=lambda: returned({2}))
-
-    asyncio.run(scenario())
+    brokers = Silent()
+    returned = brokers.connections.brokers_returned
+    await _ends(brokers, for_another=lambda: returned({1}), for_this=lambda: returned({2}))
 
 
-def test_connection_that_is_being_opened_to_a_broker_that_is_gone_ends() -> None:
+async def test_connection_that_is_being_opened_to_a_broker_that_is_gone_ends() -> None:
     """And those who wait behind it need not try for themselves."""
 
-    async def scenario() -> None:
-        brokers = Silent()
-        await brokers.start()
-        lane = brokers.connections.lane("transaction-verification")
-        async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
-            first = tasks.create_task(_lost(lane.to(BrokerId(1))))
-            await brokers.opening.wait()
-            second = tasks.create_task(_lost(lane.to(BrokerId(1))))
-            await asyncio.sleep(0)
-            brokers.alive(2)
-            brokers.alive()  # before the first of them has heard of it
-        assert first.result() == "broker 1 is not known to be alive any more"
-        assert second.result() == "broker 1 is not known to be alive"
-        assert not lane._opening
-        brokers.connections.close()
-        brokers.server.close()
-
-    asyncio.run(scenario())
+    brokers = Silent()
+    await brokers.start()
+    lane = brokers.connections.lane("transaction-verification")
+    async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
+        first = tasks.create_task(_lost(lane.to(BrokerId(1))))
+        await brokers.opening.wait()
+        second = tasks.create_task(_lost(lane.to(BrokerId(1))))
+        await asyncio.sleep(0)
+        brokers.alive(2)
+        brokers.alive()  # before the first of them has heard of it
+    assert first.result() == "broker 1 is not known to be alive any more"
+    assert second.result() == "broker 1 is not known to be alive"
+    assert not lane._opening
+    brokers.connections.close()
+    brokers.server.close()

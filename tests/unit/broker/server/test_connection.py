@@ -8,7 +8,6 @@ import socket
 import struct
 import time
 import weakref
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,21 +25,10 @@ from barnabas.wire import frame
 from barnabas.wire.messages.fetch import FetchRequest, FetchResponse
 from barnabas.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from barnabas.wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
-from tests.unit.broker.server.harness import Harness, PinnedRange, eventually, fetch_response, heartbeat
+from tests.support.waiting import eventually
+from tests.unit.broker.server.harness import Harness, PinnedRange, fetch_response, heartbeat
 
-
-def on_loop(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
-    """Run an async test on uvloop, as the broker does."""
-
-    def run(**kwargs: Any) -> None:
-        uvloop.run(test(**kwargs))
-
-    run.__name__ = test.__name__
-    run.__doc__ = test.__doc__
-    import inspect
-
-    run.__signature__ = inspect.signature(test)  # type: ignore[attr-defined]
-    return run
+pytestmark = pytest.mark.uvloop
 
 
 def produce(payload: bytes, acks: int = -1) -> ProduceRequest:
@@ -48,7 +36,6 @@ def produce(payload: bytes, acks: int = -1) -> ProduceRequest:
     return ProduceRequest(acks=acks, timeout_ms=1000, topic_data=[TopicProduceData(name="t", partition_data=[data])])
 
 
-@on_loop
 async def test_request_in_one_byte_pieces_is_answered() -> None:
     async with Harness() as server:
         client = await server.client()
@@ -59,7 +46,6 @@ async def test_request_in_one_byte_pieces_is_answered() -> None:
         await client.close()
 
 
-@on_loop
 async def test_records_can_be_written_into_wherever_the_frame_was_cut() -> None:
     """The log writes offsets into a Produce's frame, so a frame that came in pieces must be as writable as any other."""
     writable: list[bool] = []
@@ -84,7 +70,6 @@ async def test_records_can_be_written_into_wherever_the_frame_was_cut() -> None:
     assert writable == [True] * 7
 
 
-@on_loop
 async def test_many_requests_in_one_segment_are_answered_in_order() -> None:
     async with Harness() as server:
         client = await server.client()
@@ -94,7 +79,6 @@ async def test_many_requests_in_one_segment_are_answered_in_order() -> None:
         await client.close()
 
 
-@on_loop
 async def test_client_that_sent_many_requests_ahead_does_not_keep_the_others_waiting(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -162,7 +146,6 @@ def test_frames_of_any_size_arrive_whole(size: int) -> None:
     uvloop.run(main())
 
 
-@on_loop
 async def test_answer_of_a_slow_request_comes_before_that_of_a_fast_one_behind_it() -> None:
     release = asyncio.Event()
 
@@ -181,7 +164,6 @@ async def test_answer_of_a_slow_request_comes_before_that_of_a_fast_one_behind_i
         await client.close()
 
 
-@on_loop
 async def test_answer_goes_out_before_what_its_handler_still_does() -> None:
     from select import select
 
@@ -203,7 +185,6 @@ async def test_answer_goes_out_before_what_its_handler_still_does() -> None:
         await client.close()
 
 
-@on_loop
 async def test_request_that_is_held_back_is_answered_when_the_broker_knows_the_answer() -> None:
     heartbeats = 12
     async with Harness(held_apis=[heartbeats]) as server:
@@ -218,7 +199,6 @@ async def test_request_that_is_held_back_is_answered_when_the_broker_knows_the_a
             await client.close()
 
 
-@on_loop
 async def test_only_one_request_of_a_connection_runs_at_a_time() -> None:
     running = most = 0
 
@@ -239,7 +219,6 @@ async def test_only_one_request_of_a_connection_runs_at_a_time() -> None:
         await client.close()
 
 
-@on_loop
 async def test_produce_that_waits_for_replicas_does_not_hold_back_the_next_produce() -> None:
     waiting: list[Call] = []
 
@@ -259,7 +238,6 @@ async def test_produce_that_waits_for_replicas_does_not_hold_back_the_next_produ
         await client.close()
 
 
-@on_loop
 async def test_refused_request_gets_the_apis_error() -> None:
     def refuse(call: Call, request: HeartbeatRequest) -> HeartbeatResponse:
         raise Refused(ErrorCode.REBALANCE_IN_PROGRESS)
@@ -270,7 +248,6 @@ async def test_refused_request_gets_the_apis_error() -> None:
         await client.close()
 
 
-@on_loop
 async def test_broken_invariant_is_answered_and_stops_the_broker() -> None:
     def bug(call: Call, request: HeartbeatRequest) -> HeartbeatResponse:
         raise BrokenInvariant("high watermark past the log end")
@@ -304,7 +281,6 @@ def test_bug_before_anything_is_written_ends_the_request_alone(
     assert caplog.text.count("Traceback") == 1, "whoever finds a bug must not fill the disk with it"
 
 
-@on_loop
 async def test_handler_that_needs_zookeeper_while_it_is_away_is_answered_and_is_no_bug() -> None:
     async def fails(call: Call, request: HeartbeatRequest) -> HeartbeatResponse:
         raise SessionExpired("the session has expired and there is no new one yet")
@@ -316,7 +292,6 @@ async def test_handler_that_needs_zookeeper_while_it_is_away_is_answered_and_is_
         await client.close()
 
 
-@on_loop
 async def test_bug_after_the_answer_is_noted_and_the_connection_goes_on() -> None:
     def fails(call: Call, request: HeartbeatRequest) -> None:
         call.reply(HeartbeatResponse())
@@ -330,7 +305,6 @@ async def test_bug_after_the_answer_is_noted_and_the_connection_goes_on() -> Non
         await client.close()
 
 
-@on_loop
 async def test_bug_before_there_is_a_handler_closes_its_connection_only(monkeypatch: pytest.MonkeyPatch) -> None:
     async with Harness() as server:
         good, bad = await server.client(), await server.client()
@@ -375,7 +349,6 @@ def test_peer_that_breaks_the_protocol_is_closed_and_others_are_served(garbage: 
     uvloop.run(main())
 
 
-@on_loop
 async def test_random_bytes_never_hurt_anyone_else() -> None:
     async with Harness() as server:
         good = await server.client()
@@ -390,7 +363,6 @@ async def test_random_bytes_never_hurt_anyone_else() -> None:
         await good.close()
 
 
-@on_loop
 async def test_peer_that_never_reads_is_idle_after_a_while_and_a_slow_one_is_not(tmp_path: Path) -> None:
     data = tmp_path / "records"
     data.write_bytes(bytes(20_000_000))
@@ -419,7 +391,6 @@ async def test_peer_that_never_reads_is_idle_after_a_while_and_a_slow_one_is_not
         await deaf.close()
 
 
-@on_loop
 async def test_lie_about_a_length_takes_sixteen_kilobytes_and_the_truth_a_megabyte() -> None:
     async with Harness(request_bytes_max=2_000_000_000) as server:
         liar, honest = await server.client(), await server.client()
@@ -434,7 +405,6 @@ async def test_lie_about_a_length_takes_sixteen_kilobytes_and_the_truth_a_megaby
             await client.close()
 
 
-@on_loop
 async def test_many_that_flood_share_one_round_of_the_loop() -> None:
     carried_out = 0
     seen: list[int] = []
@@ -473,7 +443,6 @@ async def test_many_that_flood_share_one_round_of_the_loop() -> None:
             client.writer.transport.abort()  # type: ignore[attr-defined]
 
 
-@on_loop
 async def test_claimed_length_takes_no_memory_until_bytes_come() -> None:
     async with Harness(request_bytes_max=2_000_000_000) as server:
         client = await server.client()
@@ -484,7 +453,6 @@ async def test_claimed_length_takes_no_memory_until_bytes_come() -> None:
         await client.close()
 
 
-@on_loop
 async def test_peer_that_does_not_read_stops_being_served() -> None:
     served = 0
 
@@ -519,7 +487,6 @@ async def _flood(client: Any, count: int) -> None:
         await client.writer.drain()
 
 
-@on_loop
 async def test_idle_connection_is_closed_and_a_waiting_one_is_not() -> None:
     kept: list[Call] = []
 
@@ -538,7 +505,6 @@ async def test_idle_connection_is_closed_and_a_waiting_one_is_not() -> None:
         await waiting.close()
 
 
-@on_loop
 async def test_connections_past_the_limit_of_an_address_are_closed() -> None:
     async with Harness(limits=ConnectionLimits(max_connections_per_ip=2)) as server:
         first, second = await server.client(), await server.client()
@@ -554,7 +520,6 @@ async def test_connections_past_the_limit_of_an_address_are_closed() -> None:
             await client.close()
 
 
-@on_loop
 async def test_broker_accepts_again_when_a_connection_of_a_full_house_leaves() -> None:
     async with Harness(limits=ConnectionLimits(max_connections=2)) as server:
         first, second = await server.client(), await server.client()
@@ -570,7 +535,6 @@ async def test_broker_accepts_again_when_a_connection_of_a_full_house_leaves() -
         await third.close()
 
 
-@on_loop
 async def test_queued_max_requests_bounds_running_handlers() -> None:
     running = most = 0
     release = asyncio.Event()
@@ -595,7 +559,6 @@ async def test_queued_max_requests_bounds_running_handlers() -> None:
             await client.close()
 
 
-@on_loop
 async def test_file_ranges_are_sent_whole_and_released(tmp_path: Path) -> None:
     content = random.Random(1).randbytes(5_000_000)
     path = tmp_path / "segment"
@@ -632,7 +595,6 @@ def test_small_answer_is_one_piece_and_a_large_or_a_cut_one_is_not(tmp_path: Pat
         each.release()
 
 
-@on_loop
 async def test_disconnect_in_the_middle_of_a_range_releases_it(tmp_path: Path) -> None:
     path = tmp_path / "segment"
     with path.open("wb") as file:
@@ -648,7 +610,6 @@ async def test_disconnect_in_the_middle_of_a_range_releases_it(tmp_path: Path) -
         await eventually(lambda: not server.server.connections)
 
 
-@on_loop
 async def test_request_that_waited_is_no_garbage_in_circles() -> None:
     """Hundreds a second would have the heap searched once a second, and everybody wait for that."""
     waits: list[weakref.ref[object]] = []
@@ -681,7 +642,6 @@ async def test_request_that_waited_is_no_garbage_in_circles() -> None:
         await client.close()
 
 
-@on_loop
 async def test_client_that_leaves_ends_its_wait() -> None:
     abandoned: list[str] = []
 
@@ -696,7 +656,6 @@ async def test_client_that_leaves_ends_its_wait() -> None:
         await eventually(lambda: abandoned == ["left"])
 
 
-@on_loop
 async def test_throttled_connection_is_not_read_until_its_time_is_over() -> None:
     loop = asyncio.get_running_loop()
 
@@ -715,7 +674,6 @@ async def test_throttled_connection_is_not_read_until_its_time_is_over() -> None
         await client.close()
 
 
-@on_loop
 async def test_request_metrics_count_every_stage() -> None:
     async with Harness() as server:
         client = await server.client()

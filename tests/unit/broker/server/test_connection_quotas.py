@@ -11,8 +11,10 @@ from barnabas.broker.server import quota_metrics
 from barnabas.broker.server.addresses import address_of
 from barnabas.broker.server.listener import ConnectionLimits
 from barnabas.broker.server.quota_metrics import QuotaMetrics
-from tests.unit.broker.server.harness import Harness, eventually
-from tests.unit.broker.server.test_connection import on_loop
+from tests.support.waiting import eventually
+from tests.unit.broker.server.harness import Harness
+
+pytestmark = pytest.mark.uvloop
 
 
 def rates(**limits: int) -> ConnectionRates:
@@ -30,7 +32,6 @@ def rejected(server: Harness) -> float:
     return counter.value  # type: ignore[union-attr]
 
 
-@on_loop
 async def test_connections_over_the_brokers_rate_wait_and_are_served() -> None:
     loop = asyncio.get_running_loop()
     async with Harness(rates=rates(broker=20)) as server:
@@ -48,7 +49,6 @@ async def test_connections_over_the_brokers_rate_wait_and_are_served() -> None:
             await client.close()
 
 
-@on_loop
 async def test_connection_over_its_addresss_rate_is_held_then_closed_and_counts_as_rejected() -> None:
     loop = asyncio.get_running_loop()
     async with Harness(rates=rates(address=10)) as server:
@@ -64,7 +64,6 @@ async def test_connection_over_its_addresss_rate_is_held_then_closed_and_counts_
         await second.close()
 
 
-@on_loop
 async def test_server_that_stops_closes_what_it_holds() -> None:
     slow = ConnectionRates(windows=2, window_ms=60_000)
     slow.address_changed("127.0.0.1", {"connection_creation_rate": "1"})
@@ -78,7 +77,6 @@ async def test_server_that_stops_closes_what_it_holds() -> None:
         await client.close()
 
 
-@on_loop
 async def test_hosts_are_found_by_name_and_addresses_are_spelled_as_sockets_spell_them() -> None:
     assert await address_of("10.0.0.1") == "10.0.0.1"
     assert await address_of("0:0:0:0:0:0:0:1") == "::1"

@@ -12,7 +12,8 @@ from barnabas.broker.server.call import Call
 from barnabas.broker.server.request_memory import machine_bytes
 from barnabas.wire import frame
 from barnabas.wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
-from tests.unit.broker.server.harness import Harness, RawClient, eventually
+from tests.support.waiting import eventually
+from tests.unit.broker.server.harness import Harness, RawClient
 
 LIMIT = 1_000_000
 

@@ -24,11 +24,12 @@ from barnabas.wire import frame
 from barnabas.wire.messages.fetch import FetchRequest, FetchResponse
 from barnabas.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from barnabas.wire.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
-from tests.unit.broker.server.harness import Harness, PinnedRange, eventually, heartbeat
-from tests.unit.broker.server.test_connection import on_loop
+from tests.support.waiting import eventually
+from tests.unit.broker.server.harness import Harness, PinnedRange, heartbeat
+
+pytestmark = pytest.mark.uvloop
 
 
-@on_loop
 async def test_room_that_the_next_connection_does_not_take_goes_to_the_one_after() -> None:
     release = asyncio.Event()
     started: list[int] = []
@@ -56,31 +57,26 @@ async def test_room_that_the_next_connection_does_not_take_goes_to_the_one_after
 
 
 @pytest.mark.parametrize("later", [False, True], ids=["at once", "later"])
-def test_answer_that_cannot_be_encoded_closes_its_connection_and_no_other(later: bool) -> None:
+async def test_answer_that_cannot_be_encoded_closes_its_connection_and_no_other(later: bool) -> None:
     async def bad_later(call: Call, request: HeartbeatRequest) -> HeartbeatResponse:
         return HeartbeatResponse(error_code=1_000_000 if call.correlation_id == 1 else 0)
 
     def bad(call: Call, request: HeartbeatRequest) -> HeartbeatResponse:
         return HeartbeatResponse(error_code=1_000_000 if call.correlation_id == 1 else 0)
 
-    @on_loop
-    async def run() -> None:
-        failed: list[BaseException | None] = []
-        async with Harness({"Heartbeat": bad_later if later else bad}) as server:
-            client, other = await server.client(), await server.client()
-            asyncio.get_running_loop().set_exception_handler(lambda loop, context: failed.append(context["exception"]))
-            client.send(heartbeat(), 3, 1)
-            assert await client.is_closed()
-            other.send(heartbeat(), 3, 2)
-            assert await other.correlation_id() == 2
-            await client.close()
-            await other.close()
-            assert server.tasks == set() and failed == []
-
-    run()
+    failed: list[BaseException | None] = []
+    async with Harness({"Heartbeat": bad_later if later else bad}) as server:
+        client, other = await server.client(), await server.client()
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: failed.append(context["exception"]))
+        client.send(heartbeat(), 3, 1)
+        assert await client.is_closed()
+        other.send(heartbeat(), 3, 2)
+        assert await other.correlation_id() == 2
+        await client.close()
+        await other.close()
+        assert server.tasks == set() and failed == []
 
 
-@on_loop
 async def test_nothing_behind_a_malformed_request_is_carried_out() -> None:
     executed: list[int] = []
 
@@ -106,7 +102,6 @@ class Transport:
         assert len(self.written) < 1_000_000 and data, "nothing, again and again"
 
 
-@on_loop
 async def test_file_cut_short_while_it_is_sent_by_tls_ends_the_connection(tmp_path: Path) -> None:
     path = tmp_path / "segment"
     path.write_bytes(b"x" * 100)
@@ -144,41 +139,34 @@ def test_failed_directory_is_reported_by_the_next_session_where_this_one_expires
     assert session.attempts == 2
 
 
-def test_broken_invariant_in_a_callback_of_the_loop_stops_the_broker_and_a_lost_peer_does_not() -> None:
-    async def run() -> None:
-        broker = Broker({"zookeeper.connect": "localhost:1", "broker.id": "1", "log.dirs": "/nowhere"})
-        loop = asyncio.get_running_loop()
-        broker.callback_failed(loop, {"message": "lost", "exception": ConnectionResetError()})
-        assert not broker._stop.is_set()
-        broken = BrokenInvariant("released twice")
-        broker.callback_failed(loop, {"message": "a timer", "exception": broken})
-        assert broker._stop.is_set() and broker._fatal is broken
-
-    asyncio.run(run())
+async def test_broken_invariant_in_a_callback_of_the_loop_stops_the_broker_and_a_lost_peer_does_not() -> None:
+    broker = Broker({"zookeeper.connect": "localhost:1", "broker.id": "1", "log.dirs": "/nowhere"})
+    loop = asyncio.get_running_loop()
+    broker.callback_failed(loop, {"message": "lost", "exception": ConnectionResetError()})
+    assert not broker._stop.is_set()
+    broken = BrokenInvariant("released twice")
+    broker.callback_failed(loop, {"message": "a timer", "exception": broken})
+    assert broker._stop.is_set() and broker._fatal is broken
 
 
-def test_coordinator_that_fails_later_is_answered_all_the_same() -> None:
+async def test_coordinator_that_fails_later_is_answered_all_the_same() -> None:
     """A call that nobody answers holds its connection for ever."""
 
-    async def run() -> None:
-        answers: list[object] = []
-        call: Any = SimpleNamespace(
-            api=SimpleNamespace(name="Heartbeat", refuse=lambda request, code, message: code), reply=answers.append
-        )
-        future: asyncio.Future[HeartbeatResponse] = asyncio.get_running_loop().create_future()
-        assert answer_later(call, HeartbeatRequest(), future) is None
-        future.set_exception(KeyError("a bug"))
-        await asyncio.sleep(0)
-        assert answers == [ErrorCode.UNKNOWN_SERVER_ERROR]
-
-    asyncio.run(run())
+    answers: list[object] = []
+    call: Any = SimpleNamespace(
+        api=SimpleNamespace(name="Heartbeat", refuse=lambda request, code, message: code), reply=answers.append
+    )
+    future: asyncio.Future[HeartbeatResponse] = asyncio.get_running_loop().create_future()
+    assert answer_later(call, HeartbeatRequest(), future) is None
+    future.set_exception(KeyError("a bug"))
+    await asyncio.sleep(0)
+    assert answers == [ErrorCode.UNKNOWN_SERVER_ERROR]
 
 
 def long_answer() -> ListGroupsResponse:
     return ListGroupsResponse(groups=[ListedGroup(group_id=f"group-{number}") for number in range(5_000)])
 
 
-@on_loop
 async def test_long_answer_is_sent_whole_and_then_forgotten() -> None:
     answer = long_answer()
 

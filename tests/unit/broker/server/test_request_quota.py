@@ -9,7 +9,8 @@ from barnabas.broker.server.request_quota import RequestQuota
 from barnabas.wire.codec import decode
 from barnabas.wire.messages.heartbeat import HeartbeatResponse
 from tests.unit.broker.server.harness import Harness, heartbeat
-from tests.unit.broker.server.test_connection import on_loop
+
+pytestmark = pytest.mark.uvloop
 
 
 class Clock:
@@ -39,7 +40,6 @@ class Recorded(ClientQuotas):
             self.charged.append(round(amount, 3))
 
 
-@on_loop
 async def test_handler_that_answers_at_once_pays_for_its_time() -> None:
     clock, quotas = Clock(), Recorded()
 
@@ -56,7 +56,6 @@ async def test_handler_that_answers_at_once_pays_for_its_time() -> None:
     assert quotas.charged == [25.0]
 
 
-@on_loop
 async def test_time_that_is_waited_for_others_costs_nothing() -> None:
     clock, quotas, gate = Clock(), Recorded(), asyncio.Event()
 
@@ -80,7 +79,6 @@ async def test_time_that_is_waited_for_others_costs_nothing() -> None:
     assert quotas.charged == [pytest.approx(30.0)]
 
 
-@on_loop
 async def test_work_that_fails_after_a_wait_is_paid_for_and_refused() -> None:
     clock, quotas = Clock(), Recorded()
 
@@ -98,7 +96,6 @@ async def test_work_that_fails_after_a_wait_is_paid_for_and_refused() -> None:
     assert quotas.charged == [pytest.approx(50.0)]
 
 
-@on_loop
 async def test_client_over_its_share_is_told_and_not_read_from_while_another_is() -> None:
     clock = Clock()
     quotas = ClientQuotas(windows=2, window_ms=1_000)

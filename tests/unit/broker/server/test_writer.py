@@ -5,9 +5,13 @@ import socket
 from concurrent.futures import ThreadPoolExecutor
 from typing import cast
 
+import pytest
+
 from barnabas.broker.server.writer import SEND_STEP_BYTES, SocketWriter, TransportWriter
-from tests.unit.broker.server.harness import eventually
-from tests.unit.broker.server.test_connection import on_loop
+from tests.support.waiting import eventually
+
+pytestmark = pytest.mark.uvloop
+
 
 ANSWER = bytes(5 * SEND_STEP_BYTES + 17)
 
@@ -36,7 +40,6 @@ class GreedySocket:
         self._real.close()
 
 
-@on_loop
 async def test_long_answer_leaves_a_socket_in_steps() -> None:
     near, far = socket.socketpair()
     drained: list[bool] = []
@@ -68,7 +71,6 @@ class GreedyTransport:
         self.written.append(len(data))
 
 
-@on_loop
 async def test_long_answer_is_encrypted_in_steps() -> None:
     drained: list[bool] = []
     transport = GreedyTransport()

@@ -15,12 +15,13 @@ from barnabas.base.metrics.registry import Registry
 from barnabas.base.topics import GROUP_METADATA_TOPIC
 from barnabas.base.words import AclOperation
 from barnabas.broker.api.producers import ProducersApi
-from barnabas.broker.api.txn_markers import TxnMarkersApi, refuse
+from barnabas.broker.api.txn_markers import TxnMarkersApi
 from barnabas.broker.replication.appends import AppendEntry
 from barnabas.broker.replication.machine import PartitionMachine
 from barnabas.broker.replication.manager import ReplicaManager
 from barnabas.broker.replication.partition import Partition
 from barnabas.broker.replication.state import PartitionLeadership
+from barnabas.broker.server.handler import handler_of
 from barnabas.broker.storage.environment import LogEnvironment
 from barnabas.broker.storage.log import Log
 from barnabas.broker.storage.log_types import Origin
@@ -213,7 +214,7 @@ def test_markers_are_for_brokers_and_for_those_who_may_alter_the_cluster(world: 
     world.denied = {AclOperation.ALTER, AclOperation.CLUSTER_ACTION}
     with pytest.raises(Refused, match="CLUSTER_AUTHORIZATION_FAILED"):
         world.api.handle(call, WriteTxnMarkersRequest(markers=[marker(A0)]))
-    response: Any = refuse(
+    response: Any = handler_of(world.api, "WriteTxnMarkers").refuse(
         WriteTxnMarkersRequest(markers=[marker(A0, A1)]), ErrorCode.CLUSTER_AUTHORIZATION_FAILED, None
     )
     assert errors(response) == [ErrorCode.CLUSTER_AUTHORIZATION_FAILED] * 2

@@ -37,6 +37,7 @@ from barnabas.wire.messages.write_txn_markers import (
     WriteTxnMarkersResponse,
 )
 from tests.memory_log import MemoryLog
+from tests.support.waiting import eventually
 from tests.unit.broker.transactions.txn_harness import A0
 
 CONFIG = BrokerConfig.parse(
@@ -157,7 +158,7 @@ class World:
         coordinator = coordinator or self.coordinator
         for partition in range(4):
             coordinator.elected(partition, epoch)
-        await until(lambda: len(coordinator.machines) == 4)
+        await eventually(lambda: len(coordinator.machines) == 4)
 
     async def init(self, name: str = "t") -> Identity:
         answer = await self.coordinator.init_producer_id(InitRequest(name, 60_000))
@@ -169,12 +170,6 @@ async def turns(count: int = 100) -> None:
     """All that can happen has happened: nothing here waits for the clock or for another thread."""
     for _ in range(count):
         await asyncio.sleep(0)
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
-        while not condition():
-            await asyncio.sleep(0)
 
 
 def run(scenario: Callable[[World], Awaitable[None]], log: MemoryLog | None = None) -> None:
@@ -196,7 +191,7 @@ def test_a_transaction_from_its_first_producer_to_its_completion() -> None:
         assert await world.coordinator.add_partitions("t", client, [A0]) is ErrorCode.NONE
         answer = await world.coordinator.end("t", client, commit=True, client_version=2)
         assert answer.identity == (1000, 1)
-        await until(lambda: len(world.coordinator.markers) == 0)
+        await eventually(lambda: len(world.coordinator.markers) == 0)
         [request] = world.markers
         assert request.markers[0].coordinator_epoch == 7
         txn = await world.coordinator.describe("t")
@@ -213,7 +208,7 @@ def test_requests_without_partitions_leave_the_coordinator_alive() -> None:
         for _ in range(2):
             assert await world.coordinator.add_partitions("t", client, []) is ErrorCode.NONE
         assert (await world.coordinator.end("t", client, commit=True, client_version=0)).error is ErrorCode.NONE
-        await until(lambda: len(world.coordinator.markers) == 0)
+        await eventually(lambda: len(world.coordinator.markers) == 0)
         assert world.markers == [], "there is nowhere to write one"
         txn = await world.coordinator.describe("t")
         assert txn is not None
@@ -269,13 +264,15 @@ def test_what_another_coordinator_has_fenced_and_not_ended_is_ended_when_leaders
         await world.coordinator.add_partitions("t", client, [A0])
         world.markers_error = ErrorCode.TRANSACTION_COORDINATOR_FENCED
         await world.coordinator.end("t", client, commit=True, client_version=0)
-        await until(lambda: len(world.markers) == 1 and not len(world.coordinator.markers))
+        await eventually(lambda: len(world.markers) == 1 and not len(world.coordinator.markers))
         world.markers_error = ErrorCode.NONE
         await world.elected(epoch=7)
-        await until(lambda: len(world.markers) == 2)
+        await eventually(lambda: len(world.markers) == 2)
         assert [marker.coordinator_epoch for request in world.markers for marker in request.markers] == [5, 7]
         machine = world.coordinator.machines[world.coordinator.partition_for("t")]
-        await until(lambda: (txn := machine.get("t")) is not None and txn.state is TransactionState.COMPLETE_COMMIT)
+        await eventually(
+            lambda: (txn := machine.get("t")) is not None and txn.state is TransactionState.COMPLETE_COMMIT
+        )
 
     run(scenario)
 
@@ -289,11 +286,11 @@ def test_a_coordinator_that_missed_its_successor_sends_nothing_for_what_that_one
         await world.coordinator.add_partitions("t", client, [A0])
         world.markers_error = ErrorCode.NOT_LEADER_OR_FOLLOWER
         await world.coordinator.end("t", client, commit=True, client_version=0)
-        await until(lambda: len(world.markers) == 1 and world.coordinator.markers.without_leader == 1)
+        await eventually(lambda: len(world.markers) == 1 and world.coordinator.markers.without_leader == 1)
         world.markers_error = ErrorCode.NONE
         second = world.make()
         await world.elected(second, epoch=6)
-        await until(lambda: not len(second.markers))
+        await eventually(lambda: not len(second.markers))
         assert await second.add_partitions("t", client, [A0]) is ErrorCode.NONE
         second.close()
         world.markers.clear()
@@ -354,13 +351,13 @@ def test_markers_wait_for_the_decision_to_be_committed() -> None:
         await world.coordinator.add_partitions("t", client, [A0])
         world.log.commits_at_once = False
         end = asyncio.ensure_future(world.coordinator.end("t", client, commit=True, client_version=2))
-        await until(lambda: len(world.log.pending) == 1)
+        await eventually(lambda: len(world.log.pending) == 1)
         await turns()
         assert world.markers == []
         world.log.commits_at_once = True
         world.log.settle()
         await end
-        await until(lambda: len(world.markers) == 1)
+        await eventually(lambda: len(world.markers) == 1)
 
     run(scenario)
 
@@ -457,13 +454,13 @@ def test_a_second_coordinator_finishes_what_the_first_decided() -> None:
         await world.coordinator.add_partitions("t", client, [A0])
         world.markers_gate.clear()
         await world.coordinator.end("t", client, commit=True, client_version=2)
-        await until(lambda: len(world.markers) == 1)
+        await eventually(lambda: len(world.markers) == 1)
         for partition in range(4):
             world.coordinator.resigned(partition)
         second = world.make()
         await world.elected(second, epoch=8)
         world.markers_gate.set()
-        await until(lambda: len(second.markers) == 0)
+        await eventually(lambda: len(second.markers) == 0)
         assert [request.markers[0].coordinator_epoch for request in world.markers] == [0, 8]
         txn = await second.describe("t")
         assert txn is not None
@@ -484,13 +481,13 @@ def test_a_completion_that_the_log_refuses_is_written_later(monkeypatch: pytest.
         await world.coordinator.add_partitions("t", client, [A0])
         world.markers_gate.clear()
         await world.coordinator.end("t", client, commit=True, client_version=2)
-        await until(lambda: len(world.markers) == 1)
+        await eventually(lambda: len(world.markers) == 1)
         world.log.refuses_with = ErrorCode.NOT_ENOUGH_REPLICAS
         world.markers_gate.set()
-        await until(lambda: world.log.refused >= 2)
+        await eventually(lambda: world.log.refused >= 2)
         assert len(world.coordinator.markers) == 1
         world.log.refuses_with = None
-        await until(lambda: len(world.coordinator.markers) == 0)
+        await eventually(lambda: len(world.coordinator.markers) == 0)
 
     run(scenario)
 
@@ -505,10 +502,10 @@ def test_a_timeout_that_the_log_refuses_comes_again(monkeypatch: pytest.MonkeyPa
         machine = world.coordinator.machines[world.coordinator.partition_for("t")]
         monkeypatch.setattr(machine, "timer_fired", _later(machine.timer_fired))
         world.log.refuses_with = ErrorCode.NOT_ENOUGH_REPLICAS
-        await until(lambda: world.log.refused >= 2)
+        await eventually(lambda: world.log.refused >= 2)
         assert world.markers == []
         world.log.refuses_with = None
-        await until(lambda: len(world.markers) == 1)
+        await eventually(lambda: len(world.markers) == 1)
         assert not world.markers[0].markers[0].transaction_result
 
     run(scenario)

@@ -11,8 +11,8 @@ from barnabas.base.errors import ErrorCode, Refused
 from barnabas.base.ids import TopicPartition
 from barnabas.base.topics import GROUP_METADATA_TOPIC
 from barnabas.base.words import AclOperation, AclResourceType
-from barnabas.broker.api import transactions as handlers_module
-from barnabas.broker.api.transactions import TransactionsApi, handlers
+from barnabas.broker.api.transactions import TransactionsApi
+from barnabas.broker.server.handler import handlers_of
 from barnabas.broker.transactions.ending import EndAnswer
 from barnabas.broker.transactions.initializing import InitAnswer, InitRequest
 from barnabas.broker.transactions.machine import ListFilter
@@ -355,7 +355,7 @@ def test_lists_are_filtered_and_unknown_states_told(capfd: pytest.CaptureFixture
 
 
 def test_every_refusal_has_the_shape_of_its_response() -> None:
-    served = {handler.name: handler for handler in handlers(World().api)}
+    served = {handler.name: handler for handler in handlers_of(World().api)}
     code = ErrorCode.NOT_COORDINATOR
     init: Any = served["InitProducerId"].refuse(InitProducerIdRequest(), code, None)
     assert (init.error_code, init.producer_id, init.producer_epoch) == (code, -1, -1)
@@ -369,4 +369,5 @@ def test_every_refusal_has_the_shape_of_its_response() -> None:
         DescribeTransactionsRequest(transactional_ids=["t"]), code, None
     )
     assert described.transaction_states[0].error_code == code
-    assert handlers_module.refuse_list(ListTransactionsRequest(), code, None).error_code == code  # type: ignore[attr-defined]
+    listed: Any = served["ListTransactions"].refuse(ListTransactionsRequest(), code, None)
+    assert listed.error_code == code

@@ -11,7 +11,7 @@ from barnabas.broker.zookeeper_client.metadata_cache import MetadataCache, Metad
 from barnabas.broker.zookeeper_client.registration import create_top_level_paths
 from barnabas.broker.zookeeper_client.session import ZooKeeperSession
 from tests.unit.broker.zookeeper_client.test_metadata_cache import ORDERS_ID, OTHER_ID, partition, update
-from tests.unit.broker.zookeeper_client.zookeeper_fixture import run, session, zookeeper
+from tests.unit.broker.zookeeper_client.zookeeper_fixture import session, zookeeper
 
 
 class Told:
@@ -47,73 +47,58 @@ async def topics_in(zk: ZooKeeperSession, *topics: str) -> None:
         await zk.create(paths.topic(topic))
 
 
-def test_broker_that_returns_forgets_topics_that_were_deleted_meanwhile() -> None:
-    async def story() -> None:
-        async with zookeeper() as ensemble, session(ensemble) as zk:
-            await topics_in(zk, "orders")
-            told = Told(zk)
-            await told.hear((1, 200))
-            assert told.known == ["orders"]
-            assert told.cache.topic_name(OTHER_ID) is None
-            assert told.changes[-1] == MetadataChange(deleted=(TopicPartition("gone", 0),))
-
-    run(story())
+async def test_broker_that_returns_forgets_topics_that_were_deleted_meanwhile() -> None:
+    async with zookeeper() as ensemble, session(ensemble) as zk:
+        await topics_in(zk, "orders")
+        told = Told(zk)
+        await told.hear((1, 200))
+        assert told.known == ["orders"]
+        assert told.cache.topic_name(OTHER_ID) is None
+        assert told.changes[-1] == MetadataChange(deleted=(TopicPartition("gone", 0),))
 
 
-def test_broker_looks_again_when_another_controller_speaks_and_not_each_time() -> None:
-    async def story() -> None:
-        async with zookeeper() as ensemble, session(ensemble) as zk:
-            await topics_in(zk, "orders")
-            told = Told(zk)
-            await told.hear((1, 100))
-            assert told.known == ["gone", "orders"], "the controller that told of it will tell of its end"
-            await told.hear((2, 100))
-            assert told.known == ["orders"]
-            await told.hear((2, 100))
-            assert len(told.looks) == 1
-
-    run(story())
+async def test_broker_looks_again_when_another_controller_speaks_and_not_each_time() -> None:
+    async with zookeeper() as ensemble, session(ensemble) as zk:
+        await topics_in(zk, "orders")
+        told = Told(zk)
+        await told.hear((1, 100))
+        assert told.known == ["gone", "orders"], "the controller that told of it will tell of its end"
+        await told.hear((2, 100))
+        assert told.known == ["orders"]
+        await told.hear((2, 100))
+        assert len(told.looks) == 1
 
 
-def test_topic_that_was_made_again_meanwhile_stays() -> None:
-    async def story() -> None:
-        async with zookeeper() as ensemble, session(ensemble) as zk:
-            await topics_in(zk, "orders")
-            told = Told(zk)
-            hearing = asyncio.ensure_future(told.hear((1, 200)))
-            for _ in range(2):
-                await asyncio.sleep(0)  # ZooKeeper has been asked
-            new = TopicId(bytes(range(2, 18)))
-            told.cache.update(update(("gone", new, [partition(0, 2)])))
-            await hearing
-            assert told.known == ["gone", "orders"]
-            assert told.cache.topic_id("gone") == new
-
-    run(story())
+async def test_topic_that_was_made_again_meanwhile_stays() -> None:
+    async with zookeeper() as ensemble, session(ensemble) as zk:
+        await topics_in(zk, "orders")
+        told = Told(zk)
+        hearing = asyncio.ensure_future(told.hear((1, 200)))
+        for _ in range(2):
+            await asyncio.sleep(0)  # ZooKeeper has been asked
+        new = TopicId(bytes(range(2, 18)))
+        told.cache.update(update(("gone", new, [partition(0, 2)])))
+        await hearing
+        assert told.known == ["gone", "orders"]
+        assert told.cache.topic_id("gone") == new
 
 
-def test_session_that_ends_meanwhile_is_no_reason_to_forget_or_to_end() -> None:
-    async def story() -> None:
-        async with zookeeper() as ensemble, session(ensemble) as zk:
-            await topics_in(zk, "orders")
-            told = Told(zk)
-            await zk.stop()
-            await told.hear((1, 200))
-            assert told.known == ["gone", "orders"]
-
-    run(story())
+async def test_session_that_ends_meanwhile_is_no_reason_to_forget_or_to_end() -> None:
+    async with zookeeper() as ensemble, session(ensemble) as zk:
+        await topics_in(zk, "orders")
+        told = Told(zk)
+        await zk.stop()
+        await told.hear((1, 200))
+        assert told.known == ["gone", "orders"]
 
 
-def test_somebody_who_has_deleted_all_topics_ends_no_broker() -> None:
-    async def story() -> None:
-        async with zookeeper() as ensemble, session(ensemble) as zk:
-            await topics_in(zk)
-            await zk.delete(paths.BROKER_TOPICS)
-            told = Told(zk)
-            await told.hear((1, 200))
-            assert told.known == ["gone", "orders"]
-
-    run(story())
+async def test_somebody_who_has_deleted_all_topics_ends_no_broker() -> None:
+    async with zookeeper() as ensemble, session(ensemble) as zk:
+        await topics_in(zk)
+        await zk.delete(paths.BROKER_TOPICS)
+        told = Told(zk)
+        await told.hear((1, 200))
+        assert told.known == ["gone", "orders"]
 
 
 class BehindOthers:
@@ -130,12 +115,9 @@ class BehindOthers:
         return tuple(each for each in await self._zk.children(path) if each != "orders" or not self._is_behind)
 
 
-def test_topic_that_a_server_of_zookeeper_has_not_heard_of_yet_stays() -> None:
-    async def story() -> None:
-        async with zookeeper() as ensemble, session(ensemble) as zk:
-            await topics_in(zk, "orders")
-            told = Told(cast(ZooKeeperSession, BehindOthers(zk)))
-            await told.hear((2, 100))
-            assert told.known == ["orders"]
-
-    run(story())
+async def test_topic_that_a_server_of_zookeeper_has_not_heard_of_yet_stays() -> None:
+    async with zookeeper() as ensemble, session(ensemble) as zk:
+        await topics_in(zk, "orders")
+        told = Told(cast(ZooKeeperSession, BehindOthers(zk)))
+        await told.hear((2, 100))
+        assert told.known == ["orders"]

@@ -8,7 +8,7 @@ from barnabas.broker.zookeeper_client.features import ANNOUNCED, TRANSACTION_VER
 from barnabas.broker.zookeeper_client.session import ZooKeeperSession
 from barnabas.broker.zookeeper_client.zk_errors import SessionExpired
 from barnabas.broker.zookeeper_client.znodes import BrokerRegistration, Endpoint
-from tests.unit.broker.zookeeper_client.zookeeper_fixture import Ensemble, run, session, zookeeper
+from tests.unit.broker.zookeeper_client.zookeeper_fixture import Ensemble, session, zookeeper
 
 
 def registration(broker_id: int, *, is_ours: bool) -> bytes:
@@ -25,83 +25,71 @@ async def seen(features: ClusterFeatures) -> tuple[int, int]:
     return features.epoch, features.level(TRANSACTION_VERSION)
 
 
-def test_brokers_of_any_age_agree_on_the_epoch_and_every_change_raises_it() -> None:
-    async def story() -> None:
-        async with zookeeper() as ensemble, session(ensemble) as zk:
-            old = ClusterFeatures(zk)
-            await put(zk, 1, is_ours=True)
-            history = [await seen(old)]
-            for is_ours in (True, False):
-                await put(zk, 2, is_ours=is_ours)
-                history.append(await seen(old))
-                assert await seen(ClusterFeatures(zk)) == history[-1], "a broker that has just started"
-                await zk.delete(paths.broker_id(2))
-                history.append(await seen(old))
-            assert [level for _, level in history] == [2, 2, 2, 0, 2]
-            epochs = [epoch for epoch, _ in history]
-            assert epochs == sorted(set(epochs))
-
-    run(story())
-
-
-def test_broker_that_returns_at_once_with_other_features_is_noticed() -> None:
-    async def story() -> None:
-        async with zookeeper() as ensemble, session(ensemble) as zk:
-            features, changed = ClusterFeatures(zk), asyncio.Event()
-            features.on_change = changed.set
-            returned: list[Collection[int]] = []
-            features.on_returned = returned.append
-            for broker_id in (1, 2):
-                await put(zk, broker_id, is_ours=True)
-            assert (await seen(features))[1] == 2
+async def test_brokers_of_any_age_agree_on_the_epoch_and_every_change_raises_it() -> None:
+    async with zookeeper() as ensemble, session(ensemble) as zk:
+        old = ClusterFeatures(zk)
+        await put(zk, 1, is_ours=True)
+        history = [await seen(old)]
+        for is_ours in (True, False):
+            await put(zk, 2, is_ours=is_ours)
+            history.append(await seen(old))
+            assert await seen(ClusterFeatures(zk)) == history[-1], "a broker that has just started"
             await zk.delete(paths.broker_id(2))
-            await put(zk, 2, is_ours=False)
-            async with asyncio.timeout(60):
-                await changed.wait()
-            assert (await seen(features))[1] == 0
-            assert returned == [{2}]
-
-    run(story())
+            history.append(await seen(old))
+        assert [level for _, level in history] == [2, 2, 2, 0, 2]
+        epochs = [epoch for epoch, _ in history]
+        assert epochs == sorted(set(epochs))
 
 
-def test_broker_that_returns_after_it_was_missed_is_noticed() -> None:
+async def test_broker_that_returns_at_once_with_other_features_is_noticed() -> None:
+    async with zookeeper() as ensemble, session(ensemble) as zk:
+        features, changed = ClusterFeatures(zk), asyncio.Event()
+        features.on_change = changed.set
+        returned: list[Collection[int]] = []
+        features.on_returned = returned.append
+        for broker_id in (1, 2):
+            await put(zk, broker_id, is_ours=True)
+        assert (await seen(features))[1] == 2
+        await zk.delete(paths.broker_id(2))
+        await put(zk, 2, is_ours=False)
+        async with asyncio.timeout(60):
+            await changed.wait()
+        assert (await seen(features))[1] == 0
+        assert returned == [{2}]
+
+
+async def test_broker_that_returns_after_it_was_missed_is_noticed() -> None:
     """Nobody may have told of its absence: it was the controller, say, and is back before there is another."""
 
-    async def story() -> None:
-        async with zookeeper() as ensemble, session(ensemble) as zk:
-            features = ClusterFeatures(zk)
-            returned: list[Collection[int]] = []
-            features.on_returned = returned.append
-            for broker_id in (1, 2):
-                await put(zk, broker_id, is_ours=True)
-            await features.refresh()
-            await zk.delete(paths.broker_id(2))
-            await features.refresh()
-            assert returned == []
-            await put(zk, 2, is_ours=True)
-            await put(zk, 3, is_ours=True)
-            await features.refresh()
-            assert returned == [{2}], "3 is new: nobody waits for a former life of it"
-
-    run(story())
+    async with zookeeper() as ensemble, session(ensemble) as zk:
+        features = ClusterFeatures(zk)
+        returned: list[Collection[int]] = []
+        features.on_returned = returned.append
+        for broker_id in (1, 2):
+            await put(zk, broker_id, is_ours=True)
+        await features.refresh()
+        await zk.delete(paths.broker_id(2))
+        await features.refresh()
+        assert returned == []
+        await put(zk, 2, is_ours=True)
+        await put(zk, 3, is_ours=True)
+        await features.refresh()
+        assert returned == [{2}], "3 is new: nobody waits for a former life of it"
 
 
-def test_a_child_that_is_no_broker_of_ours_has_no_features_and_stops_nobody() -> None:
-    async def story() -> None:
-        async with zookeeper() as ensemble, session(ensemble) as zk:
-            features = ClusterFeatures(zk)
-            await put(zk, 1, is_ours=True)
-            await zk.create(f"{paths.BROKER_IDS}/note-to-self", b"hello")
-            for name in ("02", "3e9", "99999999999", "٣"):
-                await zk.create(f"{paths.BROKER_IDS}/{name}", b"hello")
-            assert (await seen(features))[1] == 2
-            await zk.create(paths.broker_id(2), b"{")
-            assert (await seen(features))[1] == 0
-
-    run(story())
+async def test_a_child_that_is_no_broker_of_ours_has_no_features_and_stops_nobody() -> None:
+    async with zookeeper() as ensemble, session(ensemble) as zk:
+        features = ClusterFeatures(zk)
+        await put(zk, 1, is_ours=True)
+        await zk.create(f"{paths.BROKER_IDS}/note-to-self", b"hello")
+        for name in ("02", "3e9", "99999999999", "٣"):
+            await zk.create(f"{paths.BROKER_IDS}/{name}", b"hello")
+        assert (await seen(features))[1] == 2
+        await zk.create(paths.broker_id(2), b"{")
+        assert (await seen(features))[1] == 0
 
 
-def test_an_expired_session_puts_the_look_off_until_there_is_another() -> None:
+async def test_an_expired_session_puts_the_look_off_until_there_is_another() -> None:
     class Expiring:
         """A session that ends with the first request."""
 
@@ -117,11 +105,8 @@ def test_an_expired_session_puts_the_look_off_until_there_is_another() -> None:
                 raise SessionExpired("expired with the request under way")
             return await self._zk.batch(operations)  # type: ignore[arg-type]
 
-    async def story() -> None:
-        async with zookeeper() as ensemble, session(ensemble) as zk:
-            await put(zk, 1, is_ours=True)
-            features = ClusterFeatures(Expiring(zk, ensemble))  # type: ignore[arg-type]
-            async with asyncio.timeout(60):
-                assert (await seen(features))[1] == 2
-
-    run(story())
+    async with zookeeper() as ensemble, session(ensemble) as zk:
+        await put(zk, 1, is_ours=True)
+        features = ClusterFeatures(Expiring(zk, ensemble))  # type: ignore[arg-type]
+        async with asyncio.timeout(60):
+            assert (await seen(features))[1] == 2

@@ -9,7 +9,7 @@ from barnabas.broker.features.link.store import LinkStore
 from barnabas.broker.zookeeper_client import paths
 from barnabas.broker.zookeeper_client.session import ZooKeeperSession
 from barnabas.broker.zookeeper_client.znodes_link import LinkChange, LinkSpec, MirrorPartition, MirrorState, MirrorTopic
-from tests.unit.broker.zookeeper_client.zookeeper_fixture import LosesAnswers, run, session, zookeeper
+from tests.unit.broker.zookeeper_client.zookeeper_fixture import LosesAnswers, session, zookeeper
 
 ORDERS = TopicPartition("orders", 0)
 PAYMENTS = TopicPartition("payments", 0)
@@ -33,64 +33,52 @@ async def store_with_topics(opened: object) -> LinkStore:
     return store
 
 
-def test_where_nobody_has_made_a_link_there_is_none_to_list_or_to_delete() -> None:
+async def test_where_nobody_has_made_a_link_there_is_none_to_list_or_to_delete() -> None:
     """Also where somebody has made the place of notifications, or deleted that of links: no broker ends because of it."""
 
-    async def scenario() -> None:
-        async with zookeeper() as ensemble, session(ensemble) as opened:
-            store = LinkStore(opened)
-            assert not await store.delete("east")
-            await opened.ensure_path(paths.LINK_CHANGES)
-            assert await store.names() == []
-            assert not await store.delete("east")
-
-    run(scenario())
+    async with zookeeper() as ensemble, session(ensemble) as opened:
+        store = LinkStore(opened)
+        assert not await store.delete("east")
+        await opened.ensure_path(paths.LINK_CHANGES)
+        assert await store.names() == []
+        assert not await store.delete("east")
 
 
-def test_a_former_leader_that_wakes_late_writes_over_nobody_and_keeps_what_it_still_leads() -> None:
-    async def scenario() -> None:
-        async with zookeeper() as ensemble, session(ensemble) as opened:
-            store = await store_with_topics(opened)
-            former, later = noted(3, 7), noted(4, 7, final_offset=100)
-            assert await store.write_partitions("east", {ORDERS: former, PAYMENTS: former}) == set()
-            assert await store.write_partitions("east", {ORDERS: later}) == set()
+async def test_a_former_leader_that_wakes_late_writes_over_nobody_and_keeps_what_it_still_leads() -> None:
+    async with zookeeper() as ensemble, session(ensemble) as opened:
+        store = await store_with_topics(opened)
+        former, later = noted(3, 7), noted(4, 7, final_offset=100)
+        assert await store.write_partitions("east", {ORDERS: former, PAYMENTS: former}) == set()
+        assert await store.write_partitions("east", {ORDERS: later}) == set()
 
-            late = noted(3, 8)
-            assert await store.write_partitions("east", {ORDERS: late, PAYMENTS: late}) == {ORDERS}
+        late = noted(3, 8)
+        assert await store.write_partitions("east", {ORDERS: late, PAYMENTS: late}) == {ORDERS}
 
-            assert await store.partition("east", ORDERS) == later
-            assert await store.partition("east", PAYMENTS) == late
-
-    run(scenario())
+        assert await store.partition("east", ORDERS) == later
+        assert await store.partition("east", PAYMENTS) == late
 
 
-def test_two_leaders_that_write_at_once_leave_the_later_ones_word() -> None:
-    async def scenario() -> None:
-        async with zookeeper() as ensemble, session(ensemble) as one, session(ensemble) as other:
-            former = await store_with_topics(one)
-            later = LinkStore(other)
-            for _ in range(20):
-                fenced, none = await asyncio.gather(
-                    former.write_partitions("east", {ORDERS: noted(3, 7)}),
-                    later.write_partitions("east", {ORDERS: noted(4, 9)}),
-                )
-                assert none == set()
-                assert fenced in (set(), {ORDERS})
-                assert await later.partition("east", ORDERS) == noted(4, 9)
-                await one.delete(paths.link_partition("east", ORDERS))
-
-    run(scenario())
+async def test_two_leaders_that_write_at_once_leave_the_later_ones_word() -> None:
+    async with zookeeper() as ensemble, session(ensemble) as one, session(ensemble) as other:
+        former = await store_with_topics(one)
+        later = LinkStore(other)
+        for _ in range(20):
+            fenced, none = await asyncio.gather(
+                former.write_partitions("east", {ORDERS: noted(3, 7)}),
+                later.write_partitions("east", {ORDERS: noted(4, 9)}),
+            )
+            assert none == set()
+            assert fenced in (set(), {ORDERS})
+            assert await later.partition("east", ORDERS) == noted(4, 9)
+            await one.delete(paths.link_partition("east", ORDERS))
 
 
-def test_what_cannot_be_read_is_written_over() -> None:
-    async def scenario() -> None:
-        async with zookeeper() as ensemble, session(ensemble) as opened:
-            store = await store_with_topics(opened)
-            await opened.create(paths.link_partition("east", ORDERS), b"{", make_path=True)
-            assert await store.write_partitions("east", {ORDERS: noted(1, 1)}) == set()
-            assert await store.partition("east", ORDERS) == noted(1, 1)
-
-    run(scenario())
+async def test_what_cannot_be_read_is_written_over() -> None:
+    async with zookeeper() as ensemble, session(ensemble) as opened:
+        store = await store_with_topics(opened)
+        await opened.create(paths.link_partition("east", ORDERS), b"{", make_path=True)
+        assert await store.write_partitions("east", {ORDERS: noted(1, 1)}) == set()
+        assert await store.partition("east", ORDERS) == noted(1, 1)
 
 
 def stopped(mirror: MirrorTopic) -> MirrorTopic | None:
@@ -105,39 +93,33 @@ async def told(opened: ZooKeeperSession) -> list[LinkChange]:
     return found
 
 
-def test_others_hear_of_what_was_done_though_the_answer_to_it_was_lost() -> None:
+async def test_others_hear_of_what_was_done_though_the_answer_to_it_was_lost() -> None:
     """They would not mirror a new topic, or go on with one that has ended, until their next session."""
 
-    async def scenario() -> None:
-        async with zookeeper() as ensemble, session(ensemble) as opened:
-            await LinkStore(opened).prepare()
-            store = LinkStore(cast(ZooKeeperSession, LosesAnswers(opened)))
-            await store.create("east", LinkSpec(topics=".*", configs={}))
-            await store.create_topic("east", "orders", MirrorTopic())
-            changed = await store.change_topic("east", "orders", stopped)
-            assert changed is not None and changed.state is MirrorState.STOPPED
-            of_topic = LinkChange("east", "orders")
-            assert await told(opened) == [LinkChange("east"), of_topic, of_topic]
-            await store.delete("east")
-            assert await told(opened) == [LinkChange("east")]
-            assert await store.spec("east") is None
-
-    run(scenario())
+    async with zookeeper() as ensemble, session(ensemble) as opened:
+        await LinkStore(opened).prepare()
+        store = LinkStore(cast(ZooKeeperSession, LosesAnswers(opened)))
+        await store.create("east", LinkSpec(topics=".*", configs={}))
+        await store.create_topic("east", "orders", MirrorTopic())
+        changed = await store.change_topic("east", "orders", stopped)
+        assert changed is not None and changed.state is MirrorState.STOPPED
+        of_topic = LinkChange("east", "orders")
+        assert await told(opened) == [LinkChange("east"), of_topic, of_topic]
+        await store.delete("east")
+        assert await told(opened) == [LinkChange("east")]
+        assert await store.spec("east") is None
 
 
-def test_who_repeats_what_a_broker_did_before_it_died_tells_of_it() -> None:
-    async def scenario() -> None:
-        async with zookeeper() as ensemble, session(ensemble) as opened:
-            store = await store_with_topics(opened)
-            promoting = MirrorTopic(state=MirrorState.PROMOTING)
-            await opened.set(paths.link_topic("east", "orders"), promoting.encode())
-            await told(opened)
-            assert await store.change_topic("east", "orders", lambda _: promoting) == promoting
-            await store.create_topic("east", "orders", MirrorTopic())
-            assert await store.topic("east", "orders") == promoting
-            assert await told(opened) == [LinkChange("east", "orders")] * 2
-            # What is left as it is, nobody needs to hear of.
-            assert await store.change_topic("east", "orders", lambda _: None) == promoting
-            assert await told(opened) == []
-
-    run(scenario())
+async def test_who_repeats_what_a_broker_did_before_it_died_tells_of_it() -> None:
+    async with zookeeper() as ensemble, session(ensemble) as opened:
+        store = await store_with_topics(opened)
+        promoting = MirrorTopic(state=MirrorState.PROMOTING)
+        await opened.set(paths.link_topic("east", "orders"), promoting.encode())
+        await told(opened)
+        assert await store.change_topic("east", "orders", lambda _: promoting) == promoting
+        await store.create_topic("east", "orders", MirrorTopic())
+        assert await store.topic("east", "orders") == promoting
+        assert await told(opened) == [LinkChange("east", "orders")] * 2
+        # What is left as it is, nobody needs to hear of.
+        assert await store.change_topic("east", "orders", lambda _: None) == promoting
+        assert await told(opened) == []

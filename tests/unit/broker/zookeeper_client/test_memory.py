@@ -19,7 +19,7 @@ from barnabas.broker.zookeeper_client.operations import (
     ZkCode,
 )
 from tests.memory_zookeeper import Fired, MemoryZooKeeper
-from tests.unit.broker.zookeeper_client.zookeeper_fixture import run, session, zookeeper
+from tests.unit.broker.zookeeper_client.zookeeper_fixture import session, zookeeper
 
 PATHS = ("/a", "/b", "/a/x", "/a/y", "/b/x", "/a/x/deep", "/controller_epoch")
 
@@ -70,27 +70,24 @@ def essence(result: Result) -> object:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_answers_are_those_of_a_server(seed: int) -> None:
-    async def story() -> None:
-        chance = random.Random(seed)
-        memory = MemoryZooKeeper(persistent=())
-        number = memory.open_session()
-        async with zookeeper() as ensemble, session(ensemble, "/root") as server:
-            for _ in range(30):
-                operations: list[Operation] = [random_operation(chance) for _ in range(10)]
-                guard = None
-                if chance.random() < 0.3:
-                    operations = [random_write(chance)]
-                    guard = Guard(chance.randrange(3))
-                expected = await server.batch(operations, guard)
-                found = memory.execute(number, operations, guard)
-                assert found.moved == expected.moved
-                if found.moved:
-                    continue
-                for operation, mine, theirs in zip(operations, found.results, expected.results, strict=True):
-                    assert essence(mine) == essence(theirs), operation
-
-    run(story())
+async def test_answers_are_those_of_a_server(seed: int) -> None:
+    chance = random.Random(seed)
+    memory = MemoryZooKeeper(persistent=())
+    number = memory.open_session()
+    async with zookeeper() as ensemble, session(ensemble, "/root") as server:
+        for _ in range(30):
+            operations: list[Operation] = [random_operation(chance) for _ in range(10)]
+            guard = None
+            if chance.random() < 0.3:
+                operations = [random_write(chance)]
+                guard = Guard(chance.randrange(3))
+            expected = await server.batch(operations, guard)
+            found = memory.execute(number, operations, guard)
+            assert found.moved == expected.moved
+            if found.moved:
+                continue
+            for operation, mine, theirs in zip(operations, found.results, expected.results, strict=True):
+                assert essence(mine) == essence(theirs), operation
 
 
 def test_watches_are_told_once_and_only_to_those_who_asked() -> None:

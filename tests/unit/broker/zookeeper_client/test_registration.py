@@ -38,59 +38,47 @@ def registrar(zk: ZooKeeperSession, registration: BrokerRegistration, wait_ms: i
     return BrokerRegistrar(zk, registration, clock=SystemClock(), wait_for_former_self_ms=wait_ms)
 
 
-def test_registration_leaves_the_znode_that_kafka_leaves() -> None:
-    async def story() -> None:
-        async with zookeeper() as ensemble, session(ensemble, "/golden") as zk:
-            await create_top_level_paths(zk)
-            expected = GOLDEN["/brokers/ids/0"]
-            clock = ManualClock(int(json.loads(expected["data"])["timestamp"]))
-            place = BrokerRegistrar(zk, broker(0, 19200), clock=clock, wait_for_former_self_ms=0)
-            epoch = await place.register()
-            data, stat = await zk.get("/brokers/ids/0")
-            assert data == expected["data"].encode()
-            assert stat.version == expected["version"]
-            assert stat.ephemeral_owner == zk.session_id
-            assert epoch == stat.czxid == place.epoch
-
-    run(story())
+async def test_registration_leaves_the_znode_that_kafka_leaves() -> None:
+    async with zookeeper() as ensemble, session(ensemble, "/golden") as zk:
+        await create_top_level_paths(zk)
+        expected = GOLDEN["/brokers/ids/0"]
+        clock = ManualClock(int(json.loads(expected["data"])["timestamp"]))
+        place = BrokerRegistrar(zk, broker(0, 19200), clock=clock, wait_for_former_self_ms=0)
+        epoch = await place.register()
+        data, stat = await zk.get("/brokers/ids/0")
+        assert data == expected["data"].encode()
+        assert stat.version == expected["version"]
+        assert stat.ephemeral_owner == zk.session_id
+        assert epoch == stat.czxid == place.epoch
 
 
-def test_persistent_paths_are_made_empty_as_kafka_makes_them() -> None:
-    async def story() -> None:
-        async with zookeeper() as ensemble, session(ensemble) as zk:
-            await create_top_level_paths(zk)
-            await create_top_level_paths(zk)
-            for path in paths.PERSISTENT:
-                data, stat = await zk.get(path)
-                assert (data, stat.version) == (None, 0)
-
-    run(story())
+async def test_persistent_paths_are_made_empty_as_kafka_makes_them() -> None:
+    async with zookeeper() as ensemble, session(ensemble) as zk:
+        await create_top_level_paths(zk)
+        await create_top_level_paths(zk)
+        for path in paths.PERSISTENT:
+            data, stat = await zk.get(path)
+            assert (data, stat.version) == (None, 0)
 
 
-def test_second_broker_with_the_same_id_is_refused_and_told_who_has_it() -> None:
-    async def story() -> None:
-        async with zookeeper() as ensemble, session(ensemble) as first, session(ensemble) as second:
-            await create_top_level_paths(first)
-            await registrar(first, broker(1, 9092)).register()
-            with pytest.raises(DuplicateBrokerId, match=r"broker\.id=1 is taken.*PLAINTEXT://127\.0\.0\.1:9092"):
-                await registrar(second, broker(1, 9999), wait_ms=10_000).register()
-
-    run(story())
+async def test_second_broker_with_the_same_id_is_refused_and_told_who_has_it() -> None:
+    async with zookeeper() as ensemble, session(ensemble) as first, session(ensemble) as second:
+        await create_top_level_paths(first)
+        await registrar(first, broker(1, 9092)).register()
+        with pytest.raises(DuplicateBrokerId, match=r"broker\.id=1 is taken.*PLAINTEXT://127\.0\.0\.1:9092"):
+            await registrar(second, broker(1, 9999), wait_ms=10_000).register()
 
 
-def test_broker_that_was_killed_waits_for_its_former_session_to_expire() -> None:
-    async def story() -> None:
-        async with zookeeper() as ensemble, session(ensemble) as former, session(ensemble) as now:
-            await create_top_level_paths(former)
-            old_epoch = await registrar(former, broker(1, 9092)).register()
-            starting = asyncio.ensure_future(registrar(now, broker(1, 9092), wait_ms=20_000).register())
-            # It waits: the znode is still there.
-            await now.exists("/")
-            assert not starting.done()
-            await former.stop()
-            assert await starting > old_epoch
-
-    run(story())
+async def test_broker_that_was_killed_waits_for_its_former_session_to_expire() -> None:
+    async with zookeeper() as ensemble, session(ensemble) as former, session(ensemble) as now:
+        await create_top_level_paths(former)
+        old_epoch = await registrar(former, broker(1, 9092)).register()
+        starting = asyncio.ensure_future(registrar(now, broker(1, 9092), wait_ms=20_000).register())
+        # It waits: the znode is still there.
+        await now.exists("/")
+        assert not starting.done()
+        await former.stop()
+        assert await starting > old_epoch
 
 
 def former(ensemble: Ensemble, folder: Path) -> FormerSession:
@@ -99,78 +87,69 @@ def former(ensemble: Ensemble, folder: Path) -> FormerSession:
     )
 
 
-def test_broker_that_was_killed_closes_its_former_session_and_registers_at_once(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with zookeeper() as ensemble, session(ensemble) as old, session(ensemble) as new:
-            await create_top_level_paths(old)
-            states = States(old)
-            kept = former(ensemble, tmp_path)
-            first = BrokerRegistrar(old, broker(7, 9092), clock=SystemClock(), wait_for_former_self_ms=0, former=kept)
-            epoch = await first.register()
-            # No time to wait: only closing the session helps.
-            second = BrokerRegistrar(
-                new, broker(7, 9092), clock=SystemClock(), wait_for_former_self_ms=0, former=former(ensemble, tmp_path)
-            )
-            assert await second.register() > epoch
-            _, owned = await new.get(paths.broker_id(7))
-            assert owned.ephemeral_owner == new.session_id
-            await states.until(SessionState.EXPIRED)
-
-    run(story())
+async def test_broker_that_was_killed_closes_its_former_session_and_registers_at_once(tmp_path: Path) -> None:
+    async with zookeeper() as ensemble, session(ensemble) as old, session(ensemble) as new:
+        await create_top_level_paths(old)
+        states = States(old)
+        kept = former(ensemble, tmp_path)
+        first = BrokerRegistrar(old, broker(7, 9092), clock=SystemClock(), wait_for_former_self_ms=0, former=kept)
+        epoch = await first.register()
+        # No time to wait: only closing the session helps.
+        second = BrokerRegistrar(
+            new, broker(7, 9092), clock=SystemClock(), wait_for_former_self_ms=0, former=former(ensemble, tmp_path)
+        )
+        assert await second.register() > epoch
+        _, owned = await new.get(paths.broker_id(7))
+        assert owned.ephemeral_owner == new.session_id
+        await states.until(SessionState.EXPIRED)
 
 
-def test_broker_registers_when_the_connection_is_back_that_was_lost_just_before(tmp_path: Path) -> None:
+async def test_broker_registers_when_the_connection_is_back_that_was_lost_just_before(tmp_path: Path) -> None:
     """kazoo does not tell the key of its session while it is not connected."""
 
-    async def story() -> None:
-        async with zookeeper() as ensemble, session(ensemble) as zk:
-            await create_top_level_paths(zk)
-            place = BrokerRegistrar(
-                zk, broker(7, 9092), clock=SystemClock(), wait_for_former_self_ms=0, former=former(ensemble, tmp_path)
-            )
-            registering: list[asyncio.Task[int]] = []
+    async with zookeeper() as ensemble, session(ensemble) as zk:
+        await create_top_level_paths(zk)
+        place = BrokerRegistrar(
+            zk, broker(7, 9092), clock=SystemClock(), wait_for_former_self_ms=0, former=former(ensemble, tmp_path)
+        )
+        registering: list[asyncio.Task[int]] = []
 
-            def lost(state: SessionState) -> None:
-                if state is SessionState.SUSPENDED:
-                    registering.append(asyncio.ensure_future(place.register()))
+        def lost(state: SessionState) -> None:
+            if state is SessionState.SUSPENDED:
+                registering.append(asyncio.ensure_future(place.register()))
 
-            zk.on_state(lost)
-            states = States(zk)
-            ensemble.drop_connections()
-            await states.until(SessionState.SUSPENDED)
-            assert await registering[0] == place.epoch
-            _, owned = await zk.get(paths.broker_id(7))
-            assert owned.ephemeral_owner == zk.session_id
-            assert f"{zk.session_id:x}" in (tmp_path / FILE_NAME).read_text()
-
-    run(story())
+        zk.on_state(lost)
+        states = States(zk)
+        ensemble.drop_connections()
+        await states.until(SessionState.SUSPENDED)
+        assert await registering[0] == place.epoch
+        _, owned = await zk.get(paths.broker_id(7))
+        assert owned.ephemeral_owner == zk.session_id
+        assert f"{zk.session_id:x}" in (tmp_path / FILE_NAME).read_text()
 
 
-def test_broker_whose_session_is_over_as_it_registers_hears_of_that(tmp_path: Path) -> None:
+async def test_broker_whose_session_is_over_as_it_registers_hears_of_that(tmp_path: Path) -> None:
     """The next session registers it. Any other error ends the broker."""
 
-    async def story() -> None:
-        async with zookeeper() as ensemble, session(ensemble) as zk:
-            await create_top_level_paths(zk)
-            place = BrokerRegistrar(
-                zk, broker(7, 9092), clock=SystemClock(), wait_for_former_self_ms=0, former=former(ensemble, tmp_path)
-            )
-            registering: list[asyncio.Task[int]] = []
+    async with zookeeper() as ensemble, session(ensemble) as zk:
+        await create_top_level_paths(zk)
+        place = BrokerRegistrar(
+            zk, broker(7, 9092), clock=SystemClock(), wait_for_former_self_ms=0, former=former(ensemble, tmp_path)
+        )
+        registering: list[asyncio.Task[int]] = []
 
-            def expired(state: SessionState) -> None:
-                if state is SessionState.EXPIRED:
-                    registering.append(asyncio.ensure_future(place.register()))
+        def expired(state: SessionState) -> None:
+            if state is SessionState.EXPIRED:
+                registering.append(asyncio.ensure_future(place.register()))
 
-            zk.on_state(expired)
-            states = States(zk)
-            ensemble.expire_sessions()
-            await states.until(SessionState.EXPIRED)
-            with pytest.raises(SessionExpired):
-                await registering[0]
-            await states.until(SessionState.RENEWED)
-            assert await place.register() > 0
-
-    run(story())
+        zk.on_state(expired)
+        states = States(zk)
+        ensemble.expire_sessions()
+        await states.until(SessionState.EXPIRED)
+        with pytest.raises(SessionExpired):
+            await registering[0]
+        await states.until(SessionState.RENEWED)
+        assert await place.register() > 0
 
 
 def test_broker_that_was_killed_as_it_registered_closes_that_session_too(tmp_path: Path) -> None:
@@ -211,135 +190,108 @@ def test_broker_that_was_killed_as_it_registered_closes_that_session_too(tmp_pat
     run(story())
 
 
-def test_broker_with_other_ports_waits_for_the_session_of_its_former_self(tmp_path: Path) -> None:
+async def test_broker_with_other_ports_waits_for_the_session_of_its_former_self(tmp_path: Path) -> None:
     """`up --port 0 --data` after a power cut: each attempt was refused at once, and the session never expired."""
 
-    async def story() -> None:
-        async with (
-            zookeeper() as ensemble,
-            session(ensemble) as old,
-            session(ensemble) as new,
-            session(ensemble) as other,
-        ):
-            await create_top_level_paths(old)
-            kept = former(ensemble, tmp_path)
-            first = BrokerRegistrar(old, broker(7, 9092), clock=SystemClock(), wait_for_former_self_ms=0, former=kept)
-            epoch = await first.register()
-            with pytest.raises(DuplicateBrokerId):
-                # Another log directory: it is another broker's session.
-                await registrar(other, broker(7, 9094), wait_ms=60_000).register()
-            second = BrokerRegistrar(
-                new,
-                broker(7, 9093),
-                clock=SystemClock(),
-                wait_for_former_self_ms=60_000,
-                former=former(ensemble, tmp_path),
-            )
-            waiting = asyncio.create_task(second.register())
-            done, _ = await asyncio.wait([waiting], timeout=0.2)
-            assert not done, "whoever lives is not thrown out"
-            await old.stop()
-            assert await waiting > epoch
-
-    run(story())
+    async with (
+        zookeeper() as ensemble,
+        session(ensemble) as old,
+        session(ensemble) as new,
+        session(ensemble) as other,
+    ):
+        await create_top_level_paths(old)
+        kept = former(ensemble, tmp_path)
+        first = BrokerRegistrar(old, broker(7, 9092), clock=SystemClock(), wait_for_former_self_ms=0, former=kept)
+        epoch = await first.register()
+        with pytest.raises(DuplicateBrokerId):
+            # Another log directory: it is another broker's session.
+            await registrar(other, broker(7, 9094), wait_ms=60_000).register()
+        second = BrokerRegistrar(
+            new,
+            broker(7, 9093),
+            clock=SystemClock(),
+            wait_for_former_self_ms=60_000,
+            former=former(ensemble, tmp_path),
+        )
+        waiting = asyncio.create_task(second.register())
+        done, _ = await asyncio.wait([waiting], timeout=0.2)
+        assert not done, "whoever lives is not thrown out"
+        await old.stop()
+        assert await waiting > epoch
 
 
-def test_session_key_is_for_its_owner_alone_and_damage_is_told_without_it(
+async def test_session_key_is_for_its_owner_alone_and_damage_is_told_without_it(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def story() -> None:
-        async with zookeeper() as ensemble, session(ensemble) as zk:
-            kept = former(ensemble, tmp_path)
-            await kept.keep(await zk.key())
-            file = tmp_path / FILE_NAME
-            assert stat.S_IMODE(file.stat().st_mode) == 0o600
-            secret = json.loads(file.read_bytes())["password"]
-            assert bytes.fromhex(secret) == (await zk.key()).password
-            assert secret not in repr(await zk.key())
-            file.write_bytes(file.read_bytes()[:-1])
-            assert not await kept.end(zk.session_id)
-            assert "is damaged" in caplog.text
-            assert secret not in caplog.text
-
-    run(story())
+    async with zookeeper() as ensemble, session(ensemble) as zk:
+        kept = former(ensemble, tmp_path)
+        await kept.keep(await zk.key())
+        file = tmp_path / FILE_NAME
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600
+        secret = json.loads(file.read_bytes())["password"]
+        assert bytes.fromhex(secret) == (await zk.key()).password
+        assert secret not in repr(await zk.key())
+        file.write_bytes(file.read_bytes()[:-1])
+        assert not await kept.end(zk.session_id)
+        assert "is damaged" in caplog.text
+        assert secret not in caplog.text
 
 
-def test_session_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with zookeeper() as ensemble, session(ensemble) as zk, session(ensemble) as other:
-            await former(ensemble, tmp_path).keep(await zk.key())
-            assert not await former(ensemble, tmp_path).end(other.session_id)
-            assert await other.exists("/")
-
-    run(story())
+async def test_session_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
+    async with zookeeper() as ensemble, session(ensemble) as zk, session(ensemble) as other:
+        await former(ensemble, tmp_path).keep(await zk.key())
+        assert not await former(ensemble, tmp_path).end(other.session_id)
+        assert await other.exists("/")
 
 
-def test_former_self_that_stays_is_a_duplicate() -> None:
-    async def story() -> None:
-        async with zookeeper() as ensemble, session(ensemble) as former, session(ensemble) as now:
-            await create_top_level_paths(former)
-            await registrar(former, broker(1, 9092)).register()
-            with pytest.raises(DuplicateBrokerId):
-                await registrar(now, broker(1, 9092), wait_ms=50).register()
-
-    run(story())
+async def test_former_self_that_stays_is_a_duplicate() -> None:
+    async with zookeeper() as ensemble, session(ensemble) as former, session(ensemble) as now:
+        await create_top_level_paths(former)
+        await registrar(former, broker(1, 9092)).register()
+        with pytest.raises(DuplicateBrokerId):
+            await registrar(now, broker(1, 9092), wait_ms=50).register()
 
 
-def test_broker_registers_again_after_its_session_expired_with_a_higher_epoch() -> None:
-    async def story() -> None:
-        async with zookeeper() as ensemble, session(ensemble) as zk:
-            await create_top_level_paths(zk)
-            states = States(zk)
-            place = registrar(zk, broker(1, 9092))
-            first = await place.register()
-            # Asking again in the same session changes nothing.
-            assert await place.register() == first
-            ensemble.expire_sessions()
-            await states.until(SessionState.RENEWED)
-            assert await place.register() > first
-            # The controller can tell that it is still the same process, with all that it had.
-            data, _ = await zk.get("/brokers/ids/1")
-            assert BrokerRegistration.decode(1, data or b"").incarnation == first
-
-    run(story())
+async def test_broker_registers_again_after_its_session_expired_with_a_higher_epoch() -> None:
+    async with zookeeper() as ensemble, session(ensemble) as zk:
+        await create_top_level_paths(zk)
+        states = States(zk)
+        place = registrar(zk, broker(1, 9092))
+        first = await place.register()
+        # Asking again in the same session changes nothing.
+        assert await place.register() == first
+        ensemble.expire_sessions()
+        await states.until(SessionState.RENEWED)
+        assert await place.register() > first
+        # The controller can tell that it is still the same process, with all that it had.
+        data, _ = await zk.get("/brokers/ids/1")
+        assert BrokerRegistration.decode(1, data or b"").incarnation == first
 
 
-def test_first_broker_chooses_the_cluster_id_and_the_others_find_it() -> None:
-    async def story() -> None:
-        async with zookeeper() as ensemble, session(ensemble) as zk:
-            assert await create_or_get_cluster_id(zk, lambda: "W0vlOuTWSMqfJRGHnv4WcQ") == "W0vlOuTWSMqfJRGHnv4WcQ"
-            assert await create_or_get_cluster_id(zk, lambda: "another") == "W0vlOuTWSMqfJRGHnv4WcQ"
-            assert (await zk.get("/cluster/id"))[0] == GOLDEN["/cluster/id"]["data"].encode()
-
-    run(story())
+async def test_first_broker_chooses_the_cluster_id_and_the_others_find_it() -> None:
+    async with zookeeper() as ensemble, session(ensemble) as zk:
+        assert await create_or_get_cluster_id(zk, lambda: "W0vlOuTWSMqfJRGHnv4WcQ") == "W0vlOuTWSMqfJRGHnv4WcQ"
+        assert await create_or_get_cluster_id(zk, lambda: "another") == "W0vlOuTWSMqfJRGHnv4WcQ"
+        assert (await zk.get("/cluster/id"))[0] == GOLDEN["/cluster/id"]["data"].encode()
 
 
-def test_brokers_that_race_agree_on_one_cluster_id() -> None:
-    async def story() -> None:
-        async with zookeeper() as ensemble, session(ensemble) as one, session(ensemble) as two:
-            ids = await asyncio.gather(
-                create_or_get_cluster_id(one, lambda: "one"), create_or_get_cluster_id(two, lambda: "two")
-            )
-            assert ids[0] == ids[1]
-
-    run(story())
+async def test_brokers_that_race_agree_on_one_cluster_id() -> None:
+    async with zookeeper() as ensemble, session(ensemble) as one, session(ensemble) as two:
+        ids = await asyncio.gather(
+            create_or_get_cluster_id(one, lambda: "one"), create_or_get_cluster_id(two, lambda: "two")
+        )
+        assert ids[0] == ids[1]
 
 
-def test_generated_broker_ids_start_above_the_reserved_ones_and_never_repeat() -> None:
-    async def story() -> None:
-        async with zookeeper() as ensemble, session(ensemble) as zk:
-            assert await generate_broker_id(zk, reserved_broker_max_id=1000) == 1001
-            assert await generate_broker_id(zk, reserved_broker_max_id=1000) == 1002
-
-    run(story())
+async def test_generated_broker_ids_start_above_the_reserved_ones_and_never_repeat() -> None:
+    async with zookeeper() as ensemble, session(ensemble) as zk:
+        assert await generate_broker_id(zk, reserved_broker_max_id=1000) == 1001
+        assert await generate_broker_id(zk, reserved_broker_max_id=1000) == 1002
 
 
-def test_failed_directory_is_reported_although_somebody_has_deleted_the_place_of_reports() -> None:
-    async def story() -> None:
-        async with zookeeper() as ensemble, session(ensemble) as zk:
-            await create_top_level_paths(zk)
-            await zk.delete(paths.LOG_DIR_EVENT_NOTIFICATION)
-            await report_log_dir_failure(zk, BrokerId(1))
-            assert len(await zk.children(paths.LOG_DIR_EVENT_NOTIFICATION)) == 1
-
-    run(story())
+async def test_failed_directory_is_reported_although_somebody_has_deleted_the_place_of_reports() -> None:
+    async with zookeeper() as ensemble, session(ensemble) as zk:
+        await create_top_level_paths(zk)
+        await zk.delete(paths.LOG_DIR_EVENT_NOTIFICATION)
+        await report_log_dir_failure(zk, BrokerId(1))
+        assert len(await zk.children(paths.LOG_DIR_EVENT_NOTIFICATION)) == 1

@@ -90,17 +90,14 @@ async def speak(config: BrokerConfig) -> None:
         await session.stop()
 
 
-def test_broker_shows_the_certificate_of_its_key_store(authority: Authority) -> None:
-    async def story() -> None:
-        async with tls_front(authority) as (front, port):
-            pem = {"zookeeper.ssl.keystore.location": str(authority.folder / "broker.pem")}
-            await speak(broker_config(authority, port, pem))
-            assert [name for name, _, _ in front.seen] == ["broker"]
-
-    run(story())
+async def test_broker_shows_the_certificate_of_its_key_store(authority: Authority) -> None:
+    async with tls_front(authority) as (front, port):
+        pem = {"zookeeper.ssl.keystore.location": str(authority.folder / "broker.pem")}
+        await speak(broker_config(authority, port, pem))
+        assert [name for name, _, _ in front.seen] == ["broker"]
 
 
-def test_stores_may_be_pkcs12_with_a_password(authority: Authority) -> None:
+async def test_stores_may_be_pkcs12_with_a_password(authority: Authority) -> None:
     stores = {
         "zookeeper.ssl.keystore.location": str(authority.pkcs12("broker", "key-secret")),
         "zookeeper.ssl.keystore.password": "key-secret",
@@ -109,12 +106,9 @@ def test_stores_may_be_pkcs12_with_a_password(authority: Authority) -> None:
         "zookeeper.ssl.truststore.type": "PKCS12",
     }
 
-    async def story() -> None:
-        async with tls_front(authority) as (front, port):
-            await speak(broker_config(authority, port, stores))
-            assert [name for name, _, _ in front.seen] == ["broker"]
-
-    run(story())
+    async with tls_front(authority) as (front, port):
+        await speak(broker_config(authority, port, stores))
+        assert [name for name, _, _ in front.seen] == ["broker"]
 
 
 @pytest.mark.parametrize(
@@ -127,18 +121,15 @@ def test_stores_may_be_pkcs12_with_a_password(authority: Authority) -> None:
         ({"zookeeper.ssl.cipher.suites": "TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384"}, "TLSv1.2"),
     ],
 )
-def test_version_and_suite_are_those_of_the_settings(
+async def test_version_and_suite_are_those_of_the_settings(
     authority: Authority, settings: dict[str, str], version: str
 ) -> None:
-    async def story() -> None:
-        async with tls_front(authority) as (front, port):
-            await speak(broker_config(authority, port, settings))
-            [(_, agreed, suite)] = front.seen
-            assert agreed == version
-            if "zookeeper.ssl.cipher.suites" in settings:
-                assert suite == "ECDHE-ECDSA-AES256-GCM-SHA384"
-
-    run(story())
+    async with tls_front(authority) as (front, port):
+        await speak(broker_config(authority, port, settings))
+        [(_, agreed, suite)] = front.seen
+        assert agreed == version
+        if "zookeeper.ssl.cipher.suites" in settings:
+            assert suite == "ECDHE-ECDSA-AES256-GCM-SHA384"
 
 
 def test_host_name_is_checked_unless_the_setting_is_empty(authority: Authority) -> None:

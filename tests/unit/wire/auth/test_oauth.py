@@ -31,6 +31,7 @@ from barnabas.wire.auth.mechanisms.oauthbearer import (
 )
 from barnabas.wire.auth.registry import KeySetSettings
 from tests.oauth_provider import AUDIENCE, ISSUER, Provider, SigningKey, b64, key_set, serving
+from tests.support.waiting import eventually
 
 ALGORITHMS = ["RS256", "RS512", "PS256", "ES256", "ES384", "ES512", "EdDSA"]
 NOW_MS = 1_700_000_000_000
@@ -295,29 +296,26 @@ def test_settings_from_which_no_token_can_come(given: dict[str, str], words: str
 # -- key sets that change ---------------------------------------------------------------------------------------------
 
 
-def test_key_set_is_loaded_again_when_a_token_has_a_new_key(key: SigningKey) -> None:
-    async def story() -> None:
-        with serving(Provider(key)) as provider:
-            source = KeySets(asyncio.get_running_loop().time).of(
-                KeySetSettings(f"{provider.url}/jwks", refresh_ms=3_600_000, backoff_ms=1, backoff_max_ms=2)
-            )
-            with pytest.raises(InvalidToken, match="not been loaded"):
-                source.verify(parse_jwt(key.token()))
-            task = asyncio.create_task(source.run())
-            await until(lambda: verified(source, key))
-            new = SigningKey("new", "ES256")
-            provider.keys.append(new)
-            await until(lambda: verified(source, new))
-            assert len(provider.requests) == 2
-            stranger = SigningKey("stranger", "ES256")
-            for _ in range(50):  # strangers cannot make the broker ask for more
-                assert not verified(source, stranger)
-            await asyncio.sleep(0)
-            assert len(provider.requests) == 2
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-
-    asyncio.run(story())
+async def test_key_set_is_loaded_again_when_a_token_has_a_new_key(key: SigningKey) -> None:
+    with serving(Provider(key)) as provider:
+        source = KeySets(asyncio.get_running_loop().time).of(
+            KeySetSettings(f"{provider.url}/jwks", refresh_ms=3_600_000, backoff_ms=1, backoff_max_ms=2)
+        )
+        with pytest.raises(InvalidToken, match="not been loaded"):
+            source.verify(parse_jwt(key.token()))
+        task = asyncio.create_task(source.run())
+        await eventually(lambda: verified(source, key))
+        new = SigningKey("new", "ES256")
+        provider.keys.append(new)
+        await eventually(lambda: verified(source, new))
+        assert len(provider.requests) == 2
+        stranger = SigningKey("stranger", "ES256")
+        for _ in range(50):  # strangers cannot make the broker ask for more
+            assert not verified(source, stranger)
+        await asyncio.sleep(0)
+        assert len(provider.requests) == 2
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
 
 
 def verified(source: Any, key: SigningKey) -> bool:
@@ -326,12 +324,6 @@ def verified(source: Any, key: SigningKey) -> bool:
     except InvalidToken:
         return False
     return True
-
-
-async def until(condition: Any) -> None:
-    async with asyncio.timeout(60):
-        while not condition():
-            await asyncio.sleep(0.005)
 
 
 def test_file_that_is_no_key_set_is_refused_at_once(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 Owner: the event loop. A link is in ZooKeeper. Every broker reads it, and again when a notification says that it changed. A
 topic is a mirror if its setting `barnabas.link.name` says so: the setting is there before the topic is, and every broker reads
 it before it leads, so that nobody else ever writes to a mirror. Its leaders fetch from the source, the controller does what is
-done once for the whole link (`link.steward`). Without links there is one watch, and nothing else.
+done once for the whole link (`features.link.steward`). Without links there is one watch, and nothing else.
 """
 
 import asyncio

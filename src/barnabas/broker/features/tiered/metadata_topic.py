@@ -1,8 +1,8 @@
 """What the cluster knows of the tier: `__remote_log_metadata`, read to its end and written to.
 
 Owner: the event loop. A broker reads those partitions of the topic that its own replicas' segments are in, and those that it
-leads, over the inter-broker listener (`tiered.metadata_reader`). What it writes it waits to read: after `publish` the view
-has the event, or a later one.
+leads, over the inter-broker listener (`features.tiered.metadata_reader`). `publish` returns when the broker has read its own
+event back, so that the view has this event or a later one.
 """
 
 import asyncio

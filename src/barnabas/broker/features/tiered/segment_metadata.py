@@ -1,6 +1,6 @@
 """What is known of a segment in the tier, and the events by which it becomes known. Pure.
 
-The events are the records of `__remote_log_metadata`; `tiered.metadata_records` has their bytes.
+The events are the records of `__remote_log_metadata`; `features.tiered.metadata_records` has their bytes.
 """
 
 import struct

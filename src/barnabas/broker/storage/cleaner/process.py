@@ -1,7 +1,7 @@
 """The broker's end of the compaction worker: a child process, started for the first job, ended after some idle time.
 
 Owner: the event loop. Reports arrive through the loop's reader of the worker's pipe; starting, writing and reaping that
-could wait go to threads. The kernel ends the worker with the broker (`runtime.parent`).
+could wait go to threads. The kernel ends the worker with the broker (`base.host.parent`).
 """
 
 import asyncio

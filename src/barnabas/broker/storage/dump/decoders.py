@@ -1,4 +1,4 @@
-"""How keys and values are shown: as text here, as the records of the internal topics by `protocol.internal_records`.
+"""How keys and values are shown: as text here, as the records of the internal topics by `wire.internal_records`.
 
 A decoder turns a record into (key, payload), each None where there is nothing to print. It never fails on a record:
 what cannot be decoded is said in place of it, as Kafka's tool does.

@@ -69,210 +69,174 @@ class Mirror:
         return [(header.base_offset, header.leader_epoch) for _, header in iter_batches(data)]
 
 
-def test_batches_get_our_epoch_and_the_epochs_of_the_source_are_noted_before(tmp_path: Path) -> None:
-    async def story() -> None:
-        mirror = Mirror(tmp_path)
-        records = batch(0, 2) + batch(1, 2) + batch(5, 4)
-        noted = mirror.replica.to_note(records)
-        assert noted is not None
-        assert noted.epochs == ((2, 0), (4, 5))
-        mirror.receive(batch(0, 2), batch(1, 2), batch(5, 4))
-        assert mirror.stored_batches() == [(0, 7), (1, 7), (5, 7)]
-        assert mirror.replica.latest_epoch == 4
-        assert mirror.replica.end_offset_for_epoch(2) == (2, 5)
-        assert mirror.replica.to_note(batch(6, 4)) is None
-        assert mirror.replica.lag_records == 94
-
-    asyncio.run(story())
+async def test_batches_get_our_epoch_and_the_epochs_of_the_source_are_noted_before(tmp_path: Path) -> None:
+    mirror = Mirror(tmp_path)
+    records = batch(0, 2) + batch(1, 2) + batch(5, 4)
+    noted = mirror.replica.to_note(records)
+    assert noted is not None
+    assert noted.epochs == ((2, 0), (4, 5))
+    mirror.receive(batch(0, 2), batch(1, 2), batch(5, 4))
+    assert mirror.stored_batches() == [(0, 7), (1, 7), (5, 7)]
+    assert mirror.replica.latest_epoch == 4
+    assert mirror.replica.end_offset_for_epoch(2) == (2, 5)
+    assert mirror.replica.to_note(batch(6, 4)) is None
+    assert mirror.replica.lag_records == 94
 
 
-def test_epoch_that_was_noted_by_a_leader_that_died_before_its_records_came_is_not_taken_for_known(
+async def test_epoch_that_was_noted_by_a_leader_that_died_before_its_records_came_is_not_taken_for_known(
     tmp_path: Path,
 ) -> None:
-    async def story() -> None:
-        mirror = Mirror(tmp_path)
-        mirror.receive(batch(0, 2))
-        ahead = MirrorPartition(epochs=((LeaderEpoch(2), Offset(0)), (LeaderEpoch(3), Offset(1))))
-        assert mirror.new_replica(ahead).latest_epoch == 2
-
-    asyncio.run(story())
+    mirror = Mirror(tmp_path)
+    mirror.receive(batch(0, 2))
+    ahead = MirrorPartition(epochs=((LeaderEpoch(2), Offset(0)), (LeaderEpoch(3), Offset(1))))
+    assert mirror.new_replica(ahead).latest_epoch == 2
 
 
-def test_what_a_leader_noted_after_a_cut_is_not_said_of_what_others_have_not_cut(tmp_path: Path) -> None:
+async def test_what_a_leader_noted_after_a_cut_is_not_said_of_what_others_have_not_cut(tmp_path: Path) -> None:
     """The source lost records. The leader here cut them, noted the next epoch, and died before its follower heard of the cut.
     The follower would take what the source has lost for what came in its place."""
 
-    async def story() -> None:
-        (tmp_path / "first").mkdir()
-        (tmp_path / "second").mkdir()
-        first, second = Mirror(tmp_path / "first"), Mirror(tmp_path / "second")
-        for each in (first, second):
-            each.receive(batch(0, 2), batch(1, 2), batch(2, 2))
-        first.partition.become_leader(leadership(8), now_ms=0)
-        first.replica.epochs.truncate_from_end(1)
-        await first.partition.truncate_to(1, is_wanted=lambda: True)
-        noted = first.replica.to_note(batch(1, 3))
-        assert noted is not None
-        assert (noted.epochs, noted.noted_in, noted.noted_at) == (((2, 0), (3, 1)), 8, 1)
-        assert MirrorPartition.decode("", noted.encode()) == noted
-        second.partition.become_leader(leadership(9), now_ms=0)
-        heir = second.new_replica(noted)
-        assert heir.latest_epoch == 2, "the source says that this epoch ended at 1: what follows is cut here, too"
-        first.receive(batch(1, 3), batch(2, 3))
-        assert first.new_replica(noted).latest_epoch == 3, "who has records of that leader has what it noted"
-
-    asyncio.run(story())
+    (tmp_path / "first").mkdir()
+    (tmp_path / "second").mkdir()
+    first, second = Mirror(tmp_path / "first"), Mirror(tmp_path / "second")
+    for each in (first, second):
+        each.receive(batch(0, 2), batch(1, 2), batch(2, 2))
+    first.partition.become_leader(leadership(8), now_ms=0)
+    first.replica.epochs.truncate_from_end(1)
+    await first.partition.truncate_to(1, is_wanted=lambda: True)
+    noted = first.replica.to_note(batch(1, 3))
+    assert noted is not None
+    assert (noted.epochs, noted.noted_in, noted.noted_at) == (((2, 0), (3, 1)), 8, 1)
+    assert MirrorPartition.decode("", noted.encode()) == noted
+    second.partition.become_leader(leadership(9), now_ms=0)
+    heir = second.new_replica(noted)
+    assert heir.latest_epoch == 2, "the source says that this epoch ended at 1: what follows is cut here, too"
+    first.receive(batch(1, 3), batch(2, 3))
+    assert first.new_replica(noted).latest_epoch == 3, "who has records of that leader has what it noted"
 
 
-def test_what_was_noted_and_never_came_is_corrected(tmp_path: Path) -> None:
-    async def story() -> None:
-        mirror = Mirror(tmp_path)
-        mirror.receive(batch(0, 2))
-        ahead = MirrorPartition(epochs=((LeaderEpoch(2), Offset(0)), (LeaderEpoch(3), Offset(1))))
-        mirror.replica = mirror.new_replica(ahead)
-        assert mirror.replica.to_note(batch(1, 3)) is None, "it came after all"
-        mirror.receive(batch(1, 2), batch(2, 2))  # the source has lost epoch 3
-        assert mirror.replica.noted.epochs == ((2, 0),)
-        assert mirror.replica.to_note(batch(3, 2)) is None
-        assert mirror.new_replica(mirror.replica.noted).latest_epoch == 2
-
-    asyncio.run(story())
+async def test_what_was_noted_and_never_came_is_corrected(tmp_path: Path) -> None:
+    mirror = Mirror(tmp_path)
+    mirror.receive(batch(0, 2))
+    ahead = MirrorPartition(epochs=((LeaderEpoch(2), Offset(0)), (LeaderEpoch(3), Offset(1))))
+    mirror.replica = mirror.new_replica(ahead)
+    assert mirror.replica.to_note(batch(1, 3)) is None, "it came after all"
+    mirror.receive(batch(1, 2), batch(2, 2))  # the source has lost epoch 3
+    assert mirror.replica.noted.epochs == ((2, 0),)
+    assert mirror.replica.to_note(batch(3, 2)) is None
+    assert mirror.new_replica(mirror.replica.noted).latest_epoch == 2
 
 
-def test_nothing_is_appended_between_a_cut_and_the_next_leader_epoch(tmp_path: Path) -> None:
-    async def story() -> None:
-        mirror = Mirror(tmp_path)
-        mirror.receive(batch(0, 2), batch(1, 2), batch(2, 2))
-        position = mirror.partition.machine.follower(FOLLOWER)
-        assert position is not None
-        position.log_end = 3
-        cutting = asyncio.create_task(mirror.replica.truncate_to(Offset(1), is_wanted=lambda: True))
-        while not mirror.renewed:
-            await asyncio.sleep(0)
-        assert mirror.partition.log_end == 1
-        assert position.log_end == 1  # what it has beyond is not this log any more
-        with pytest.raises(Refused, match="was cut in epoch 7"):
-            mirror.receive(batch(1, 3))
-        assert mirror.renewed == [7]
-        mirror.partition.become_leader(leadership(8), now_ms=0)
-        mirror.replica.was_told.set()
-        await cutting
+async def test_nothing_is_appended_between_a_cut_and_the_next_leader_epoch(tmp_path: Path) -> None:
+    mirror = Mirror(tmp_path)
+    mirror.receive(batch(0, 2), batch(1, 2), batch(2, 2))
+    position = mirror.partition.machine.follower(FOLLOWER)
+    assert position is not None
+    position.log_end = 3
+    cutting = asyncio.create_task(mirror.replica.truncate_to(Offset(1), is_wanted=lambda: True))
+    while not mirror.renewed:
+        await asyncio.sleep(0)
+    assert mirror.partition.log_end == 1
+    assert position.log_end == 1  # what it has beyond is not this log any more
+    with pytest.raises(Refused, match="was cut in epoch 7"):
         mirror.receive(batch(1, 3))
-        assert mirror.stored_batches() == [(0, 7), (1, 8)]
-        # A follower that ended at 3 in epoch 7 finds that epoch 7 ended at 1.
-        assert mirror.stored.log.end_offset_for_epoch(7) == (7, 1)
-        assert mirror.replica.truncated_records == 2
-
-    asyncio.run(story())
-
-
-def test_leader_that_lost_its_place_appends_nothing(tmp_path: Path) -> None:
-    async def story() -> None:
-        mirror = Mirror(tmp_path)
-        follows = PartitionLeadership(
-            leader=FOLLOWER, leader_epoch=LeaderEpoch(8), isr=(ME,), partition_epoch=8, replicas=(ME, FOLLOWER)
-        )
-        mirror.partition.become_follower(follows)
-        with pytest.raises(Refused, match="not led here"):
-            mirror.receive(batch(0, 2))
-        # Nor when it leads again: others have led in between.
-        mirror.partition.become_leader(leadership(9), now_ms=0)
-        with pytest.raises(Refused, match="not led here"):
-            mirror.receive(batch(0, 2))
-
-    asyncio.run(story())
+    assert mirror.renewed == [7]
+    mirror.partition.become_leader(leadership(8), now_ms=0)
+    mirror.replica.was_told.set()
+    await cutting
+    mirror.receive(batch(1, 3))
+    assert mirror.stored_batches() == [(0, 7), (1, 8)]
+    # A follower that ended at 3 in epoch 7 finds that epoch 7 ended at 1.
+    assert mirror.stored.log.end_offset_for_epoch(7) == (7, 1)
+    assert mirror.replica.truncated_records == 2
 
 
-def test_source_that_lies_is_refused_and_changes_nothing(tmp_path: Path) -> None:
-    async def story() -> None:
-        mirror = Mirror(tmp_path)
-        mirror.receive(batch(0, 2), batch(1, 2))
-        spoilt = bytearray(batch(2, 2))
-        spoilt[-1] ^= 1
-        endless = bytearray(batch(2, 2))
-        endless[8:12] = (0).to_bytes(4, "big")
-        for lie in (bytes(spoilt), bytes(endless), batch(0, 2), batch(2, 2) + batch(1, 2)):
-            with pytest.raises((Refused, Malformed)):
-                mirror.receive(lie)
-            assert mirror.partition.log_end == 2
-            assert mirror.replica.error is not None
-        mirror.receive(batch(2, 2))
-        assert mirror.replica.error is None
-
-    asyncio.run(story())
+async def test_leader_that_lost_its_place_appends_nothing(tmp_path: Path) -> None:
+    mirror = Mirror(tmp_path)
+    follows = PartitionLeadership(
+        leader=FOLLOWER, leader_epoch=LeaderEpoch(8), isr=(ME,), partition_epoch=8, replicas=(ME, FOLLOWER)
+    )
+    mirror.partition.become_follower(follows)
+    with pytest.raises(Refused, match="not led here"):
+        mirror.receive(batch(0, 2))
+    # Nor when it leads again: others have led in between.
+    mirror.partition.become_leader(leadership(9), now_ms=0)
+    with pytest.raises(Refused, match="not led here"):
+        mirror.receive(batch(0, 2))
 
 
-def test_source_is_quiet_when_its_end_has_not_moved_for_a_while(tmp_path: Path) -> None:
+async def test_source_that_lies_is_refused_and_changes_nothing(tmp_path: Path) -> None:
+    mirror = Mirror(tmp_path)
+    mirror.receive(batch(0, 2), batch(1, 2))
+    spoilt = bytearray(batch(2, 2))
+    spoilt[-1] ^= 1
+    endless = bytearray(batch(2, 2))
+    endless[8:12] = (0).to_bytes(4, "big")
+    for lie in (bytes(spoilt), bytes(endless), batch(0, 2), batch(2, 2) + batch(1, 2)):
+        with pytest.raises((Refused, Malformed)):
+            mirror.receive(lie)
+        assert mirror.partition.log_end == 2
+        assert mirror.replica.error is not None
+    mirror.receive(batch(2, 2))
+    assert mirror.replica.error is None
+
+
+async def test_source_is_quiet_when_its_end_has_not_moved_for_a_while(tmp_path: Path) -> None:
     """Writers that go on are waited for: a promotion that is planned ends a mirror only then."""
 
-    async def story() -> None:
-        mirror = Mirror(tmp_path)
-        replica, clock = mirror.replica, mirror.stored.clock
-        assert not replica.is_quiet(10, for_ms=1000)
-        clock.advance_ms(900)
-        assert not replica.is_quiet(10, for_ms=1000)
-        clock.advance_ms(200)
-        assert not replica.is_quiet(11, for_ms=1000)  # somebody has written
-        clock.advance_ms(1000)
-        assert replica.is_quiet(11, for_ms=1000)
-
-    asyncio.run(story())
+    mirror = Mirror(tmp_path)
+    replica, clock = mirror.replica, mirror.stored.clock
+    assert not replica.is_quiet(10, for_ms=1000)
+    clock.advance_ms(900)
+    assert not replica.is_quiet(10, for_ms=1000)
+    clock.advance_ms(200)
+    assert not replica.is_quiet(11, for_ms=1000)  # somebody has written
+    clock.advance_ms(1000)
+    assert replica.is_quiet(11, for_ms=1000)
 
 
-def test_offsets_and_epochs_that_the_source_cannot_have_sent_are_objected_to(tmp_path: Path) -> None:
+async def test_offsets_and_epochs_that_the_source_cannot_have_sent_are_objected_to(tmp_path: Path) -> None:
     """The checksum covers neither: a flipped bit is enough."""
 
-    async def story() -> None:
-        mirror = Mirror(tmp_path)
-        mirror.replica.source_epoch = 4
-        good = batch(0, 2) + batch(1, 4, count=3)
-        assert mirror.replica.objection(good, 4) is None
-        assert mirror.replica.objection(good, 3) == "the source sent records up to 4, and has 3"
-        assert mirror.replica.objection(batch(1 << 40, 4), 4) is not None
-        wrong = mirror.replica.objection(batch(0, 2) + batch(1, 1 << 30) + batch(2, 4), 9)
-        assert wrong == "the source sent a batch of epoch 1073741824, and its leader's is 4"
-        mirror.replica.source_epoch = -1  # a source that does not tell
-        assert mirror.replica.objection(batch(0, 9), 4) is None
-
-    asyncio.run(story())
+    mirror = Mirror(tmp_path)
+    mirror.replica.source_epoch = 4
+    good = batch(0, 2) + batch(1, 4, count=3)
+    assert mirror.replica.objection(good, 4) is None
+    assert mirror.replica.objection(good, 3) == "the source sent records up to 4, and has 3"
+    assert mirror.replica.objection(batch(1 << 40, 4), 4) is not None
+    wrong = mirror.replica.objection(batch(0, 2) + batch(1, 1 << 30) + batch(2, 4), 9)
+    assert wrong == "the source sent a batch of epoch 1073741824, and its leader's is 4"
+    mirror.replica.source_epoch = -1  # a source that does not tell
+    assert mirror.replica.objection(batch(0, 9), 4) is None
 
 
-def test_epoch_is_never_noted_below_what_the_log_has(tmp_path: Path) -> None:
+async def test_epoch_is_never_noted_below_what_the_log_has(tmp_path: Path) -> None:
     """The append refuses records that go back. Their epochs are in the znode by then, for whoever leads next."""
 
-    async def story() -> None:
-        mirror = Mirror(tmp_path)
-        mirror.receive(batch(0, 2, count=10))
-        noted = mirror.replica.to_note(batch(3, 5))
-        assert noted is not None
-        assert noted.epochs == ((2, 0), (5, 10))
-        with pytest.raises(Refused, match="begins below 10"):
-            mirror.receive(batch(3, 5))
-        next_leader = mirror.new_replica(noted)
-        assert next_leader.end_offset_for_epoch(2) == (2, 10)
-        assert next_leader.latest_epoch == 2
-
-    asyncio.run(story())
+    mirror = Mirror(tmp_path)
+    mirror.receive(batch(0, 2, count=10))
+    noted = mirror.replica.to_note(batch(3, 5))
+    assert noted is not None
+    assert noted.epochs == ((2, 0), (5, 10))
+    with pytest.raises(Refused, match="begins below 10"):
+        mirror.receive(batch(3, 5))
+    next_leader = mirror.new_replica(noted)
+    assert next_leader.end_offset_for_epoch(2) == (2, 10)
+    assert next_leader.latest_epoch == 2
 
 
-def test_log_that_begins_inside_of_a_batch_knows_its_epoch(tmp_path: Path) -> None:
-    async def story() -> None:
-        mirror = Mirror(tmp_path)
-        await mirror.replica.truncate_fully_and_start_at(Offset(5), is_wanted=lambda: True)
-        mirror.receive(batch(0, 3, count=10))
-        assert mirror.replica.log_end == 10
-        assert mirror.replica.latest_epoch == 3
-
-    asyncio.run(story())
+async def test_log_that_begins_inside_of_a_batch_knows_its_epoch(tmp_path: Path) -> None:
+    mirror = Mirror(tmp_path)
+    await mirror.replica.truncate_fully_and_start_at(Offset(5), is_wanted=lambda: True)
+    mirror.receive(batch(0, 3, count=10))
+    assert mirror.replica.log_end == 10
+    assert mirror.replica.latest_epoch == 3
 
 
-def test_batch_beyond_the_largest_offset_is_refused(tmp_path: Path) -> None:
+async def test_batch_beyond_the_largest_offset_is_refused(tmp_path: Path) -> None:
     """No answer could name where the log ends."""
 
-    async def story() -> None:
-        mirror = Mirror(tmp_path)
-        with pytest.raises(Refused, match="beyond the largest offset"):
-            mirror.receive(batch((1 << 63) - 3, 3, count=10))
-        assert mirror.replica.log_end == 0
-
-    asyncio.run(story())
+    mirror = Mirror(tmp_path)
+    with pytest.raises(Refused, match="beyond the largest offset"):
+        mirror.receive(batch((1 << 63) - 3, 3, count=10))
+    assert mirror.replica.log_end == 0

@@ -1,6 +1,5 @@
 """When a mirror has all that its source has: a leader that dies must not take it along."""
 
-import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from tests.unit.broker.features.link.test_mirror_replica import FOLLOWER, ME, TP
 from tests.unit.broker.features.link.test_source_recreated import FOUND, source_of
 
 
-def test_mirror_is_complete_when_its_replicas_have_what_the_source_has(
+async def test_mirror_is_complete_when_its_replicas_have_what_the_source_has(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def ends(client: Any, wanted: Any) -> dict[TopicPartition, ListedOffset]:
@@ -34,33 +33,27 @@ def test_mirror_is_complete_when_its_replicas_have_what_the_source_has(
         await source.client.close()
         return await source.are_complete([TP])
 
-    async def story() -> None:
-        for folder in ("alone", "followed"):
-            (tmp_path / folder).mkdir()
-        alone = Mirror(tmp_path / "alone")
-        assert await complete(alone) == [TP]
-        followed = Mirror(tmp_path / "followed")
-        both = PartitionLeadership(
-            leader=ME, leader_epoch=LeaderEpoch(8), isr=(ME, FOLLOWER), partition_epoch=8, replicas=(ME, FOLLOWER)
-        )
-        followed.partition.become_leader(both, now_ms=0)
-        assert await complete(followed) == []  # the follower has nothing yet
-
-    asyncio.run(story())
+    for folder in ("alone", "followed"):
+        (tmp_path / folder).mkdir()
+    alone = Mirror(tmp_path / "alone")
+    assert await complete(alone) == [TP]
+    followed = Mirror(tmp_path / "followed")
+    both = PartitionLeadership(
+        leader=ME, leader_epoch=LeaderEpoch(8), isr=(ME, FOLLOWER), partition_epoch=8, replicas=(ME, FOLLOWER)
+    )
+    followed.partition.become_leader(both, now_ms=0)
+    assert await complete(followed) == []  # the follower has nothing yet
 
 
-def test_leader_of_the_past_is_not_followed(tmp_path: Path) -> None:
+async def test_leader_of_the_past_is_not_followed(tmp_path: Path) -> None:
     """A broker that is cut off from its cluster still takes itself for the leader. It would have the mirror cut."""
 
-    async def story() -> None:
-        mirror = Mirror(tmp_path)
-        mirror.receive(batch(0, 2), batch(1, 4), high_watermark=2)
-        source = source_of(FOUND)
-        partition = PartitionInfo(index=0, leader=1, leader_epoch=2, replicas=(1,), isr=(1,), offline=())
-        known: Any = {1: None}
-        image = ClusterImage(brokers=known, topics={TP.topic: TopicInfo(TP.topic, FOUND, False, (partition,))})
-        source._assign_one(TP, mirror.replica, image)
-        assert "is of epoch 2, and records of 4 are here" in (mirror.replica.error or "")
-        await source.client.close()
-
-    asyncio.run(story())
+    mirror = Mirror(tmp_path)
+    mirror.receive(batch(0, 2), batch(1, 4), high_watermark=2)
+    source = source_of(FOUND)
+    partition = PartitionInfo(index=0, leader=1, leader_epoch=2, replicas=(1,), isr=(1,), offline=())
+    known: Any = {1: None}
+    image = ClusterImage(brokers=known, topics={TP.topic: TopicInfo(TP.topic, FOUND, False, (partition,))})
+    source._assign_one(TP, mirror.replica, image)
+    assert "is of epoch 2, and records of 4 are here" in (mirror.replica.error or "")
+    await source.client.close()

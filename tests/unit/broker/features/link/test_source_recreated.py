@@ -1,6 +1,5 @@
 """A topic that was made anew at the source cuts no log here: both questions that lead to a cut go by its name."""
 
-import asyncio
 from random import Random
 from typing import Any
 
@@ -58,27 +57,21 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(RemoteLeader, "list_offsets", list_offsets)
 
 
-def test_answers_of_a_topic_that_was_made_anew_are_not_taken(answers: None) -> None:
-    async def story() -> None:
-        source = source_of(ANEW)
+async def test_answers_of_a_topic_that_was_made_anew_are_not_taken(answers: None) -> None:
+    source = source_of(ANEW)
+    leader = source._endpoint(BrokerId(1))
+    with pytest.raises(ConnectionError, match="made anew at the source: orders"):
+        await leader.epoch_ends({})
+    with pytest.raises(ConnectionError, match="made anew at the source: orders"):
+        await leader.list_offsets({})
+    assert source._changed.is_set()  # the next look at the source stops the mirror
+    await source.client.close()
+
+
+async def test_answers_of_the_topic_that_was_found_or_of_a_source_without_ids_are_taken(answers: None) -> None:
+    for topic_id in (FOUND, bytes(16)):
+        source = source_of(topic_id)
         leader = source._endpoint(BrokerId(1))
-        with pytest.raises(ConnectionError, match="made anew at the source: orders"):
-            await leader.epoch_ends({})
-        with pytest.raises(ConnectionError, match="made anew at the source: orders"):
-            await leader.list_offsets({})
-        assert source._changed.is_set()  # the next look at the source stops the mirror
+        assert (await leader.epoch_ends({}))[TP].end.end_offset == 3
+        assert TP in await leader.list_offsets({})
         await source.client.close()
-
-    asyncio.run(story())
-
-
-def test_answers_of_the_topic_that_was_found_or_of_a_source_without_ids_are_taken(answers: None) -> None:
-    async def story() -> None:
-        for topic_id in (FOUND, bytes(16)):
-            source = source_of(topic_id)
-            leader = source._endpoint(BrokerId(1))
-            assert (await leader.epoch_ends({}))[TP].end.end_offset == 3
-            assert TP in await leader.list_offsets({})
-            await source.client.close()
-
-    asyncio.run(story())

@@ -10,8 +10,9 @@ from moto.server import ThreadedMotoServer
 from barnabas.broker.features.tiered import layout
 from barnabas.broker.features.tiered.store import PART_BYTES, FilePart, ObjectMissing, Store, StoreFault, open_store
 from barnabas.broker.server.platform import Platform
+from tests.support.waiting import eventually
 from tests.unit.broker.compose.live_broker import live_broker
-from tests.unit.broker.features.tiered.tier_broker import SETTINGS, TieredBroker, until
+from tests.unit.broker.features.tiered.tier_broker import SETTINGS, TieredBroker
 from tests.unit.broker.zookeeper_client.zookeeper_fixture import zookeeper
 
 CREDENTIALS = {"aws_access_key_id": "test", "aws_secret_access_key": "test", "aws_region": "us-east-1"}
@@ -83,8 +84,8 @@ async def test_a_broker_copies_to_s3(settings: dict[str, str], tmp_path: Path) -
         tier = TieredBroker(broker, store=None)  # type: ignore[arg-type]
         await tier.create({"local.retention.bytes": "1"})
         await tier.produce(10)
-        await until(tier.is_all_copied, "every rolled segment is in the bucket")
-        await until(lambda: len(tier.log.segments) == 1, "local segments go")
+        await eventually(tier.is_all_copied, what="every rolled segment is in the bucket")
+        await eventually(lambda: len(tier.log.segments) == 1, what="local segments go")
         store = open_store("s3://tier/cluster-1", settings)
         prefix = layout.partition_prefix(tier.finished[0].id.of)
         keys = {key for each in tier.finished for key in layout.keys(each)}

@@ -23,15 +23,9 @@ from barnabas.wire.messages.delete_records import (
     DeleteRecordsTopic,
 )
 from tests.memory_store import MemoryStore
+from tests.support.waiting import eventually
 from tests.unit.broker.compose.live_broker import ask
-from tests.unit.broker.features.tiered.tier_broker import (
-    TP,
-    TieredBroker,
-    is_whole,
-    tiered_broker,
-    tiered_brokers,
-    until,
-)
+from tests.unit.broker.features.tiered.tier_broker import TP, TieredBroker, is_whole, tiered_broker, tiered_brokers
 from tests.unit.broker.zookeeper_client.zookeeper_fixture import zookeeper
 
 
@@ -40,8 +34,8 @@ async def test_rolled_segments_go_up_and_then_go_locally(tmp_path: Path) -> None
     async with zookeeper() as ensemble, tiered_broker(ensemble, tmp_path, store) as tier:
         await tier.create({"local.retention.bytes": "1"})
         await tier.produce(20)
-        await until(lambda: is_whole(tier), "every rolled segment is in the tier")
-        await until(lambda: len(tier.log.segments) == 1, "local segments go")
+        await eventually(lambda: is_whole(tier), what="every rolled segment is in the tier")
+        await eventually(lambda: len(tier.log.segments) == 1, what="local segments go")
         assert tier.log.log_start_offset == 0
         assert tier.log.local_log_start_offset == tier.log.active_segment.base_offset > 0
         for each in tier.finished:
@@ -63,10 +57,10 @@ async def test_log_whose_first_record_is_above_its_first_offset_is_copied_once(t
         tier.log.epochs.assign(lead.epoch, 1)
         tier.log.update_config(replace(tier.log.config, remote_log_copy_disable=False))
         rolled = [each.base_offset for each in tier.log.segments][:-1]
-        await until(lambda: len(tier.finished) >= len(rolled), "every rolled segment is in the tier")
-        await until(
+        await eventually(lambda: len(tier.finished) >= len(rolled), what="every rolled segment is in the tier")
+        await eventually(
             lambda: (lead.copying is not None and lead.copying.done()) or len(tier.finished) > len(rolled),
-            "there is nothing left to copy",
+            what="there is nothing left to copy",
         )
         assert [each.start_offset for each in tier.finished] == rolled
 
@@ -81,7 +75,7 @@ async def test_while_the_store_is_away_writes_go_on_and_local_deletion_waits(
     async with zookeeper() as ensemble, tiered_broker(ensemble, tmp_path, store) as tier:
         await tier.create({"local.retention.bytes": "1", "retention.bytes": "1000000"})
         await tier.produce(20)
-        await until(lambda: tier.manager.health.failures >= 5, "it is tried again and again")
+        await eventually(lambda: tier.manager.health.failures >= 5, what="it is tried again and again")
         tier.log.delete_old_segments(tier.broker._clock.now_ms())
         assert tier.log.local_log_start_offset == 0
         assert len(tier.log.segments) == 7
@@ -92,8 +86,8 @@ async def test_while_the_store_is_away_writes_go_on_and_local_deletion_waits(
         assert tier.manager.health.failing_s > 0
         assert sum("the object store fails" in line for line in caplog.messages) == 1
         store.is_away = False
-        await until(lambda: is_whole(tier), "everything is copied once the store is back")
-        await until(lambda: len(tier.log.segments) == 1, "local segments go")
+        await eventually(lambda: is_whole(tier), what="everything is copied once the store is back")
+        await eventually(lambda: len(tier.log.segments) == 1, what="local segments go")
         assert tier.manager.health.failing_s == 0
 
 
@@ -103,12 +97,12 @@ async def test_a_store_that_does_not_answer_holds_up_nobody_who_writes(tmp_path:
     async with zookeeper() as ensemble, tiered_broker(ensemble, tmp_path, store) as tier:
         await tier.create({"local.retention.bytes": "1"})
         await tier.produce(4)
-        await until(lambda: store.requests, "a copy has begun")
+        await eventually(lambda: store.requests, what="a copy has begun")
         await tier.produce(16)
         assert store.objects == {}
         assert tier.log.local_log_start_offset == 0
         answers.set()
-        await until(lambda: is_whole(tier), "everything is copied once the store answers")
+        await eventually(lambda: is_whole(tier), what="everything is copied once the store answers")
 
 
 async def _wait(event: asyncio.Event) -> None:
@@ -121,7 +115,7 @@ async def test_answers_that_are_lost_leave_nothing_twice(tmp_path: Path) -> None
     async with zookeeper() as ensemble, tiered_broker(ensemble, tmp_path, store) as tier:
         await tier.create()
         await tier.produce(20)
-        await until(lambda: is_whole(tier), "every segment is there once")
+        await eventually(lambda: is_whole(tier), what="every segment is there once")
 
 
 # -- what goes ----------------------------------------------------------------------------------------------------------
@@ -134,8 +128,8 @@ async def test_retention_is_of_the_whole_log(tmp_path: Path) -> None:
         now = tier.broker._clock.now_ms()
         await tier.produce(9, timestamp=now - 7_200_000)
         await tier.produce(8, timestamp=now)
-        await until(lambda: tier.log.log_start_offset == 9, "what is too old goes from the tier")
-        await until(lambda: is_whole(tier), "its objects are gone")
+        await eventually(lambda: tier.log.log_start_offset == 9, what="what is too old goes from the tier")
+        await eventually(lambda: is_whole(tier), what="its objects are gone")
         assert [each.start_offset for each in tier.view.all()] == [9, 12]
 
 
@@ -145,15 +139,15 @@ async def test_retention_waits_for_a_new_leader_that_does_not_know_yet_what_is_c
     async with zookeeper() as ensemble, tiered_broker(ensemble, tmp_path, store) as tier:
         await tier.create()
         await tier.produce(10, timestamp=1_000_000)
-        await until(lambda: is_whole(tier), "history is in the tier")
-        state, committed = tier.log._state, tier.log.high_watermark
+        await eventually(lambda: is_whole(tier), what="history is in the tier")
+        state, committed = tier.log, tier.log.high_watermark
         state.high_watermark = Offset(1)
         state.config = replace(state.config, retention_ms=1000)
         lead = tier.manager.led[TP]
         await tier.manager._carry_out(lead, tier.log, tier.view)
         assert (lead.look, tier.log.log_start_offset, len(tier.finished)) == (None, 0, 3)
         state.high_watermark = committed
-        await until(lambda: tier.log.log_start_offset == 9 and not store.objects, "what is too old goes")
+        await eventually(lambda: tier.log.log_start_offset == 9 and not store.objects, what="what is too old goes")
 
 
 async def test_disk_that_fails_as_the_log_start_moves_does_not_end_the_broker(
@@ -163,7 +157,7 @@ async def test_disk_that_fails_as_the_log_start_moves_does_not_end_the_broker(
     async with zookeeper() as ensemble, tiered_broker(ensemble, tmp_path, MemoryStore()) as tier:
         await tier.create({"local.retention.bytes": "1"})
         await tier.produce(10, timestamp=1_000_000)
-        await until(lambda: is_whole(tier) and len(tier.log.segments) == 1, "all is in the tier only")
+        await eventually(lambda: is_whole(tier) and len(tier.log.segments) == 1, what="all is in the tier only")
         tier.log.update_config(replace(tier.log.config, retention_ms=1000))
         lead, segments = tier.manager.led[TP], tier.view.all()
         failed: list[str] = []
@@ -186,22 +180,22 @@ async def test_records_that_were_deleted_go_from_the_tier(tmp_path: Path) -> Non
     async with zookeeper() as ensemble, tiered_broker(ensemble, tmp_path, store) as tier:
         await tier.create({"local.retention.bytes": "1"})
         await tier.produce(20)
-        await until(lambda: len(tier.log.segments) == 1, "history is in the tier only")
+        await eventually(lambda: len(tier.log.segments) == 1, what="history is in the tier only")
         store.fails = lambda kind, key: StoreFault("not now") if kind == "delete" else None
         partition = DeleteRecordsPartition(partition_index=0, offset=10)
         topic = DeleteRecordsTopic(name=TP.topic, partitions=[partition])
         request = DeleteRecordsRequest(topics=[topic], timeout_ms=30_000)
         answer = await ask(tier.broker, request, DeleteRecordsResponse, version=1)
         assert answer.topics[0].partitions[0].error_code == ErrorCode.NONE
-        await until(lambda: any(kind == "delete" for kind, _ in store.requests), "the store refuses")
+        await eventually(lambda: any(kind == "delete" for kind, _ in store.requests), what="the store refuses")
         text = render(tier.broker.registry).decode()
         assert 'kafka_server_topic_remote_delete_lag_segments{partition="0",topic="orders"} 3' in text
         size = sum(each.size_bytes for each in tier.view.all() if each.end_offset < 10)
         assert f'kafka_server_topic_remote_delete_lag_bytes{{partition="0",topic="orders"}} {size}' in text
         store.fails = lambda kind, key: None
-        await until(lambda: len(tier.view.all()) == 3, "the segments below the log start go")
+        await eventually(lambda: len(tier.view.all()) == 3, what="the segments below the log start go")
         assert [each.start_offset for each in tier.view.all()] == [9, 12, 15]
-        await until(lambda: len(store.objects) == 6, "and their objects")
+        await eventually(lambda: len(store.objects) == 6, what="and their objects")
 
 
 async def test_a_deleted_topic_leaves_nothing_in_the_tier(tmp_path: Path) -> None:
@@ -210,16 +204,16 @@ async def test_a_deleted_topic_leaves_nothing_in_the_tier(tmp_path: Path) -> Non
     async with zookeeper() as ensemble, tiered_broker(ensemble, tmp_path, store) as tier:
         await tier.create({"local.retention.bytes": "1"})
         await tier.produce(20)
-        await until(lambda: is_whole(tier), "history is in the tier")
+        await eventually(lambda: is_whole(tier), what="history is in the tier")
         former = set(store.objects)
         await tier.delete()
-        await until(lambda: not store.objects, "its objects go")
-        await until(lambda: not list(tier.manager.metadata.led()), "nothing is known of it")
+        await eventually(lambda: not store.objects, what="its objects go")
+        await eventually(lambda: not list(tier.manager.metadata.led()), what="nothing is known of it")
         # Its name may be used again.
         await tier.create()
         tier.produced = 0
         await tier.produce(5)
-        await until(lambda: is_whole(tier), "the new topic is copied")
+        await eventually(lambda: is_whole(tier), what="the new topic is copied")
         assert not former & set(store.objects)
 
 
@@ -271,7 +265,7 @@ async def test_a_broker_that_dies_in_mid_copy_is_followed_by_one_that_makes_it_w
             await stops.has_stopped.wait()
             assert tier.log.local_log_start_offset == 0 or step > COPY_STEPS - 2
         async with tiered_broker(ensemble, tmp_path, MemoryStore(objects)) as tier:
-            await until(lambda: is_whole(tier), f"all is whole after a death {stops.steps[-1]}")
+            await eventually(lambda: is_whole(tier), what=f"all is whole after a death {stops.steps[-1]}")
             assert tier.log.log_start_offset == 0
 
 
@@ -282,12 +276,12 @@ async def test_a_broker_that_dies_in_mid_deletion_is_followed_by_one_that_ends_i
         async with tiered_broker(ensemble, tmp_path, MemoryStore(objects)) as tier:
             await tier.create({"local.retention.bytes": "1"})
             await tier.produce(13)
-            await until(lambda: len(tier.log.segments) == 1, "history is in the tier only")
+            await eventually(lambda: len(tier.log.segments) == 1, what="history is in the tier only")
             stops = Stops(tier, step)
             assert tier.log.maybe_increment_log_start_offset(6)
             await stops.has_stopped.wait()
         async with tiered_broker(ensemble, tmp_path, MemoryStore(objects)) as tier:
-            await until(lambda: is_whole(tier), f"all is whole after a death {stops.steps[-1]}")
+            await eventually(lambda: is_whole(tier), what=f"all is whole after a death {stops.steps[-1]}")
             assert [each.start_offset for each in tier.view.all()] == [6, 9]
 
 
@@ -301,14 +295,14 @@ async def test_a_broker_that_dies_as_a_topic_is_deleted_is_followed_by_one_that_
         async with tiered_broker(ensemble, tmp_path, MemoryStore(objects)) as tier:
             await tier.create({"local.retention.bytes": "1"})
             await tier.produce(7)
-            await until(lambda: is_whole(tier), "history is in the tier")
+            await eventually(lambda: is_whole(tier), what="history is in the tier")
             stops = Stops(tier, step)
             await tier.delete()
             await stops.has_stopped.wait()
             assert objects
         async with tiered_broker(ensemble, tmp_path, MemoryStore(objects)) as tier:
-            await until(lambda: not objects, f"no object is left after a death {stops.steps[-1]}")
-            await until(lambda: not list(tier.manager.metadata.led()), "nothing is known of the topic")
+            await eventually(lambda: not objects, what=f"no object is left after a death {stops.steps[-1]}")
+            await eventually(lambda: not list(tier.manager.metadata.led()), what="nothing is known of the topic")
 
 
 # -- several brokers ----------------------------------------------------------------------------------------------------
@@ -322,19 +316,19 @@ async def test_followers_keep_what_is_not_copied_and_go_on_when_they_lead(tmp_pa
     }
     async with zookeeper() as ensemble, tiered_brokers(ensemble, tmp_path, store, 2, settings) as brokers:
         await brokers[0].create({"local.retention.bytes": "1"}, replicas=2)
-        await until(lambda: all(each.broker.replicas.get(TP) for each in brokers), "both have a replica")
+        await eventually(lambda: all(each.broker.replicas.get(TP) for each in brokers), what="both have a replica")
         leader = next(each for each in brokers if each.broker.replicas.require(TP).is_leader)
         follower = next(each for each in brokers if each is not leader)
         await leader.produce(20)
-        await until(lambda: leader.manager.health.failures > 3, "the store is asked")
-        await until(lambda: follower.log.log_end_offset == 20, "the follower has it all")
+        await eventually(lambda: leader.manager.health.failures > 3, what="the store is asked")
+        await eventually(lambda: follower.log.log_end_offset == 20, what="the follower has it all")
         follower.log.delete_old_segments(follower.broker._clock.now_ms())
         assert follower.log.local_log_start_offset == 0, "the tier does not have it"
         leader.broker.stop()
-        await until(lambda: follower.broker.replicas.require(TP).is_leader, "the follower leads")
+        await eventually(lambda: follower.broker.replicas.require(TP).is_leader, what="the follower leads")
         store.is_away = False
-        await until(lambda: is_whole(follower), "the new leader copies, and removes what the old one began")
-        await until(lambda: len(follower.log.segments) == 1, "local segments go")
+        await eventually(lambda: is_whole(follower), what="the new leader copies, and removes what the old one began")
+        await eventually(lambda: len(follower.log.segments) == 1, what="local segments go")
 
 
 async def test_a_finished_copy_stays_although_the_metadata_is_read_again_just_then(tmp_path: Path) -> None:
@@ -356,8 +350,8 @@ async def test_a_finished_copy_stays_although_the_metadata_is_read_again_just_th
         metadata.publish = forgetful  # type: ignore[method-assign]
         await tier.produce(10)
         await finishes.wait()
-        await until(lambda: is_whole(tier), "every copy that is finished is there")
-        await until(lambda: len(tier.log.segments) == 1, "local segments go")
+        await eventually(lambda: is_whole(tier), what="every copy that is finished is there")
+        await eventually(lambda: len(tier.log.segments) == 1, what="local segments go")
         assert set(store.objects) == {key for each in tier.finished for key in layout.keys(each)}
         assert not [each for each in store.requests if each[0] == "delete"]
 
@@ -368,7 +362,7 @@ async def test_a_copy_that_a_deposed_leader_finishes_late_counts_or_goes(tmp_pat
     store = MemoryStore()
     async with zookeeper() as ensemble, tiered_broker(ensemble, tmp_path, store) as tier:
         await tier.create()
-        await until(lambda: TP in tier.manager.led, "it leads")
+        await eventually(lambda: TP in tier.manager.led, what="it leads")
         original = tier.manager.metadata.publish
         refused: list[str] = []
         is_late = asyncio.Event()
@@ -392,7 +386,7 @@ async def test_a_copy_that_a_deposed_leader_finishes_late_counts_or_goes(tmp_pat
             # whatever has the broker look at its partitions would end one of an epoch that the partition has not.
             former = tier.manager.led.pop(TP)
             tier.manager.became_leader(former.of, former.epoch)
-            await until(lambda: is_whole(tier), "the next leadership makes it whole")
+            await eventually(lambda: is_whole(tier), what="the next leadership makes it whole")
             store.objects |= put  # what was put took effect late
             store.fails = refuses
             await original(event)
@@ -400,7 +394,7 @@ async def test_a_copy_that_a_deposed_leader_finishes_late_counts_or_goes(tmp_pat
 
         tier.manager.metadata.publish = late  # type: ignore[method-assign]
         await tier.produce(4)
-        await until(is_late.is_set, "a copy is finished too late")
+        await eventually(is_late.is_set, what="a copy is finished too late")
         await tier.produce(6)
-        await until(lambda: is_whole(tier), "nothing is left of the late copy")
+        await eventually(lambda: is_whole(tier), what="nothing is left of the late copy")
         assert len(refused) == 3

@@ -13,6 +13,7 @@ from barnabas.base.ids import BrokerId, LeaderEpoch, TopicPartition
 from barnabas.base.metrics.registry import Registry
 from barnabas.base.words import MAX_TIMESTAMP, READ_COMMITTED
 from barnabas.broker.features.tiered.metrics import TierMetrics
+from barnabas.broker.features.tiered.reads import TierReads
 from barnabas.broker.replication.fetch_session_cache import CachedPartition, FetchKey
 from barnabas.broker.replication.fetches import WaitingFetch
 from barnabas.broker.replication.machine import PartitionMachine
@@ -20,7 +21,6 @@ from barnabas.broker.replication.manager import ReplicaManager
 from barnabas.broker.replication.partition import Partition
 from barnabas.broker.replication.reads import FetchParams, PartitionRead
 from barnabas.broker.replication.state import PartitionLeadership
-from barnabas.broker.replication.tier_reads import TierReads
 from barnabas.wire.record_batch import iter_batches
 from tests.manual_time import ManualClock, ManualTimers
 from tests.unit.broker.features.tiered.tier_support import CONFIG, Tier

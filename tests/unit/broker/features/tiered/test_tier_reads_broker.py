@@ -38,8 +38,9 @@ from barnabas.wire.messages.list_offsets import (
 from barnabas.wire.record_batch import iter_batches
 from barnabas.wire.records import iter_records
 from tests.memory_store import MemoryStore
+from tests.support.waiting import eventually
 from tests.unit.broker.compose.live_broker import ask, live_broker
-from tests.unit.broker.features.tiered.tier_broker import SETTINGS, TP, TieredBroker, tiered_broker, until
+from tests.unit.broker.features.tiered.tier_broker import SETTINGS, TP, TieredBroker, tiered_broker
 from tests.unit.broker.zookeeper_client.zookeeper_fixture import zookeeper
 
 LOCAL_NOTHING = {"local.retention.bytes": "1"}
@@ -101,7 +102,9 @@ async def test_history_is_read_over_the_border_and_after_a_restart(tmp_path: Pat
             assert await offsets(tier, [LATEST_TIERED, EARLIEST_PENDING_UPLOAD]) == [(0, -1), (0, 0)]
             for number in range(30):
                 await tier.produce(1, timestamp=1_000_000 + number * 1000)
-            await until(lambda: tier.is_all_copied() and len(tier.log.segments) == 1, "only the active segment is here")
+            await eventually(
+                lambda: tier.is_all_copied() and len(tier.log.segments) == 1, what="only the active segment is here"
+            )
             local = tier.log.local_log_start_offset
             assert await read_all(tier) == all_of(30)
             assert await read_all(tier, 7) == all_of(30)[7:]
@@ -111,7 +114,9 @@ async def test_history_is_read_over_the_border_and_after_a_restart(tmp_path: Pat
             assert (await fetch(tier, 31))[0] == ErrorCode.OFFSET_OUT_OF_RANGE
         async with tiered_broker(ensemble, tmp_path, store) as tier:
             tier.produced = 30
-            await until(lambda: tier.broker.replicas.get(TP) and tier.broker.replicas.require(TP).is_leader, "it leads")
+            await eventually(
+                lambda: tier.broker.replicas.get(TP) and tier.broker.replicas.require(TP).is_leader, what="it leads"
+            )
             assert (tier.log.log_start_offset, tier.log.local_log_start_offset) == (0, local)
             assert await read_all(tier) == all_of(30)
             await tier.produce(3)
@@ -129,7 +134,9 @@ async def test_history_is_read_from_a_directory(tmp_path: Path) -> None:
         tier = TieredBroker(broker, MemoryStore())
         await tier.create(LOCAL_NOTHING)
         await tier.produce(20)
-        await until(lambda: tier.is_all_copied() and len(tier.log.segments) == 1, "only the active segment is here")
+        await eventually(
+            lambda: tier.is_all_copied() and len(tier.log.segments) == 1, what="only the active segment is here"
+        )
         assert await read_all(tier) == all_of(20)
         assert await read_all(tier, 4) == all_of(20)[4:]
 
@@ -168,27 +175,29 @@ async def test_follower_that_lost_its_disk_begins_where_the_tier_ends_and_then_l
         own = {**TWO, "broker.id": "2"}
         async with tiered_broker(ensemble, tmp_path / "2", store, own) as follower:
             await create_on(leader, 1, 2)
-            await until(lambda: leads(leader), "it leads")
+            await eventually(lambda: leads(leader), what="it leads")
             await leader.produce(30)
-            await until(
-                lambda: leader.is_all_copied() and len(leader.log.segments) == 1, "only the last segment is here"
+            await eventually(
+                lambda: leader.is_all_copied() and len(leader.log.segments) == 1, what="only the last segment is here"
             )
-            await until(lambda: follower.log.local_log_start_offset > 0, "a follower lets go of what is copied, too")
+            await eventually(
+                lambda: follower.log.local_log_start_offset > 0, what="a follower lets go of what is copied, too"
+            )
         async with tiered_broker(ensemble, tmp_path / "new", store, own) as follower:
             partition = leader.broker.replicas.require(TP)
-            await until(lambda: len(partition.machine.isr) == 2, "the new replica is in sync")
+            await eventually(lambda: len(partition.machine.isr) == 2, what="the new replica is in sync")
             log = follower.log
             assert (log.log_start_offset, log.log_end_offset) == (0, 30)
             assert log.local_log_start_offset == leader.log.local_log_start_offset > 0
             assert log.epochs.below(30) == leader.log.epochs.below(30)
             assert not [each for each in log.segments if each.base_offset < log.local_log_start_offset]
             await stack.aclose()
-            await until(lambda: leads(follower), "the new replica leads")
+            await eventually(lambda: leads(follower), what="the new replica leads")
             follower.produced = 30
             assert await read_all(follower) == all_of(30)
             await follower.produce(10)
             assert await read_all(follower) == all_of(40)
-            await until(follower.is_all_copied, "the new leader copies")
+            await eventually(follower.is_all_copied, what="the new leader copies")
             assert await read_all(follower) == all_of(40)
 
 
@@ -205,29 +214,35 @@ async def test_what_an_unclean_election_took_back_is_not_read_from_the_tier(tmp_
         loser = await first.enter_async_context(broker(1))
         winner = await second.enter_async_context(broker(2))
         await create_on(third, 1, 2, more={"unclean.leader.election.enable": "true"})
-        await until(lambda: leads(loser), "it leads")
+        await eventually(lambda: leads(loser), what="it leads")
         await loser.produce(12)
-        await until(lambda: winner.broker.replicas.get(TP) and winner.log.log_end_offset == 12, "both have it")
+        await eventually(
+            lambda: winner.broker.replicas.get(TP) and winner.log.log_end_offset == 12, what="both have it"
+        )
         await second.aclose()
         await loser.produce(18)
-        await until(lambda: loser.is_all_copied() and len(loser.log.segments) == 1, "only the last segment is here")
+        await eventually(
+            lambda: loser.is_all_copied() and len(loser.log.segments) == 1, what="only the last segment is here"
+        )
         assert loser.log.local_log_start_offset > 12
         await first.aclose()
         winner = await second.enter_async_context(broker(2))
-        await until(lambda: leads(winner), "who is behind leads")
+        await eventually(lambda: leads(winner), what="who is behind leads")
         assert winner.log.log_end_offset == 12
         winner.produced = 1000
         await winner.produce(15)
         expected = all_of(12) + [(12 + number, b"%d" % (1000 + number)) for number in range(15)]
         assert await read_all(winner) == expected
-        await until(lambda: winner.is_all_copied() and len(winner.log.segments) == 1, "the winner's history goes up")
+        await eventually(
+            lambda: winner.is_all_copied() and len(winner.log.segments) == 1, what="the winner's history goes up"
+        )
         assert await read_all(winner) == expected
         loser = await first.enter_async_context(broker(1))
         partition = winner.broker.replicas.require(TP)
-        await until(lambda: len(partition.machine.isr) == 2, "who lost is in sync")
+        await eventually(lambda: len(partition.machine.isr) == 2, what="who lost is in sync")
         assert loser.log.epochs.below(27) == winner.log.epochs.below(27)
         await second.aclose()
-        await until(lambda: leads(loser), "who lost leads again")
+        await eventually(lambda: leads(loser), what="who lost leads again")
         assert await read_all(loser) == expected
         known = loser.view.all()
         assert all(touches(each, loser.log.epochs, 27) for each in known if each.is_finished)
@@ -238,7 +253,9 @@ async def test_store_that_is_away_delays_readers_of_history_only(tmp_path: Path)
     async with zookeeper() as ensemble, tiered_broker(ensemble, tmp_path, store) as tier:
         await tier.create(LOCAL_NOTHING)
         await tier.produce(20)
-        await until(lambda: tier.is_all_copied() and len(tier.log.segments) == 1, "only the active segment is here")
+        await eventually(
+            lambda: tier.is_all_copied() and len(tier.log.segments) == 1, what="only the active segment is here"
+        )
         store.is_away = True
         local = tier.log.local_log_start_offset
         assert (await fetch(tier, 0))[0] == ErrorCode.KAFKA_STORAGE_ERROR
@@ -254,13 +271,15 @@ async def test_topic_that_leaves_the_tier_begins_with_its_first_segment(tmp_path
     async with zookeeper() as ensemble, tiered_broker(ensemble, tmp_path, store) as tier:
         await tier.create(LOCAL_NOTHING)
         await tier.produce(20)
-        await until(lambda: tier.is_all_copied() and len(tier.log.segments) == 1, "only the active segment is here")
+        await eventually(
+            lambda: tier.is_all_copied() and len(tier.log.segments) == 1, what="only the active segment is here"
+        )
         assert await alter(tier, {"remote.storage.enable": "false"}) == ErrorCode.INVALID_CONFIG
         local = tier.log.local_log_start_offset
         off = {"remote.storage.enable": "false", "remote.log.delete.on.disable": "true"}
         assert await alter(tier, off) == ErrorCode.NONE
-        await until(lambda: tier.log.log_start_offset == local, "the log begins with what is here")
-        await until(lambda: not store.objects, "nothing of it is in the tier")
+        await eventually(lambda: tier.log.log_start_offset == local, what="the log begins with what is here")
+        await eventually(lambda: not store.objects, what="nothing of it is in the tier")
         assert await offsets(tier, [EARLIEST, EARLIEST_LOCAL, LATEST_TIERED]) == [(0, local), (0, local), (0, -1)]
         assert await offsets(tier, [EARLIEST_PENDING_UPLOAD]) == [(0, -1)], "nothing goes there any more"
         assert (await fetch(tier, 0))[0] == ErrorCode.OFFSET_OUT_OF_RANGE
@@ -280,11 +299,13 @@ async def test_topic_that_is_tiered_late_is_read_from_where_it_began(tmp_path: P
     async with zookeeper() as ensemble, tiered_broker(ensemble, tmp_path, store) as tier:
         await tier.create({"remote.storage.enable": "false", "retention.bytes": "2500"})
         await tier.produce(20)
-        await until(lambda: tier.log.log_start_offset > 0, "retention deletes")
+        await eventually(lambda: tier.log.log_start_offset > 0, what="retention deletes")
         assert await alter(tier, {"retention.bytes": "-1"}) == ErrorCode.NONE
         start = tier.log.log_start_offset
         assert await alter(tier, {"remote.storage.enable": "true", **LOCAL_NOTHING}) == ErrorCode.NONE
-        await until(lambda: tier.is_all_copied() and len(tier.log.segments) == 1, "only the active segment is here")
+        await eventually(
+            lambda: tier.is_all_copied() and len(tier.log.segments) == 1, what="only the active segment is here"
+        )
         assert tier.log.log_start_offset == start
         assert await read_all(tier, start) == all_of(20)[start:]
         assert (await fetch(tier, start - 1))[0] == ErrorCode.OFFSET_OUT_OF_RANGE
@@ -301,7 +322,7 @@ async def test_log_whose_first_record_is_above_its_first_offset_leaves_the_disk_
         tier.log.epochs.clear()
         tier.log.epochs.assign(epoch, 1)
         tier.log.update_config(replace(tier.log.config, remote_log_copy_disable=False, local_retention_bytes=1))
-        await until(lambda: len(tier.log.segments) == 1, "local segments go")
+        await eventually(lambda: len(tier.log.segments) == 1, what="local segments go")
         assert tier.log.log_start_offset == 0
         assert tier.log.local_log_start_offset > 0
         assert await read_all(tier) == all_of(20)

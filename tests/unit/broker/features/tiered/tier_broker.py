@@ -1,7 +1,7 @@
 """Real brokers in the test's own loop, with a store in memory whose failures the test chooses."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,6 +10,7 @@ from barnabas.base.errors import ErrorCode
 from barnabas.base.ids import TopicPartition
 from barnabas.broker.compose import Broker
 from barnabas.broker.features.tiered import layout
+from barnabas.broker.features.tiered.feature import TieredPlugin
 from barnabas.broker.features.tiered.manager import TierManager
 from barnabas.broker.features.tiered.metadata_cache import RemoteLogMetadataCache
 from barnabas.broker.features.tiered.segment_metadata import RemoteSegment
@@ -52,16 +53,6 @@ SETTINGS = {
 }
 
 
-async def until(condition: Callable[[], object], what: str) -> None:
-    """A guard against standing still, not a measure."""
-    try:
-        async with asyncio.timeout(50):
-            while not condition():
-                await asyncio.sleep(0.005)
-    except TimeoutError:
-        raise AssertionError(f"never: {what}") from None
-
-
 @dataclass
 class TieredBroker:
     broker: Broker
@@ -71,8 +62,7 @@ class TieredBroker:
 
     @property
     def manager(self) -> TierManager:
-        assert self.broker._tier is not None
-        return self.broker._tier.manager
+        return self.broker.plugin(TieredPlugin).manager
 
     @property
     def log(self) -> Log:

@@ -245,7 +245,7 @@ def test_the_worker_dies_with_its_parent(log: CompactedLog, tmp_path: Path) -> N
     job.write_bytes(frame(job_of(log, bytes_per_second=1000).encode()))
     script = (
         "import os, subprocess, sys\n"
-        "from barnabas.broker.runtime import parent\n"
+        "from barnabas.base.host import parent\n"
         "from barnabas.broker.storage.cleaner.process import WORKER_COMMAND\n"
         "env = {**os.environ, parent.ENVIRONMENT_VARIABLE: '1'}\n"
         "child = subprocess.Popen(WORKER_COMMAND, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env)\n"

@@ -140,20 +140,17 @@ def test_crash_during_the_repair_leaves_a_log_that_loads(damaged: Partition) -> 
     assert not [name for name in damaged.files() if name.endswith(TMP_SUFFIX)]
 
 
-def test_coordinator_that_loads_waits_for_the_repair(damaged: Partition) -> None:
+async def test_coordinator_that_loads_waits_for_the_repair(damaged: Partition) -> None:
     """Else a group would have no coordinator because an index is damaged."""
 
-    async def run() -> None:
-        end = damaged.log.log_end_offset
-        reading = asyncio.ensure_future(read_log(damaged.log, 0, max_bytes=100, max_offset=end))
-        await asyncio.sleep(0)
-        assert not reading.done()
-        run_threads(damaged)
-        found = await reading
-        assert found.size_bytes and found.start.offset == 0
-        found.release()
-
-    asyncio.run(run())
+    end = damaged.log.log_end_offset
+    reading = asyncio.ensure_future(read_log(damaged.log, 0, max_bytes=100, max_offset=end))
+    await asyncio.sleep(0)
+    assert not reading.done()
+    run_threads(damaged)
+    found = await reading
+    assert found.size_bytes and found.start.offset == 0
+    found.release()
 
 
 def test_wait_for_a_repair_ends_where_the_repair_fails(damaged: Partition, monkeypatch: pytest.MonkeyPatch) -> None:

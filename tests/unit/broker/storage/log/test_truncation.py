@@ -128,7 +128,7 @@ def test_cut_reads_more_segments_than_may_be_open(tmp_path: Path) -> None:
     threads(partition).run_pending()
     segments = len(partition.log.segments)
     assert segments > 4
-    snapshots = partition.log._state.snapshots
+    snapshots = partition.log.snapshots
     for offset in list(snapshots.offsets):
         snapshots.remove(offset)
     cut = Cut(partition, 75)
@@ -209,28 +209,25 @@ class WatchedDisk(QuickDisk):
 
 
 @pytest.mark.parametrize("has_producers", [True, False])
-def test_event_loop_reads_no_segment_for_a_cut(tmp_path: Path, has_producers: bool) -> None:
+async def test_event_loop_reads_no_segment_for_a_cut(tmp_path: Path, has_producers: bool) -> None:
     """A segment may hold a gigabyte. Timestamps that do not ascend leave the time index of no use, too."""
 
-    async def run() -> None:
-        disk = WatchedDisk()
-        partition = Partition(tmp_path, LogConfig(segment_bytes=1 << 30, index_interval_bytes=4096), disk=disk)
-        if has_producers:
-            idempotent(partition, 3000)
-        else:
-            for number in range(3000):
-                partition.append(b"x" * 100, timestamp=NOW_MS - number)
-        size = partition.log.size_bytes
-        disk.read_bytes.clear()
-        with ThreadPoolExecutor(1) as pool:
-            partition.env.threads = LoopThreads(asyncio.get_running_loop(), pool)
-            done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            partition.log.truncate_then(2990, is_wanted=lambda: True, then=lambda error: done.set_result(None))
-            await done
-        assert partition.log.log_end_offset == 2990
-        on_loop = disk.read_bytes.pop(threading.get_ident())
-        assert on_loop < 20_000
-        assert sum(disk.read_bytes.values()) > size * 0.9
-        assert partition.log.offset_of_max_timestamp() == (NOW_MS, 0, 0)
-
-    asyncio.run(run())
+    disk = WatchedDisk()
+    partition = Partition(tmp_path, LogConfig(segment_bytes=1 << 30, index_interval_bytes=4096), disk=disk)
+    if has_producers:
+        idempotent(partition, 3000)
+    else:
+        for number in range(3000):
+            partition.append(b"x" * 100, timestamp=NOW_MS - number)
+    size = partition.log.size_bytes
+    disk.read_bytes.clear()
+    with ThreadPoolExecutor(1) as pool:
+        partition.env.threads = LoopThreads(asyncio.get_running_loop(), pool)
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        partition.log.truncate_then(2990, is_wanted=lambda: True, then=lambda error: done.set_result(None))
+        await done
+    assert partition.log.log_end_offset == 2990
+    on_loop = disk.read_bytes.pop(threading.get_ident())
+    assert on_loop < 20_000
+    assert sum(disk.read_bytes.values()) > size * 0.9
+    assert partition.log.offset_of_max_timestamp() == (NOW_MS, 0, 0)

@@ -84,159 +84,141 @@ class Mover:
         await asyncio.gather(*self.tasks)
 
 
-def test_records_that_were_deleted_during_a_move_do_not_come_back(tmp_path: Path) -> None:
-    async def run() -> None:
-        mover = Mover(tmp_path)
-        log = mover.partition.local_log
-        append(log, b"deleted", b"kept")
-        log.update_high_watermark(2)
-        mover.before_chunk = lambda: log.maybe_increment_log_start_offset(1, "DeleteRecords") and None
-        assert mover.moves.begin(tp("t"), mover.b) is ErrorCode.NONE
-        await mover.done()
-        assert mover.partition.local_log.log_dir == mover.b
-        assert mover.partition.local_log.log_start_offset == 1
-        assert values(mover.partition.local_log) == [b"kept"]
-        mover.broker.manager.shutdown()
-
-    asyncio.run(run())
+async def test_records_that_were_deleted_during_a_move_do_not_come_back(tmp_path: Path) -> None:
+    mover = Mover(tmp_path)
+    log = mover.partition.local_log
+    append(log, b"deleted", b"kept")
+    log.update_high_watermark(2)
+    mover.before_chunk = lambda: log.maybe_increment_log_start_offset(1, "DeleteRecords") and None
+    assert mover.moves.begin(tp("t"), mover.b) is ErrorCode.NONE
+    await mover.done()
+    assert mover.partition.local_log.log_dir == mover.b
+    assert mover.partition.local_log.log_start_offset == 1
+    assert values(mover.partition.local_log) == [b"kept"]
+    mover.broker.manager.shutdown()
 
 
 @pytest.mark.parametrize("epoch", [0, 1])
-def test_log_that_is_cut_and_written_over_while_it_is_read_for_its_copy_is_copied_as_it_is(
+async def test_log_that_is_cut_and_written_over_while_it_is_read_for_its_copy_is_copied_as_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, epoch: int
 ) -> None:
     """Batches are all of one size. What came in place of those that were to be read fitted on the copy, which had other records
     before: it took the place of the log with records that no other replica had."""
     monkeypatch.setattr("barnabas.broker.replication.log_dir_moves.CHUNK_BYTES", 500)
 
-    async def run() -> None:
-        mover = Mover(tmp_path)
-        log = mover.partition.local_log
-        append(log, *[b"old"] * 40)
-        chunks = [0]
+    mover = Mover(tmp_path)
+    log = mover.partition.local_log
+    append(log, *[b"old"] * 40)
+    chunks = [0]
 
-        def cut() -> None:
-            chunks[0] += 1
-            if chunks[0] == 3:
-                log.truncate_to(2)
-                append(log, *[b"new"] * 38, epoch=epoch)
+    def cut() -> None:
+        chunks[0] += 1
+        if chunks[0] == 3:
+            log.truncate_to(2)
+            append(log, *[b"new"] * 38, epoch=epoch)
 
-        mover.before_chunk = cut
-        assert mover.moves.begin(tp("t"), mover.b) is ErrorCode.NONE
-        await mover.done()
-        moved = mover.partition.local_log
-        assert moved.log_dir == mover.b
-        assert values(moved) == [b"old"] * 2 + [b"new"] * 38
-        assert [tuple(entry) for entry in moved.epochs.entries] == [(0, 0), (1, 2)][: 1 + epoch]
-        mover.broker.manager.shutdown()
-
-    asyncio.run(run())
+    mover.before_chunk = cut
+    assert mover.moves.begin(tp("t"), mover.b) is ErrorCode.NONE
+    await mover.done()
+    moved = mover.partition.local_log
+    assert moved.log_dir == mover.b
+    assert values(moved) == [b"old"] * 2 + [b"new"] * 38
+    assert [tuple(entry) for entry in moved.epochs.entries] == [(0, 0), (1, 2)][: 1 + epoch]
+    mover.broker.manager.shutdown()
 
 
-def test_log_that_starts_inside_a_batch_moves_and_hides_what_was_deleted(tmp_path: Path) -> None:
+async def test_log_that_starts_inside_a_batch_moves_and_hides_what_was_deleted(tmp_path: Path) -> None:
     """DeleteRecords cuts between any two records; a copy begins with the whole batch."""
 
-    async def run() -> None:
-        mover = Mover(tmp_path)
-        log = mover.partition.local_log
-        builder = BatchBuilder()
-        for value in (b"deleted", b"kept", b"kept too"):
-            builder.append(b"key", value, timestamp=0)
-        log.append_as_leader(bytearray(builder.build()), leader_epoch=0, now_ms=0)
-        append(log, b"next batch")
-        log.update_high_watermark(4)
-        log.maybe_increment_log_start_offset(1, "DeleteRecords")
-        assert mover.moves.begin(tp("t"), mover.b) is ErrorCode.NONE
-        await mover.done()
-        moved = mover.partition.local_log
-        assert moved.log_dir == mover.b
-        assert (moved.log_start_offset, moved.high_watermark, moved.log_end_offset) == (1, 4, 4)
-        assert values(moved) == [b"deleted", b"kept", b"kept too", b"next batch"]  # what consumers skip
-        mover.broker.manager.shutdown()
-
-    asyncio.run(run())
+    mover = Mover(tmp_path)
+    log = mover.partition.local_log
+    builder = BatchBuilder()
+    for value in (b"deleted", b"kept", b"kept too"):
+        builder.append(b"key", value, timestamp=0)
+    log.append_as_leader(bytearray(builder.build()), leader_epoch=0, now_ms=0)
+    append(log, b"next batch")
+    log.update_high_watermark(4)
+    log.maybe_increment_log_start_offset(1, "DeleteRecords")
+    assert mover.moves.begin(tp("t"), mover.b) is ErrorCode.NONE
+    await mover.done()
+    moved = mover.partition.local_log
+    assert moved.log_dir == mover.b
+    assert (moved.log_start_offset, moved.high_watermark, moved.log_end_offset) == (1, 4, 4)
+    assert values(moved) == [b"deleted", b"kept", b"kept too", b"next batch"]  # what consumers skip
+    mover.broker.manager.shutdown()
 
 
-def test_leader_epoch_without_a_record_moves_with_its_log(tmp_path: Path) -> None:
+async def test_leader_epoch_without_a_record_moves_with_its_log(tmp_path: Path) -> None:
     """A follower that led in the epoch before, without a record either, was told that its offset is out of range, as long as
     nobody wrote. Seed 90."""
 
-    async def run() -> None:
-        mover = Mover(tmp_path)
-        log = mover.partition.local_log
-        append(log, b"a record")
-        log.assign_epoch_start(7)
-        assert mover.moves.begin(tp("t"), mover.b) is ErrorCode.NONE
-        await mover.done()
-        moved = mover.partition.local_log
-        assert moved.log_dir == mover.b
-        assert moved.epochs.entries[-1] == (7, 1)
-        mover.broker.manager.shutdown()
-
-    asyncio.run(run())
+    mover = Mover(tmp_path)
+    log = mover.partition.local_log
+    append(log, b"a record")
+    log.assign_epoch_start(7)
+    assert mover.moves.begin(tp("t"), mover.b) is ErrorCode.NONE
+    await mover.done()
+    moved = mover.partition.local_log
+    assert moved.log_dir == mover.b
+    assert moved.epochs.entries[-1] == (7, 1)
+    mover.broker.manager.shutdown()
 
 
 @pytest.mark.parametrize("has_descriptors", [True, False])
-def test_log_that_begins_in_the_tier_moves_with_what_it_knows_of_it(
+async def test_log_that_begins_in_the_tier_moves_with_what_it_knows_of_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_descriptors: bool
 ) -> None:
     """Without a descriptor for its producers the move goes on later. (That ended the broker.)"""
     monkeypatch.setattr("barnabas.broker.replication.log_dir_moves.RETRY_S", 0.001)
 
-    async def run() -> None:
-        mover = Mover(tmp_path)
-        mover.broker.env.is_tiering = True
-        log = mover.partition.local_log
-        log.update_config(replace(CONFIG, remote_storage_enable=True, local_retention_bytes=0))
-        for sequence, value in enumerate((b"tiered", b"tiered too", b"local")):
-            builder = BatchBuilder(producer_id=7, producer_epoch=0, base_sequence=sequence)
-            builder.append(b"key", value, timestamp=NOW_MS)
-            log.append_as_leader(bytearray(builder.build()), leader_epoch=sequence, now_ms=NOW_MS)
-            log.roll(NOW_MS)
-        log.update_high_watermark(3)
-        log.highest_copied_offset = 1
-        log.delete_old_segments(NOW_MS)
-        mover.broker.run()
-        assert (log.log_start_offset, log.local_log_start_offset) == (0, 2)
+    mover = Mover(tmp_path)
+    mover.broker.env.is_tiering = True
+    log = mover.partition.local_log
+    log.update_config(replace(CONFIG, remote_storage_enable=True, local_retention_bytes=0))
+    for sequence, value in enumerate((b"tiered", b"tiered too", b"local")):
+        builder = BatchBuilder(producer_id=7, producer_epoch=0, base_sequence=sequence)
+        builder.append(b"key", value, timestamp=NOW_MS)
+        log.append_as_leader(bytearray(builder.build()), leader_epoch=sequence, now_ms=NOW_MS)
+        log.roll(NOW_MS)
+    log.update_high_watermark(3)
+    log.highest_copied_offset = 1
+    log.delete_old_segments(NOW_MS)
+    mover.broker.run()
+    assert (log.log_start_offset, log.local_log_start_offset) == (0, 2)
 
-        def fail() -> None:
-            mover.before_chunk = lambda: None
-            raise OSError(24, "Too many open files")
+    def fail() -> None:
+        mover.before_chunk = lambda: None
+        raise OSError(24, "Too many open files")
 
-        if not has_descriptors:
-            mover.before_chunk = fail
-        assert mover.moves.begin(tp("t"), mover.b) is ErrorCode.NONE
-        future = mover.partition.future_log
-        assert future is not None
-        future.update_config(log.config)
-        await mover.done()
-        moved = mover.partition.local_log
-        assert moved.log_dir == mover.b and not mover.broker.failed
-        assert (moved.log_start_offset, moved.local_log_start_offset, moved.log_end_offset) == (0, 2, 3)
-        assert moved.highest_copied_offset == 1
-        assert moved.epochs.entries == log.epochs.entries
-        producer = moved.producers.entry(7)
-        assert producer is not None
-        assert [each.last_sequence for each in producer.batches] == [1, 2]
-        mover.broker.manager.shutdown()
-
-    asyncio.run(run())
+    if not has_descriptors:
+        mover.before_chunk = fail
+    assert mover.moves.begin(tp("t"), mover.b) is ErrorCode.NONE
+    future = mover.partition.future_log
+    assert future is not None
+    future.update_config(log.config)
+    await mover.done()
+    moved = mover.partition.local_log
+    assert moved.log_dir == mover.b and not mover.broker.failed
+    assert (moved.log_start_offset, moved.local_log_start_offset, moved.log_end_offset) == (0, 2, 3)
+    assert moved.highest_copied_offset == 1
+    assert moved.epochs.entries == log.epochs.entries
+    producer = moved.producers.entry(7)
+    assert producer is not None
+    assert [each.last_sequence for each in producer.batches] == [1, 2]
+    mover.broker.manager.shutdown()
 
 
-def test_move_that_a_restart_interrupted_goes_on_when_the_partition_has_a_role_again(tmp_path: Path) -> None:
-    async def run() -> None:
-        before = Mover(tmp_path)
-        append(before.partition.local_log, b"x")
-        before.broker.manager.prefer_dir(tp("t"), before.b)
-        before.broker.manager.get_or_create_future(tp("t"))
-        before.broker.kill()
-        mover = Mover(tmp_path)
-        mover.moves.leadership_changed([mover.partition], [])
-        await mover.done()
-        assert mover.partition.local_log.log_dir == mover.b
-        mover.broker.manager.shutdown()
-
-    asyncio.run(run())
+async def test_move_that_a_restart_interrupted_goes_on_when_the_partition_has_a_role_again(tmp_path: Path) -> None:
+    before = Mover(tmp_path)
+    append(before.partition.local_log, b"x")
+    before.broker.manager.prefer_dir(tp("t"), before.b)
+    before.broker.manager.get_or_create_future(tp("t"))
+    before.broker.kill()
+    mover = Mover(tmp_path)
+    mover.moves.leadership_changed([mover.partition], [])
+    await mover.done()
+    assert mover.partition.local_log.log_dir == mover.b
+    mover.broker.manager.shutdown()
 
 
 @pytest.mark.parametrize(
@@ -270,21 +252,18 @@ def test_move_that_cannot_go_on_goes_on_later(
     asyncio.run(run())
 
 
-def test_directory_that_cannot_be_read_during_a_move_goes_offline_and_the_broker_stays(tmp_path: Path) -> None:
-    async def run() -> None:
-        mover = Mover(tmp_path)
-        append(mover.partition.local_log, b"x")
+async def test_directory_that_cannot_be_read_during_a_move_goes_offline_and_the_broker_stays(tmp_path: Path) -> None:
+    mover = Mover(tmp_path)
+    append(mover.partition.local_log, b"x")
 
-        def fail() -> None:
-            raise OSError(5, "a page that cannot be read")
+    def fail() -> None:
+        raise OSError(5, "a page that cannot be read")
 
-        mover.before_chunk = fail
-        mover.moves.begin(tp("t"), mover.b)
-        await mover.done()
-        assert mover.broker.failed == [(mover.a, [tp("t")])]
-        mover.broker.manager.shutdown()
-
-    asyncio.run(run())
+    mover.before_chunk = fail
+    mover.moves.begin(tp("t"), mover.b)
+    await mover.done()
+    assert mover.broker.failed == [(mover.a, [tp("t")])]
+    mover.broker.manager.shutdown()
 
 
 def test_directory_that_fails_under_a_future_log_leaves_the_partition_alone(tmp_path: Path) -> None:
@@ -299,216 +278,187 @@ def test_directory_that_fails_under_a_future_log_leaves_the_partition_alone(tmp_
     mover.manager.shutdown()
 
 
-def test_move_waits_for_its_throttle(tmp_path: Path) -> None:
-    async def run() -> None:
-        mover = Mover(tmp_path)
-        loop = asyncio.get_running_loop()
-        throttle = ReplicationThrottle(
-            ME, windows=11, window_ms=1_000, now_ms=lambda: int(loop.time() * 1000), replicas_of=lambda topic: ("*",)
-        )
-        throttle.limit = 10_000
-        throttle.record_any(11_000)
-        mover.moves._throttle = throttle
-        append(mover.partition.local_log, b"x")
-        began_s = loop.time()
-        mover.moves.begin(tp("t"), mover.b)
-        await mover.done()
-        assert mover.partition.local_log.log_dir == mover.b
-        assert loop.time() - began_s > 0.9  # 11 000 bytes are too many until a second and a tenth have passed
-        assert throttle.bytes_per_second() > 0
-        mover.broker.manager.shutdown()
-
-    asyncio.run(run())
+async def test_move_waits_for_its_throttle(tmp_path: Path) -> None:
+    mover = Mover(tmp_path)
+    loop = asyncio.get_running_loop()
+    throttle = ReplicationThrottle(
+        ME, windows=11, window_ms=1_000, now_ms=lambda: int(loop.time() * 1000), replicas_of=lambda topic: ("*",)
+    )
+    throttle.limit = 10_000
+    throttle.record_any(11_000)
+    mover.moves._throttle = throttle
+    append(mover.partition.local_log, b"x")
+    began_s = loop.time()
+    mover.moves.begin(tp("t"), mover.b)
+    await mover.done()
+    assert mover.partition.local_log.log_dir == mover.b
+    assert loop.time() - began_s > 0.9  # 11 000 bytes are too many until a second and a tenth have passed
+    assert throttle.bytes_per_second() > 0
+    mover.broker.manager.shutdown()
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_power_cut_at_any_step_of_a_move_takes_nothing_that_was_flushed(seed: int) -> None:
+async def test_power_cut_at_any_step_of_a_move_takes_nothing_that_was_flushed(seed: int) -> None:
     """The directories are on two disks: what one of them keeps says nothing of the other."""
 
-    async def run() -> None:
-        chance = Random(seed)
-        machine = SimDisk(journaled=chance.random() < 0.3)
-        mover = Mover(Path("/"), disk=machine.life())
-        expected = [b"%d" % number for number in range(12)]
-        append(mover.partition.local_log, *expected)
-        mover.partition.local_log.update_high_watermark(12)
-        mover.partition.local_log.flusher.flush()
-        machine.write_back()
-        mover.moves.begin(tp("t"), mover.b)
-        for _ in range(chance.choice((0, 2, 4, 8, 12, 20, 40))):
-            mover.broker.threads.run_one()
-            await asyncio.sleep(0)
-        machine.power_cut(chance)
-        for task in mover.tasks:
-            task.cancel()
-        again = Mover(Path("/"), disk=machine.life())
-        assert values(again.partition.local_log) == expected
-        again.broker.manager.shutdown()
-
-    asyncio.run(run())
+    chance = Random(seed)
+    machine = SimDisk(journaled=chance.random() < 0.3)
+    mover = Mover(Path("/"), disk=machine.life())
+    expected = [b"%d" % number for number in range(12)]
+    append(mover.partition.local_log, *expected)
+    mover.partition.local_log.update_high_watermark(12)
+    mover.partition.local_log.flusher.flush()
+    machine.write_back()
+    mover.moves.begin(tp("t"), mover.b)
+    for _ in range(chance.choice((0, 2, 4, 8, 12, 20, 40))):
+        mover.broker.threads.run_one()
+        await asyncio.sleep(0)
+    machine.power_cut(chance)
+    for task in mover.tasks:
+        task.cancel()
+    again = Mover(Path("/"), disk=machine.life())
+    assert values(again.partition.local_log) == expected
+    again.broker.manager.shutdown()
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_kill_in_a_move_and_a_power_cut_after_that_take_nothing_that_was_flushed(seed: int) -> None:
+async def test_kill_in_a_move_and_a_power_cut_after_that_take_nothing_that_was_flushed(seed: int) -> None:
     """The next process uses the copy, which the page cache alone has, and puts the log aside that is on disk."""
 
-    async def run() -> None:
-        chance = Random(seed)
-        machine = SimDisk(journaled=True)
-        life = machine.life()
-        mover = Mover(Path("/"), disk=life)
-        expected = [b"%d" % number for number in range(12)]
-        append(mover.partition.local_log, *expected)
-        mover.partition.local_log.update_high_watermark(12)
-        machine.write_back()
-        mover.partition.local_log.flusher.flush()
-        mover.moves.begin(tp("t"), mover.b)
-        await mover.moved_to(mover.b)
-        append(mover.partition.local_log, b"more")
-        machine.process_died(life)
-        for task in mover.tasks:
-            task.cancel()
-        again = Mover(Path("/"), disk=machine.life())
-        assert values(again.partition.local_log) == [*expected, b"more"]
-        machine.power_cut(chance)
-        last = Mover(Path("/"), disk=machine.life())
-        assert values(last.partition.local_log)[:12] == expected
-        last.broker.manager.shutdown()
-
-    asyncio.run(run())
+    chance = Random(seed)
+    machine = SimDisk(journaled=True)
+    life = machine.life()
+    mover = Mover(Path("/"), disk=life)
+    expected = [b"%d" % number for number in range(12)]
+    append(mover.partition.local_log, *expected)
+    mover.partition.local_log.update_high_watermark(12)
+    machine.write_back()
+    mover.partition.local_log.flusher.flush()
+    mover.moves.begin(tp("t"), mover.b)
+    await mover.moved_to(mover.b)
+    append(mover.partition.local_log, b"more")
+    machine.process_died(life)
+    for task in mover.tasks:
+        task.cancel()
+    again = Mover(Path("/"), disk=machine.life())
+    assert values(again.partition.local_log) == [*expected, b"more"]
+    machine.power_cut(chance)
+    last = Mover(Path("/"), disk=machine.life())
+    assert values(last.partition.local_log)[:12] == expected
+    last.broker.manager.shutdown()
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_power_cut_in_a_move_back_takes_nothing_that_was_flushed(seed: int) -> None:
+async def test_power_cut_in_a_move_back_takes_nothing_that_was_flushed(seed: int) -> None:
     """The checkpoint of the directory may still tell how far the log was on disk that was there before."""
 
-    async def run() -> None:
-        chance = Random(seed)
-        machine = SimDisk(journaled=chance.random() < 0.5)
-        mover = Mover(Path("/"), disk=machine.life())
-        expected = [b"%03d" % number * 60 for number in range(60)]
-        append(mover.partition.local_log, *expected)
-        mover.partition.local_log.update_high_watermark(60)
-        mover.partition.local_log.flusher.flush()
-        mover.broker.manager.checkpoint(names.RECOVERY_POINT_CHECKPOINT)
-        mover.broker.run()
-        machine.write_back()
-        for target in (mover.b, mover.a):
-            mover.moves.begin(tp("t"), target)
-            while mover.partition.local_log.log_dir != target:
-                threads = mover.broker.threads
-                threads._pending.rotate(chance.randrange(1 + len(threads._pending)))  # they take turns in any order
-                threads.run_one()
-                await asyncio.sleep(0)
-        machine.power_cut(chance)
-        again = Mover(Path("/"), disk=machine.life())
-        assert values(again.partition.local_log) == expected
-        again.broker.manager.shutdown()
-
-    asyncio.run(run())
-
-
-def test_move_back_waits_until_the_log_of_the_first_move_has_gone(tmp_path: Path) -> None:
-    async def run() -> None:
-        mover = Mover(tmp_path)
-        append(mover.partition.local_log, b"x")
-        mover.moves.begin(tp("t"), mover.b)
-        await mover.moved_to(mover.b)
-        assert (tmp_path / "a" / "t-0").is_dir(), "nothing has been synced yet"
-        mover.moves.begin(tp("t"), mover.a)
-        for _ in range(20):
+    chance = Random(seed)
+    machine = SimDisk(journaled=chance.random() < 0.5)
+    mover = Mover(Path("/"), disk=machine.life())
+    expected = [b"%03d" % number * 60 for number in range(60)]
+    append(mover.partition.local_log, *expected)
+    mover.partition.local_log.update_high_watermark(60)
+    mover.partition.local_log.flusher.flush()
+    mover.broker.manager.checkpoint(names.RECOVERY_POINT_CHECKPOINT)
+    mover.broker.run()
+    machine.write_back()
+    for target in (mover.b, mover.a):
+        mover.moves.begin(tp("t"), target)
+        while mover.partition.local_log.log_dir != target:
+            threads = mover.broker.threads
+            threads._pending.rotate(chance.randrange(1 + len(threads._pending)))  # they take turns in any order
+            threads.run_one()
             await asyncio.sleep(0)
-        for _ in range(3):
-            mover.broker.threads._pending.rotate(
-                1
-            )  # what was asked for last: the copy is ready before the first move is
-            mover.broker.threads.run_one()
-            await asyncio.sleep(0)
-        assert mover.partition.local_log.log_dir == mover.b
-        await mover.done()
-        assert mover.partition.local_log.log_dir == mover.a
-        mover.broker.run()
-        assert values(mover.partition.local_log) == [b"x"]
-        assert not (tmp_path / "b" / "t-0").exists()
-        assert mover.broker.failed == []
-        mover.broker.manager.shutdown()
-
-    asyncio.run(run())
+    machine.power_cut(chance)
+    again = Mover(Path("/"), disk=machine.life())
+    assert values(again.partition.local_log) == expected
+    again.broker.manager.shutdown()
 
 
-def test_disk_that_fails_before_a_copy_is_safe_leaves_the_old_log_aside(tmp_path: Path) -> None:
-    async def run() -> None:
-        disk = FailingDisk()
-        mover = Mover(tmp_path, disk=disk)
-        append(mover.partition.local_log, b"x")
-        mover.moves.begin(tp("t"), mover.b)
-        await mover.moved_to(mover.b)
-        disk.bad.add(mover.b)
-        await mover.done()
-        mover.broker.run()
-        assert mover.broker.failed == [(mover.b, [tp("t")])]
-        [kept] = [path.name for path in (tmp_path / "a").iterdir() if path.is_dir()]
-        assert kept.startswith("t-0.") and kept.endswith("-stray")
-        mover.broker.manager.shutdown()
+async def test_move_back_waits_until_the_log_of_the_first_move_has_gone(tmp_path: Path) -> None:
+    mover = Mover(tmp_path)
+    append(mover.partition.local_log, b"x")
+    mover.moves.begin(tp("t"), mover.b)
+    await mover.moved_to(mover.b)
+    assert (tmp_path / "a" / "t-0").is_dir(), "nothing has been synced yet"
+    mover.moves.begin(tp("t"), mover.a)
+    for _ in range(20):
+        await asyncio.sleep(0)
+    for _ in range(3):
+        mover.broker.threads._pending.rotate(1)  # what was asked for last: the copy is ready before the first move is
+        mover.broker.threads.run_one()
+        await asyncio.sleep(0)
+    assert mover.partition.local_log.log_dir == mover.b
+    await mover.done()
+    assert mover.partition.local_log.log_dir == mover.a
+    mover.broker.run()
+    assert values(mover.partition.local_log) == [b"x"]
+    assert not (tmp_path / "b" / "t-0").exists()
+    assert mover.broker.failed == []
+    mover.broker.manager.shutdown()
 
-    asyncio.run(run())
+
+async def test_disk_that_fails_before_a_copy_is_safe_leaves_the_old_log_aside(tmp_path: Path) -> None:
+    disk = FailingDisk()
+    mover = Mover(tmp_path, disk=disk)
+    append(mover.partition.local_log, b"x")
+    mover.moves.begin(tp("t"), mover.b)
+    await mover.moved_to(mover.b)
+    disk.bad.add(mover.b)
+    await mover.done()
+    mover.broker.run()
+    assert mover.broker.failed == [(mover.b, [tp("t")])]
+    [kept] = [path.name for path in (tmp_path / "a").iterdir() if path.is_dir()]
+    assert kept.startswith("t-0.") and kept.endswith("-stray")
+    mover.broker.manager.shutdown()
 
 
-def test_copy_beside_the_log_that_a_start_goes_on_with_is_deleted(tmp_path: Path) -> None:
+async def test_copy_beside_the_log_that_a_start_goes_on_with_is_deleted(tmp_path: Path) -> None:
     """A kill during a move back, before the log of the move there was deleted. The copy could not have its name, and the
     directory went offline."""
 
-    async def run() -> None:
-        before = Mover(tmp_path)
-        before.broker.manager.prefer_dir(tp("t"), before.b)
-        before.broker.manager.get_or_create_future(tp("t"))
-        before.broker.kill()
-        (tmp_path / "a" / "t-0").rename(tmp_path / "b" / "t-0")
-        mover = Mover(tmp_path)
-        mover.moves.leadership_changed([mover.partition], [])
-        assert mover.broker.manager.get_future(tp("t")) is None
-        assert not mover.tasks and mover.broker.failed == []
-        mover.broker.kill()
-
-    asyncio.run(run())
+    before = Mover(tmp_path)
+    before.broker.manager.prefer_dir(tp("t"), before.b)
+    before.broker.manager.get_or_create_future(tp("t"))
+    before.broker.kill()
+    (tmp_path / "a" / "t-0").rename(tmp_path / "b" / "t-0")
+    mover = Mover(tmp_path)
+    mover.moves.leadership_changed([mover.partition], [])
+    assert mover.broker.manager.get_future(tp("t")) is None
+    assert not mover.tasks and mover.broker.failed == []
+    mover.broker.kill()
 
 
-def test_log_stays_until_a_broker_that_is_out_of_descriptors_can_sync_its_copy(tmp_path: Path) -> None:
-    async def run() -> None:
-        disk = FailingDisk()
-        mover = Mover(tmp_path, disk=disk)
-        append(mover.partition.local_log, b"x")
-        mover.moves.begin(tp("t"), mover.b)
-        await mover.moved_to(mover.b)
-        disk.has_descriptors = False
-        mover.broker.run()
-        assert (tmp_path / "a" / "t-0").is_dir()
-        assert mover.broker.failed == []
-        disk.has_descriptors = True
-        mover.broker.run(5_000)
-        mover.broker.run()
-        assert not (tmp_path / "a" / "t-0").exists()
-        assert values(mover.partition.local_log) == [b"x"]
-        mover.broker.manager.shutdown()
-
-    asyncio.run(run())
+async def test_log_stays_until_a_broker_that_is_out_of_descriptors_can_sync_its_copy(tmp_path: Path) -> None:
+    disk = FailingDisk()
+    mover = Mover(tmp_path, disk=disk)
+    append(mover.partition.local_log, b"x")
+    mover.moves.begin(tp("t"), mover.b)
+    await mover.moved_to(mover.b)
+    disk.has_descriptors = False
+    mover.broker.run()
+    assert (tmp_path / "a" / "t-0").is_dir()
+    assert mover.broker.failed == []
+    disk.has_descriptors = True
+    mover.broker.run(5_000)
+    mover.broker.run()
+    assert not (tmp_path / "a" / "t-0").exists()
+    assert values(mover.partition.local_log) == [b"x"]
+    mover.broker.manager.shutdown()
 
 
-def test_topic_that_is_deleted_and_made_again_does_not_find_the_log_that_has_moved(tmp_path: Path) -> None:
-    async def run() -> None:
-        mover = Mover(tmp_path)
-        append(mover.partition.local_log, b"x")
-        mover.moves.begin(tp("t"), mover.b)
-        await mover.moved_to(mover.b)
-        manager = mover.broker.manager
-        manager.delete(tp("t"))
-        manager.prefer_dir(tp("t"), mover.a)
-        assert manager.get_or_create(tp("t"), topic_id=None, is_new=True).log_end_offset == 0
-        mover.broker.run()
-        assert not (tmp_path / "a" / "t-0").exists(), "nobody wants it any more"
-        manager.shutdown()
-
-    asyncio.run(run())
+async def test_topic_that_is_deleted_and_made_again_does_not_find_the_log_that_has_moved(tmp_path: Path) -> None:
+    mover = Mover(tmp_path)
+    append(mover.partition.local_log, b"x")
+    mover.moves.begin(tp("t"), mover.b)
+    await mover.moved_to(mover.b)
+    manager = mover.broker.manager
+    manager.delete(tp("t"))
+    manager.prefer_dir(tp("t"), mover.a)
+    assert manager.get_or_create(tp("t"), topic_id=None, is_new=True).log_end_offset == 0
+    mover.broker.run()
+    assert not (tmp_path / "a" / "t-0").exists(), "nobody wants it any more"
+    manager.shutdown()
 
 
 class NoEpochs(FailingDisk):

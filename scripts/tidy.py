@@ -1,0 +1,130 @@
+"""Find words that a reader stumbles over, in comments, docstrings, messages and names.
+
+    python -m scripts.tidy                       # counts by pattern and by room
+    python -m scripts.tidy src/barnabas/client   # each hit in a folder or a file
+
+docs/style.md says what to write instead. `tests/unit/test_tidy.py` keeps the counts from rising.
+"""
+
+import ast
+import io
+import re
+import sys
+import tokenize
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parents[1]
+#: Written by a program, or by other people.
+NOT_OURS = (
+    "src/barnabas/wire/messages/",
+    "src/barnabas/services/console/static/vendor/",
+    "tests/golden/",
+    "tests/unit/test_tidy.py",
+)
+_START = r"(?:^|(?<=[.:;,?!(] )|(?<=\"))"
+
+PATTERNS = {
+    # A clause stands where the sentence needs a subject: name the client, the follower, the request, the record.
+    "headless who": re.compile(
+        rf"{_START}(?:And |But |So )?[Ww]ho (?!\w+\?)[^?\n]*$|\b[Ww]hoever\b|\b[Ww]hose is\b", re.M
+    ),
+    "headless what": re.compile(
+        rf"{_START}(?:And |But |So )?[Ww]hat "
+        r"(?:is|was|were|are|has|had|came|comes|goes|stands|lies|nobody|others|it|a|an) [^?\n]*$",
+        re.M,
+    ),
+    # One verb for notify, report, announce, return and print.
+    "told": re.compile(r"\btold\b|\b[Tt]ells? of\b"),
+    # "X is not valid: use a or b".
+    "is none": re.compile(r"(?<![Tt]here )\b(?:is|are|was|were|be|that's) none\b"),
+    # A field comment without its subject.
+    "fragment": re.compile(r"^#: (?:Its|Of|And|For so|For all|By whom|To whom|In which|From which)\b"),
+    "anew": re.compile(r"\banew\b"),
+    "under way": re.compile(r"\bunder way\b"),
+    "nobody": re.compile(r"\b(?:[Ss]ome|[Nn]o)body\b"),
+    "by chance": re.compile(
+        r"\bby chance\b|\bin the lead\b|\b(?:its|their) word (?:is|counts|holds)\b|\bat most by itself\b"
+    ),
+}
+#: Names that say nothing: of functions, classes, parameters and variables.
+NAMES = re.compile(r"(?:^|_)(?:told|anew|whoever|who|nobody|somebody)(?:_|$)|_is_none_|_that_are_none|^is_so$")
+
+
+class Hit(NamedTuple):
+    path: Path
+    line: int
+    pattern: str
+    text: str
+
+
+def hits_in(path: Path) -> Iterator[Hit]:
+    source = path.read_text()
+    for line, text in _prose(path, source):
+        for pattern, expression in PATTERNS.items():
+            for found in expression.finditer(text):
+                at = line + text.count("\n", 0, found.start())
+                shown = text.splitlines()[text.count("\n", 0, found.start())].strip() if text else text
+                yield Hit(path, at, pattern, shown)
+    if path.suffix == ".py":
+        for line, name in _names(source):
+            if NAMES.search(name):
+                yield Hit(path, line, "name", name)
+
+
+def _prose(path: Path, source: str) -> Iterator[tuple[int, str]]:
+    if path.suffix != ".py":
+        yield 1, source
+        return
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            marker = "#: " if token.string.startswith("#:") else ""
+            yield token.start[0], marker + token.string.lstrip("#: ")
+    for node in ast.walk(ast.parse(source)):
+        # A key, an option or a name is one word; a message and a docstring are several.
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and " " in node.value:
+            yield node.lineno, node.value
+
+
+def _names(source: str) -> Iterator[tuple[int, str]]:
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
+                yield node.lineno, node.name
+            case ast.arg(arg=name) | ast.Name(id=name, ctx=ast.Store()):
+                yield node.lineno, name
+            case ast.Attribute(attr=name, ctx=ast.Store()):
+                yield node.lineno, name
+
+
+def ours(*places: Path, suffixes: tuple[str, ...] = (".py",)) -> Iterator[Path]:
+    for place in places:
+        files = [place] if place.is_file() else sorted(place.rglob("*"))
+        for path in files:
+            relative = str(path.resolve().relative_to(ROOT)) if path.resolve().is_relative_to(ROOT) else str(path)
+            if path.suffix in suffixes and "__pycache__" not in path.parts and not relative.startswith(NOT_OURS):
+                yield path
+
+
+def count(*places: Path, suffixes: tuple[str, ...] = (".py",)) -> Counter[str]:
+    return Counter(hit.pattern for path in ours(*places, suffixes=suffixes) for hit in hits_in(path))
+
+
+def main(arguments: list[str]) -> None:
+    if arguments:
+        for path in ours(*map(Path, arguments), suffixes=(".py", ".md")):
+            for hit in sorted(set(hits_in(path))):
+                print(f"{hit.path}:{hit.line}: [{hit.pattern}] {hit.text[:160]}")
+        return
+    rooms = [path for path in sorted((ROOT / "src/barnabas").iterdir()) if path.is_dir() and path.name != "__pycache__"]
+    for room in [*rooms, ROOT / "tests/unit", ROOT / "tests", ROOT / "bench", ROOT / "scripts"]:
+        counts = count(room)
+        print(f"{room.relative_to(ROOT)!s:28} {counts.total():5}  {dict(counts.most_common())}")
+    counts = count(ROOT / "docs", ROOT / "README.md", suffixes=(".md",))
+    print(f"{'docs':28} {counts.total():5}  {dict(counts.most_common())}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,1 @@
+"""A log of changes and of denied requests."""

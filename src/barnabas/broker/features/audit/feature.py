@@ -1,0 +1,21 @@
+"""The audit log of a broker: on with `barnabas.audit.log`."""
+
+from barnabas.broker.features.audit.audit_log import AuditLog
+from barnabas.broker.parts.feature import Feature, Host, Plugin
+
+
+def build(host: Host) -> Plugin:
+    config = host.context.config
+    assert config.barnabas_audit_log is not None
+    host.pipeline.audit = host.context.audit = AuditLog(
+        config.barnabas_audit_log,
+        disk=host.platform.disk,
+        clock=host.context.clock,
+        on_thread=host.on_thread,
+        spawn=host.spawn,
+        file_bytes_max=config.barnabas_audit_log_max_bytes,
+    )
+    return Plugin()
+
+
+FEATURE = Feature(lambda config: config.barnabas_audit_log is not None, build)

@@ -1,0 +1,1 @@
+"""Produced records must begin with the id of a registered schema, where their topic asks for it."""

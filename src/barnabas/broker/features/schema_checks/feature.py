@@ -1,0 +1,24 @@
+"""Schema checks of a broker: topics turn them on, so that every broker has them."""
+
+from barnabas.base.config.broker import BrokerConfig
+from barnabas.base.config.log_config import LogConfig
+from barnabas.broker.features.schema_checks.checks import SchemaChecks
+from barnabas.broker.parts.feature import Feature, Host, Plugin
+
+
+class SchemaChecksPlugin(Plugin):
+    def __init__(self, host: Host) -> None:
+        context = host.context
+        self.checks = SchemaChecks(lambda: context.config, context.clock, on_thread=host.on_thread, spawn=host.spawn)
+        host.produce.checks = self.checks
+        for topic in context.dynamic.topics:
+            self.checks.topic_settings_changed(topic, context.dynamic.log_config(topic))
+
+    def topic_settings_changed(self, topic: str, config: LogConfig) -> None:
+        self.checks.topic_settings_changed(topic, config)
+
+    def settings_changed(self, before: BrokerConfig, after: BrokerConfig) -> None:
+        self.checks.settings_changed(before, after)
+
+
+FEATURE = Feature(lambda config: True, SchemaChecksPlugin)

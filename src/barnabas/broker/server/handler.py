@@ -1,0 +1,105 @@
+"""An API as a broker serves it, and how a family of APIs declares what it serves.
+
+A family is a class with a method for each API:
+
+    class OffsetsApi:
+        @serves("ListOffsets", refusal("topics.partitions <- topics.partitions"))
+        def list_offsets(self, call: Call, request: ListOffsetsRequest) -> HandlerResult: ...
+
+`handlers_of(family)` finds these methods. Versions come from the table of the protocol (`barnabas.wire.versions`).
+"""
+
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from typing import Any, NamedTuple, TypeVar, cast
+
+from barnabas.base.errors import ErrorCode
+from barnabas.broker.server.call import Call
+from barnabas.broker.server.ranges import Part
+from barnabas.broker.server.refusal import Refusal
+from barnabas.wire.codec import RecordsRef
+from barnabas.wire.frame import encode_response, encode_response_parts
+from barnabas.wire.messages.base import ApiMessage
+from barnabas.wire.versions import API_VERSIONS, Api, api_named
+
+#: A response, an awaitable of one, or None: the handler has kept the call and answers it later.
+HandlerResult = ApiMessage | Awaitable[ApiMessage | None] | None
+Execute = Callable[[Call, Any], HandlerResult]
+Refuse = Callable[[Any, ErrorCode, str | None], ApiMessage]
+M = TypeVar("M", bound=Callable[..., Any])
+
+
+class ApiHandler:
+    """One API as this broker serves it."""
+
+    def __init__(
+        self, api: Api, execute: Execute, refuse: Refuse, *, min_version: int | None = None, sends_files: bool = False
+    ) -> None:
+        self.api = api
+        self.api_key = api.key
+        self.name = api.name
+        #: Higher than the advertised version only for Produce: older librdkafka needs to see v0, and never sends it.
+        self.min_version = api.min_version if min_version is None else min_version
+        self.max_version = api.max_version
+        self.execute = execute
+        #: Builds the response to a request that is refused as a whole, with the error wherever this API has a place for it.
+        self.refuse = refuse
+        #: Its responses carry file ranges in a records field.
+        self.sends_files = sends_files
+
+    def encode(self, call: Call, response: ApiMessage) -> Sequence[Part]:
+        """The whole frame. File ranges in a records field become parts of their own."""
+        version = call.api_version
+        if self.api_key == API_VERSIONS and not self.min_version <= version <= self.max_version:
+            version = 0  # KIP-511: a client that is newer than this broker can read v0
+        if not self.sends_files:
+            return (encode_response(response, version, call.correlation_id),)
+        parts: list[Part] = []
+        for piece in encode_response_parts(response, version, call.correlation_id):
+            if isinstance(piece, RecordsRef):
+                parts.extend(cast(Sequence[Part], piece.payload))
+            else:
+                parts.append(piece)
+        return parts
+
+
+class _Served(NamedTuple):
+    name: str
+    refuse: Refusal | Refuse
+    min_version: int | None
+    sends_files: bool
+
+
+def serves(
+    name: str, refuse: Refusal | Refuse, *, min_version: int | None = None, sends_files: bool = False
+) -> Callable[[M], M]:
+    """The method below handles this API."""
+    served = _Served(name, refuse, min_version, sends_files)
+
+    def mark(method: M) -> M:
+        method.__served__ = served  # type: ignore[attr-defined]
+        return method
+
+    return mark
+
+
+def handlers_of(family: object) -> Iterator[ApiHandler]:
+    for kind in type(family).__mro__:
+        for name, function in vars(kind).items():
+            served: _Served | None = getattr(function, "__served__", None)
+            if served is None:
+                continue
+            api = api_named(served.name)
+            refuse = served.refuse.of(api) if isinstance(served.refuse, Refusal) else served.refuse
+            yield ApiHandler(
+                api,
+                getattr(family, name),
+                refuse,
+                min_version=served.min_version,
+                sends_files=served.sends_files,
+            )
+
+
+def handler_of(family: object, name: str) -> ApiHandler:
+    """The handler of one API of the family."""
+    [handler] = [each for each in handlers_of(family) if each.name == name]
+    return handler

@@ -1,0 +1,419 @@
+"""Coincidences, made on purpose: a fault that waits until something is half done in a real broker, and strikes then.
+
+What needs two or three events within milliseconds hardly ever comes together by chance. Each ambush here is armed by `Faults`,
+looks every half millisecond at what brokers and ZooKeeper have come to, and takes its next step when that is so. If it does
+not come so far within its time, nothing has happened. Owner: the world.
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from barnabas.base.ids import TopicPartition
+from barnabas.base.topics import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
+from barnabas.broker.zookeeper_client import paths
+from barnabas.broker.zookeeper_client.znodes import (
+    ReplicaAssignment,
+    TopicAssignment,
+    decode_config,
+    encode_config,
+    encode_config_change,
+    encode_preferred_replica_election,
+)
+from tests.simulation.process import BrokerProcess
+from tests.simulation.triggers import NONSENSE, LyingInWait
+
+if TYPE_CHECKING:
+    from tests.simulation.faults import Faults
+
+LOGS = "/zookeeper/version-2/log."
+
+
+class Coincidences(LyingInWait):
+    def __init__(self, faults: "Faults") -> None:
+        super().__init__(faults)
+        self._made = 0
+
+    @property
+    def kinds(self) -> tuple[Callable[[], None], ...]:
+        return (
+            self.spoil_the_state_of_who_returns,
+            self.cut_power_while_asked,
+            self.tear_a_large_flush,
+            self.damage_a_snapshot,
+            self.spoil_a_reassignment,
+            self.spoil_the_settings_of_who_is_gone,
+            self.lose_zookeeper_as_it_registers,
+            self.hide_a_partition,
+            self.hide_what_waits_for_a_marker,
+            self.miss_a_deletion,
+            self.miss_a_change,
+            self.replace_a_plan,
+            self.move_from_who_is_away,
+            self.lose_a_whole_isr,
+            self.miss_an_epoch,
+        )
+
+    # -- what somebody writes into ZooKeeper, just then ---------------------------------------------------------------------
+
+    def spoil_the_state_of_who_returns(self) -> None:
+        """A leader goes and comes back while nobody can read who leads."""
+        controller = self._cluster.controller()
+        led = [
+            (tp, broker)
+            for tp, state in self._states().items()
+            if (broker := self._cluster.brokers.get(state.leader)) in self._serving(controller)
+        ]
+        tp, broker = self._choose(led) or (None, None)
+        if tp is None or not self._faults._may_kill(broker):
+            return
+        self._alone(3.0)
+        self._spoil(tp, lambda: self._kill(broker, 0.02, 1.0), for_s=2.5)
+
+    def spoil_a_reassignment(self) -> None:
+        """A controller takes over a reassignment whose partition has no state that it can read."""
+        controller, states = self._cluster.controller(), self._states()
+        tp = self._choose(states)
+        if tp is None or controller is None:
+            return
+        replicas = self._cluster.settled_replicas(tp)
+        newcomer = self._choose(each for each in self._serving(controller) if each.id not in replicas)
+        if newcomer is None:
+            return
+        self._alone(3.0)
+        # It is alive, and does not get in sync.
+        self._part(newcomer, self._others(newcomer, controller), for_s=2.0)
+        self._plan(tp, (*replicas[:2], newcomer.id))
+        self._when(
+            lambda: newcomer.id in self._assignment(tp).adding,
+            lambda: self._spoil(tp, lambda: self._cluster.stranger.remove(paths.CONTROLLER), for_s=2.0),
+        )
+
+    def spoil_the_settings_of_who_is_gone(self) -> None:
+        """All who are in sync die while the settings of the topic, which would say what to do, cannot be read."""
+        tp = self._choose(self._states())
+        if tp is None or self._faults.damage.has_any():
+            return
+        self._alone(4.0)
+        path = paths.config_entity(paths.TOPICS, tp.topic)
+
+        def kill() -> None:
+            state = self._cluster.partition_states().get(tp)
+            for broker in () if state is None else state.isr:
+                self._kill(self._cluster.brokers[broker], 1.0, 2.0)
+
+        self._cluster.stranger.spoil_now(tp.topic, path, NONSENSE, for_s=2.5)
+        self._when(lambda: self._cluster.data_at(path) == NONSENSE, kill)
+
+    def hide_a_partition(self) -> None:
+        """All brokers start anew, and their controller cannot read the state of one partition of a coordinator's topic: it
+        tells them of the others."""
+        tp = self._choose(
+            each
+            for each in self._cluster.partition_states()
+            if each.topic in (GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC)
+        )
+        if tp is not None and not self._faults.damage.has_any():
+            self._alone(4.0)
+            self._spoil(tp, self._kill_all, for_s=2.5)
+
+    def hide_what_waits_for_a_marker(self) -> None:
+        """Likewise, with a partition that a decided transaction has written to, and whose marker is not written."""
+        if self._faults.damage.has_any():
+            return
+        found: list[TopicPartition] = []
+
+        def is_time() -> bool:
+            for broker in self._serving():
+                decided = broker.broker.transactions.coordinator.markers._decided  # type: ignore[union-attr]
+                found[:] = [tp for each in decided.values() for tp in sorted(each.left) if tp in self._states()]
+                if found:
+                    return True
+            return False
+
+        def hide() -> None:
+            if self._faults.damage.has_any():
+                return
+            self._alone(4.0)
+            # The power of nobody is cut: what is decided is decided.
+            self._kill_all()
+            self._spoil(found[0], lambda: None, for_s=2.5)
+
+        self._when(is_time, hide)
+
+    def _kill_all(self) -> None:
+        for broker in self._cluster.brokers.values():
+            self._kill(broker, 0.05, 0.5)
+
+    # -- who is away, and does not hear ---------------------------------------------------------------------------------------
+
+    def miss_a_deletion(self) -> None:
+        """A topic is deleted while one broker, which knows of it and has no replica of it, has no session."""
+        controller = self._cluster.controller()
+        away = self._choose(self._serving(controller))
+        hosts = [each.id for each in self._serving(away)][:2]
+        if controller is None or away is None or len(hosts) < 2:
+            return
+        self._alone(4.5)
+        self._made += 1
+        name = f"gone-{self._made}"
+        self._cluster.stranger.write(
+            paths.topic(name), TopicAssignment(None, {0: ReplicaAssignment(tuple(hosts))}).encode()
+        )
+
+        def delete() -> None:
+            self._cluster.stranger.write(f"{paths.DELETE_TOPICS}/{name}", b"")
+            self._when(lambda: self._cluster.data_at(paths.topic(name)) is None, mends[0])
+
+        def leave() -> None:
+            mends.append(self._send_away(away, for_s=2.5))
+            self._when(lambda: not self._cluster.is_registered(away.id), delete)
+
+        mends: list[Callable[[], None]] = []
+        self._when(lambda: away.is_serving and name in away.broker.metadata.topics, leave)  # type: ignore[union-attr]
+
+    def miss_a_change(self) -> None:
+        """The settings of a topic change while a broker has no session, and it is away for so long that the notification is
+        gone: here somebody removes it when all others have read it."""
+        away = self._choose(self._serving(self._cluster.controller()))
+        topic = self._choose(self._cluster.topics)
+        path = paths.config_entity(paths.TOPICS, topic)
+        data = self._cluster.data_at(path)
+        if away is None or not data:
+            return
+        self._alone(4.5)
+        self._made += 1
+        settings = decode_config(path, data) | {"segment.ms": str(600_000 + self._made)}
+        known: set[str] = set()
+
+        def change() -> None:
+            known.update(self._cluster.children_of(paths.CONFIG_CHANGES))
+            self._cluster.stranger.put(path, encode_config(settings))
+            self._cluster.stranger.write(paths.config_change(), encode_config_change(f"{paths.TOPICS}/{topic}"))
+            self._when(lambda: bool(fresh()) and all(has_read(each) for each in self._serving(away)), purge)
+
+        def fresh() -> set[str]:
+            return self._cluster.children_of(paths.CONFIG_CHANGES) - known
+
+        def has_read(broker: BrokerProcess) -> bool:
+            return fresh() <= broker.broker.settings.store._notifications._seen  # type: ignore[union-attr]
+
+        def purge() -> None:
+            for name in sorted(fresh()):
+                self._cluster.stranger.remove(f"{paths.CONFIG_CHANGES}/{name}")
+            self._when(lambda: not fresh(), mend)
+
+        mend = self._send_away(away, for_s=2.5)
+        self._when(lambda: not self._cluster.is_registered(away.id), change)
+
+    def move_from_who_is_away(self) -> None:
+        """A leader has no session, and while it is away its replica is moved to another broker."""
+        tp = self._choose(self._states())
+        if tp is None:
+            return
+        replicas = self._cluster.settled_replicas(tp)
+        away = self._cluster.brokers.get(self._cluster.partition_states()[tp].leader)
+        newcomer = self._choose(each for each in self._serving() if each.id not in replicas)
+        if away not in self._serving(self._cluster.controller()) or newcomer is None:
+            return
+        self._alone(5.0)
+        wanted = (*(each for each in replicas if each != away.id), newcomer.id)
+
+        def move() -> None:
+            self._plan(tp, wanted)
+            self._when(lambda: self._cluster.settled_replicas(tp) == wanted, mend)
+
+        mend = self._send_away(away, for_s=3.0)
+        self._when(lambda: not self._is_led_by(tp, away.id) and not self._is_led_by(tp, -1), move)
+
+    def lose_a_whole_isr(self) -> None:
+        """All who are in sync lose their sessions in the same moment, and live on."""
+        controller = self._cluster.controller()
+        tp = self._choose(
+            tp
+            for tp, state in self._states().items()
+            if controller is not None and controller.id not in state.isr and len(state.isr) > 1
+        )
+        if tp is None:
+            return
+        self._alone(2.5)
+        for broker in self._cluster.partition_states()[tp].isr:
+            process = self._cluster.brokers[broker]
+            self._part(process, [self._cluster.zookeeper.name], for_s=self._world.between(0.5, 1.0))
+            self._cluster.expire_session(process)
+
+    # -- elections, one after the other ------------------------------------------------------------------------------------
+
+    def replace_a_plan(self) -> None:
+        """A replica that only the first plan has leads, and the second plan does without it. Both wait for a third one."""
+        tp = self._choose(self._states())
+        controller = self._cluster.controller()
+        if tp is None or controller is None:
+            return
+        replicas = self._cluster.settled_replicas(tp)
+        newcomers = [each for each in self._serving(controller) if each.id not in replicas]
+        if len(newcomers) < 2:
+            return
+        first, second = self._world.random.sample(newcomers, 2)
+        self._alone(6.5)
+        self._part(second, self._others(second, controller), for_s=2.5)
+
+        def elect() -> None:
+            self._cluster.stranger.write(paths.PREFERRED_REPLICA_ELECTION, encode_preferred_replica_election((tp,)))
+            self._when(lambda: self._is_led_by(tp, first.id), lambda: self._plan(tp, (second.id, *replicas[:2])))
+
+        def is_in_sync() -> bool:
+            state = self._cluster.partition_states().get(tp)
+            return state is not None and first.id in state.isr
+
+        self._plan(tp, (first.id, second.id, replicas[0]))
+        self._when(is_in_sync, elect)
+
+    def miss_an_epoch(self) -> None:
+        """A leader does not hear that the controller leads in its place, and then leads again, since the controller dies. A
+        follower has followed the controller meanwhile, and cut off what that one did not have."""
+        controller = self._cluster.controller()
+        tp = self._choose(
+            tp
+            for tp, state in self._cluster.partition_states().items()
+            if tp in self._cluster.partitions
+            and controller is not None
+            and len(state.isr) == 3
+            and state.leader != controller.id
+            and len(self._cluster.settled_replicas(tp)) == 3
+        )
+        if tp is None or controller is None or not self._faults._may_kill(controller):
+            return
+        leader = self._cluster.brokers[self._cluster.partition_states()[tp].leader]
+        third = next(
+            self._cluster.brokers[each]
+            for each in self._cluster.settled_replicas(tp)
+            if each not in (leader.id, controller.id)
+        )
+        order = (controller.id, leader.id, third.id)
+        self._alone(5.0)
+
+        def part() -> None:
+            # What the controller has told it arrives when that does not matter any more.
+            self._part(leader, [controller.name], for_s=4.0)
+            self._when(lambda: end_of(third) > end_of(controller), elect, within_s=1.0)
+
+        def end_of(broker: BrokerProcess) -> int:
+            log = self._cluster.log_of(broker.id, tp)
+            return -1 if log is None else int(log.log_end_offset)
+
+        def elect() -> None:
+            self._cluster.stranger.write(paths.PREFERRED_REPLICA_ELECTION, encode_preferred_replica_election((tp,)))
+            self._when(has_followed, strike, within_s=1.0)
+
+        def has_followed() -> bool:
+            replicas = getattr(third.broker, "replicas", None)
+            partition = None if replicas is None else replicas.get(tp)
+            follows = partition is not None and partition.machine.leader == controller.id
+            return follows and end_of(third) <= end_of(controller)
+
+        def strike() -> None:
+            if third.is_up and not third.is_paused:
+                self._faults._pause_for(third, 2.0)
+            # The next controller must not take it for alive, or it would tell the leader whom to follow.
+            self._cluster.expire_session(controller)
+            self._kill(controller, 2.0, 3.0)
+
+        def is_in_order() -> bool:
+            state = self._cluster.partition_states().get(tp)
+            is_moved = self._cluster.settled_replicas(tp) == order
+            return is_moved and state is not None and state.leader == leader.id and set(state.isr) == set(order)
+
+        self._plan(tp, order)
+        self._when(is_in_order, part)
+
+    # -- processes and their disks ------------------------------------------------------------------------------------------
+
+    def cut_power_while_asked(self) -> None:
+        """A broker's host loses its power when it has taken a request of another broker, and is back at once."""
+        found: list[BrokerProcess] = []
+
+        def is_time() -> bool:
+            for asker in self._serving():
+                for lane in asker.broker.broker_connections._lanes:  # type: ignore[union-attr]
+                    # One request at a time: no other one, which would find out, goes the same way.
+                    if lane._purpose != "transaction-markers":
+                        continue
+                    for number, (_, link) in lane._connections.items():
+                        broker = self._cluster.brokers[number]
+                        line = None if link._transport is None else link._transport._line
+                        has_arrived = link.in_flight and line is not None and not line.on_way_bytes
+                        if has_arrived and broker.is_serving and self._faults.damage.may_lose(broker):
+                            found[:] = [broker]
+                            return True
+            return False
+
+        def cut() -> None:
+            broker = found[0]
+            self._alone(3.0)
+            self._faults.damage.cut(broker)
+            broker.cut_power()
+            self._world.after(self._world.between(0.02, 0.3), lambda: None if broker.is_up else broker.start())
+
+        self._when(is_time, cut, within_s=4.0)
+
+    def lose_zookeeper_as_it_registers(self) -> None:
+        """A broker that is killed, and whose connection to ZooKeeper, or session, is gone as it registers."""
+        broker = self._choose(self._serving())
+        if broker is None or not self._faults._may_kill(broker):
+            return
+        broker.kill()
+        broker.start()
+
+        def has_read_its_logs() -> bool:
+            return getattr(broker.broker, "registrar", None) is not None
+
+        def lie_in_wait() -> None:
+            registrar, session = broker.broker.registrar, broker.broker.session  # type: ignore[union-attr]
+            register = registrar.register
+
+            has_expired = broker.lives % 2 == 0
+
+            async def registers() -> Any:
+                nonlocal has_expired
+                if has_expired:
+                    has_expired = False
+                    self._note(f"{broker.name} has lost its session")
+                    self._cluster.expire_session(broker)
+                else:
+                    self._note(f"{broker.name} has lost its connection to ZooKeeper")
+                    session._connection._client.lose_connection()  # type: ignore[union-attr]
+                return await register()
+
+            registrar.register = registers  # type: ignore[method-assign]
+
+        self._faults._as_it_starts(broker, has_read_its_logs, lie_in_wait)
+
+    def tear_a_large_flush(self) -> None:
+        """The power goes while ZooKeeper syncs records of several pages, and short ones between them."""
+        zookeeper = self._cluster.zookeeper
+        if not zookeeper.is_serving:
+            return
+        sizes = [700, *(self._world.random.choice([300, 9_000, 9_000]) for _ in range(9)), 9_000]
+        self._cluster.stranger.store(sizes)
+
+        def end() -> None:
+            if not self._faults._has_ended:
+                # All but one page of the flush have been written, and that one is in the middle.
+                newest = max(zookeeper.storage.files(LOGS), key=lambda path: int(path.removeprefix(LOGS), 16))
+                zookeeper.storage.write_back_but_one(newest, self._world.random)
+                zookeeper.cut_power()
+                self._faults._start_later(zookeeper, 0.05, 0.5)
+
+        # What came last may be left for the next flush.
+        zookeeper.die_in_sync(sum(sizes[1:-2]), end)
+
+    def damage_a_snapshot(self) -> None:
+        """ZooKeeper dies, and a byte of its newest snapshot has gone bad. There is an older one, and the logs since."""
+        found = self._newest_of_two_snapshots()
+        if found is None:
+            return
+        path, newest = found
+        # With luck in the text of an ACL.
+        locked = newest.find(b"digest")
+        at = locked + self._world.random.randrange(30) if locked >= 0 and self._world.chance(0.5) else None
+        self._damage(path, self._world.random.randrange(len(newest)) if at is None else at)

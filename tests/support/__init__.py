@@ -1,0 +1,1 @@
+"""What tests of several rooms use: one home for each helper."""

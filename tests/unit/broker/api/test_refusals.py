@@ -1,0 +1,80 @@
+"""Responses to refused requests, of every API in every version, are the same bytes as those that were written by hand."""
+
+import hashlib
+import importlib
+import json
+import pkgutil
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from barnabas.base.errors import ErrorCode
+from barnabas.broker import api
+from barnabas.broker.server.handler import ApiHandler, handlers_of
+from barnabas.broker.server.refusal import refusal
+from barnabas.wire.codec import encode
+from barnabas.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from barnabas.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from barnabas.wire.versions import api_named
+from tests.unit.wire.messages.message_samples import random_message
+
+GOLDEN = json.loads((Path(__file__).parents[3] / "golden/refusals.json").read_text())
+ERRORS = (
+    (ErrorCode.CLUSTER_AUTHORIZATION_FAILED, None),
+    (ErrorCode.INVALID_REQUEST, "no"),
+    (ErrorCode.UNKNOWN_SERVER_ERROR, "x"),
+    (ErrorCode.FETCH_SESSION_ID_NOT_FOUND, None),
+)
+
+
+def handlers() -> Iterator[ApiHandler]:
+    """Of all families, without a broker: what a family serves and refuses is known by its class."""
+    modules = [f"{api.__name__}.{module.name}" for module in pkgutil.iter_modules(api.__path__)]
+    for name in (*modules, "barnabas.broker.features.link.api"):
+        for kind in vars(importlib.import_module(name)).values():
+            if isinstance(kind, type) and kind.__name__.endswith("Api"):
+                yield from handlers_of(object.__new__(kind))
+
+
+HANDLERS = {handler.name: handler for handler in handlers()}
+
+
+def test_every_api_has_golden_refusals() -> None:
+    assert {row.partition(" ")[0] for row in GOLDEN} == set(HANDLERS)
+
+
+@pytest.mark.parametrize("row", GOLDEN)
+def test_refusal_is_the_same_bytes(row: str) -> None:
+    name, _, version = row.partition(" v")
+    handler = HANDLERS[name]
+    refused = []
+    for seed in range(5):
+        request = random_message(random.Random(f"{name} {version} {seed}"), handler.api.request_class, int(version))
+        refused += [encode(handler.refuse(request, code, message), int(version)) for code, message in ERRORS]
+    assert hashlib.sha256(b"|".join(refused)).hexdigest()[:32] == GOLDEN[row]
+
+
+def test_refusal_names_each_partition_of_the_request() -> None:
+    refuse = refusal("topics.partitions <- topics.partitions").of(api_named("ListOffsets"))
+    request = ListOffsetsRequest(
+        topics=[ListOffsetsTopic(name="a", partitions=[ListOffsetsPartition(partition_index=7)])]
+    )
+    [topic] = refuse(request, ErrorCode.NOT_LEADER_OR_FOLLOWER, None).topics  # type: ignore[attr-defined]
+    assert topic.name == "a"
+    assert [(each.partition_index, each.error_code) for each in topic.partitions] == [
+        (7, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    ]
+
+
+def test_refusal_without_a_path_sets_the_error_of_the_response() -> None:
+    refuse = refusal().of(api_named("Heartbeat"))
+    assert refuse(HeartbeatRequest(), ErrorCode.INVALID_GROUP_ID, "no") == HeartbeatResponse(
+        error_code=ErrorCode.INVALID_GROUP_ID
+    )
+
+
+def test_path_of_uneven_sides_is_an_error() -> None:
+    with pytest.raises(ValueError, match="both sides"):
+        refusal("topics.partitions <- topics")

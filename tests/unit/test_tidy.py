@@ -1,0 +1,89 @@
+"""The rules of docs/style.md that a program can check. Each count may only fall."""
+
+import ast
+from pathlib import Path
+
+import pytest
+from scripts import tidy
+
+ROOT = Path(__file__).parents[2]
+ROOMS = sorted(path.name for path in (ROOT / "src/barnabas").iterdir() if (path / "__init__.py").exists())
+#: Lines that match a pattern of `scripts.tidy`. Lower a number when you have lowered its count.
+WORDS_MAX = {
+    "src/barnabas/base": 33,
+    "src/barnabas/broker": 809,
+    "src/barnabas/cli": 96,
+    "src/barnabas/client": 101,
+    "src/barnabas/services": 214,
+    "src/barnabas/spark": 271,
+    "src/barnabas/testing": 19,
+    "src/barnabas/wire": 17,
+    "src/barnabas/zookeeper": 27,
+    "bench": 37,
+    "scripts": 9,
+    "tests": 1570,
+}
+MODULE_LINES_MAX = 600
+FUNCTION_LINES_MAX = 70
+#: Longer than they should be; a module leaves this list when it is split.
+LONG_MODULES = frozenset({"src/barnabas/broker/storage/segment.py", "src/barnabas/broker/storage/manager.py"})
+LONG_FUNCTIONS_MAX = 20
+
+
+def test_every_room_is_counted() -> None:
+    assert {f"src/barnabas/{room}" for room in ROOMS} <= set(WORDS_MAX)
+
+
+@pytest.mark.parametrize("place", WORDS_MAX)
+def test_plain_words(place: str) -> None:
+    found = sum(tidy.count(ROOT / place).values())
+    assert found <= WORDS_MAX[place], f"see docs/style.md, and `python -m scripts.tidy {place}` for the lines"
+
+
+@pytest.mark.parametrize(
+    ("text", "pattern"),
+    [
+        ("# Whoever does not lead need not ask.", "headless who"),
+        ("# Who waits is told.", "headless who"),
+        ('"""What is left waits for the next leader."""', "headless what"),
+        ('raise ValueError(f"acks={acks} is none of all, 0, 1")', "is none"),
+        ("#: Its first.", "fragment"),
+        ("# The task is under way.", "under way"),
+        ("# Nobody reads this.", "nobody"),
+        ("told = 1", "name"),
+    ],
+)
+def test_pattern_is_found(text: str, pattern: str, tmp_path: Path) -> None:
+    module = tmp_path / "module.py"
+    module.write_text(text + "\n")
+    assert pattern in {hit.pattern for hit in tidy.hits_in(module)}
+
+
+@pytest.mark.parametrize(
+    "text", ["# There is none.", '"""Which client sent it?"""', "# The broker that leads answers.", '"""Who is it?"""']
+)
+def test_plain_sentence_is_no_hit(text: str, tmp_path: Path) -> None:
+    module = tmp_path / "module.py"
+    module.write_text(text + "\n")
+    assert list(tidy.hits_in(module)) == []
+
+
+def modules() -> list[Path]:
+    return list(tidy.ours(ROOT / "src/barnabas"))
+
+
+def test_modules_are_short() -> None:
+    long = {str(path.relative_to(ROOT)) for path in modules() if len(path.read_text().splitlines()) > MODULE_LINES_MAX}
+    assert long <= LONG_MODULES
+
+
+def test_functions_are_short() -> None:
+    long = [
+        f"{path.relative_to(ROOT)}:{node.lineno} {node.name}"
+        for path in modules()
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and node.end_lineno is not None
+        and node.end_lineno - node.lineno + 1 > FUNCTION_LINES_MAX
+    ]
+    assert len(long) <= LONG_FUNCTIONS_MAX, long
