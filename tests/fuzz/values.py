@@ -1,7 +1,7 @@
 """`python -m tests.fuzz.values [--seconds 300] [--seed 7] [console spark cel]`: hostile values behind schemas, and filters.
 
 The console's decoder, Spark's codecs and the filters in CEL run in a process of their own, which reports each input before it
-begins. Found is: that process ends, an input takes long or fills the memory, an exception that nobody expects, or two ways to
+begins. Found is: that process ends, an input takes long or fills the memory, an unexpected exception, or two ways to
 evaluate a filter that disagree.
 """
 
@@ -24,12 +24,12 @@ from typing import Any, Final
 INPUT_S_MAX: Final = 8.0
 #: What the process may grow by, in all: allocators keep what one large input took.
 GROWTH_KB_MAX: Final = 1_500_000
-#: Of an input that does not come back.
+#: An input that takes longer, waiting included, hangs.
 HANG_S_MAX: Final = 120.0
 
 
 class Inputs:
-    """Schemas and values by chance: mostly well-formed, so that they get far."""
+    """Random schemas and values: mostly well-formed, so that they get far."""
 
     def __init__(self, seed: str) -> None:
         self.chance = random.Random(seed)

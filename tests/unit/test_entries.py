@@ -81,13 +81,13 @@ def found() -> dict[str, set[str]]:
 
 
 OURS: Final = "bytes that this process, or one of its own on this machine, wrote"
-OWNER: Final = "files and options of whoever starts the program, who may do worse"
+OWNER: Final = "files and options of the person who starts the program, who may do worse"
 CLIENT: Final = (
     "answers: client.config.DEFAULT_RESPONSE_BYTES_MAX, generated readers that check counts, request.timeout.ms"
 )
 TARGET: Final = "tables of the pipeline's owner, by the format's own library; its schema is compared before it is used"
 DATABASE: Final = "the database of the pipeline's owner, by ADBC; a batch is as large as the owner's query"
-TABLES: Final = "records of the tables' own topic: whoever may write there may redefine every table"
+TABLES: Final = "records of the tables' own topic: a user who may write there may redefine every table"
 ENSEMBLE: Final = "answers of the ZooKeeper ensemble that an administrator names, which is trusted"
 WEB: Final = "connections, heads, bodies and times: services.registry.http_server, services.console.web and .gate"
 VALUES: Final = "services.registry.values: depth, values and decimals before fastavro, fields before rows of Protobuf"
@@ -106,7 +106,7 @@ ENTRIES: Final[dict[str, dict[str, str]]] = {
         "start_unix_server": "only for tests: a socket in a folder of mode 0700, COMMAND_BYTES_MAX a line",
         "json.loads": "lines of that socket, COMMAND_BYTES_MAX each",
     },
-    "broker/server/inside/znodes.py": {
+    "broker/features/inside/znodes.py": {
         "json.loads": "a znode, jute.maxbuffer; RecursionError is taken for text",
     },
     "broker/server/listener.py": {
@@ -116,10 +116,10 @@ ENTRIES: Final[dict[str, dict[str, str]]] = {
     "broker/server/metrics_http.py": {
         "start_server": "CONNECTIONS_MAX at once, REQUEST_BYTES_MAX for the head, REQUEST_TIMEOUT_S for all of a connection",
     },
-    "broker/server/schema_ids.py": {
+    "broker/features/schema_checks/ids.py": {
         "json.loads": "answers of the registry: _ANSWER_BYTES_MAX, RecursionError is taken for no answer",
     },
-    "broker/server/schema_names.py": {
+    "broker/features/schema_checks/names.py": {
         "json.loads": "schemas out of such an answer: RecursionError is taken for no names",
     },
     "broker/storage/checkpoints.py": {
@@ -240,7 +240,7 @@ ENTRIES: Final[dict[str, dict[str, str]]] = {
         "import httpx": "_ANSWER_BYTES_MAX, _TIMEOUT_S for all of an answer, no redirects, the depth of json_values",
     },
     "services/registry/election.py": {
-        "json.loads": "metadata of members of the group: the size of a request; _UNREADABLE is taken for nobody",
+        "json.loads": "metadata of members of the group: the size of a request; what is _UNREADABLE is no candidate",
     },
     "services/registry/formats/json_text.py": {
         "json.loads": "DEPTH_MAX before Python reads it; texts of schemas CHARS_MAX",

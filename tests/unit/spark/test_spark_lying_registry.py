@@ -32,7 +32,7 @@ class Liar(BaseHTTPRequestHandler):
 
 
 def endless(path: str) -> bytes:
-    """Each schema refers to two others that nobody has asked for yet."""
+    """Each schema refers to two others, which are new."""
     number = int("".join(filter(str.isdigit, path)) or 0) * 2
     references = [{"name": f"n{at}", "subject": f"s{at}", "version": 1} for at in (number, number + 1)]
     return json.dumps({"schema": '"int"', "references": references}).encode()

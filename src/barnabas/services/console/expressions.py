@@ -1,7 +1,7 @@
 """Expressions in CEL over what records hold, within bounds: strangers may write both.
 
 An expression of a few hundred characters can double a list two hundred times, or compare lists of lists for years, on a thread
-that nobody can stop. So everything that it looks at and makes is counted, and the time of its thread as well.
+that cannot be stopped. So the evaluation counts all that it looks at and makes, and the time of its thread.
 """
 
 import functools
@@ -45,7 +45,7 @@ class _TooMuch(Exception):
 
 
 class _Budget:
-    """What is left for one record. Owner: the thread that evaluates."""
+    """The work that one record may still cost. Owner: the thread that evaluates."""
 
     __slots__ = ("_elements", "_ends_s", "_work")
 

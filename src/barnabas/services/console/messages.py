@@ -173,7 +173,7 @@ def _streamed(events: AsyncIterator[bytes], what: str) -> StreamingResponse:
 
 @dataclass(slots=True)
 class Reading:
-    """Records of a topic that a filter wants, within bounds: what a search shows, and an export keeps."""
+    """Records of a topic that a filter wants, within bounds. A search shows them, an export keeps them."""
 
     source: Source
     positions: dict[TopicPartition, int] | None
@@ -186,7 +186,7 @@ class Reading:
     reason: str = "all"
 
     async def found(self) -> AsyncIterator[list[ShownRecord]]:
-        """A few at a time, also none: so that whoever waits can tell how far it is."""
+        """A few at a time, also empty lists, so that a search can report its progress."""
         try:
             async for hits in self._found():
                 yield hits
@@ -294,7 +294,7 @@ async def _search_events(reading: Reading) -> AsyncIterator[bytes]:
 
 
 def _matching(wanted: Filter, shown: Sequence[ShownRecord], *, ends_s: float = math.inf) -> list[ShownRecord]:
-    """In a thread, which nobody can stop: it looks itself whether the time is up, or nobody waits."""
+    """In a thread, which cannot be stopped: it checks the time and `is_over` itself."""
     hits: list[ShownRecord] = []
     for each in shown:
         if wanted.is_over or time.monotonic() > ends_s:

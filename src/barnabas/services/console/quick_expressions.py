@@ -82,7 +82,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _bounded(value: Any) -> Any:
-    """What a function is going to look through."""
+    """The value, which a function is going to look through, if it is short enough."""
     if isinstance(value, str):
         if len(value) > _CHARS_MAX:
             raise AskCel

@@ -31,7 +31,7 @@ PAGE_BYTES_MAX: Final = 16 * 1024 * 1024
 _ROUNDS_MAX: Final = 8
 #: Offsets that one round of a search goes through in each partition.
 _SEARCH_OFFSETS: Final = 2_000
-#: And bytes, if that is less. One fetch more may come on top.
+#: Bytes that one round reads at most, and one fetch more.
 _SEARCH_BYTES_MAX: Final = 4 * 1024 * 1024
 _TRIES: Final = 4
 

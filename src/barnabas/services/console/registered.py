@@ -1,4 +1,4 @@
-"""Records by the schemas of a registry: Avro, Protobuf, JSON Schema. Schemas are asked for once; decoding itself asks nobody.
+"""Records by the schemas of a registry: Avro, Protobuf, JSON Schema. Schemas are asked for once; decoding needs no request.
 
 Owner: the event loop; the registry's client blocks, so it is asked from threads.
 """
@@ -37,7 +37,7 @@ class _Schema:
 
 
 class Registered:
-    """What is known of one registry."""
+    """One registry, the readers of its schemas, and the schemas that cannot be used."""
 
     def __init__(self, client: RegistryClient) -> None:
         self.client = client
@@ -62,8 +62,8 @@ class Registered:
         ids = {number for each in records for data in (each.key, each.value) if (number := _id_of(data)) is not None}
         now_s = asyncio.get_running_loop().time()
         for number in ids:
-            told = self._trouble.get(number)
-            if number in self._readers or (told is not None and now_s - told[0] < _TROUBLE_S):
+            trouble = self._trouble.get(number)
+            if number in self._readers or (trouble is not None and now_s - trouble[0] < _TROUBLE_S):
                 continue
             try:
                 reader = await asyncio.to_thread(self._reader, number)

@@ -1,4 +1,4 @@
-"""A search, or an export that nobody reads, holds some megabytes of records at a time, however large they are."""
+"""A search, or an export that its client does not read, holds some megabytes of records at a time, however large they are."""
 
 import asyncio
 from collections.abc import Mapping

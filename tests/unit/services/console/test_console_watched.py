@@ -1,4 +1,4 @@
-"""What is watched is bounded, and the page that comes too late is told so."""
+"""The console watches a bounded number of things, and refuses a page that wants one more."""
 
 import asyncio
 import json
@@ -47,7 +47,7 @@ def test_one_thing_too_many_is_refused_before_the_stream_begins(monkeypatch: pyt
     asyncio.run(run())
 
 
-def test_two_that_come_at_once_are_told_in_the_stream(
+def test_the_second_of_two_pages_at_once_is_refused_in_its_stream(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(collector, "WATCHED_MAX", 2)
@@ -60,9 +60,9 @@ def test_two_that_come_at_once_are_told_in_the_stream(
         first = (await events.events(call(watched, "/api/things/a", "/api/things/b"))).body_iterator
         second = (await events.events(call(watched, "/api/things/c"))).body_iterator
         assert await anext(first) == b": hello\n\n"
-        (told,) = [each async for each in second]
-        assert bytes(told).startswith(b"event: failed\ndata: ")  # type: ignore[arg-type]
-        assert json.loads(bytes(told).partition(b"data: ")[2])["error"]["code"] == "TOO_MANY"  # type: ignore[arg-type]
+        (refusal,) = [each async for each in second]
+        assert bytes(refusal).startswith(b"event: failed\ndata: ")  # type: ignore[arg-type]
+        assert json.loads(bytes(refusal).partition(b"data: ")[2])["error"]["code"] == "TOO_MANY"  # type: ignore[arg-type]
         await first.aclose()  # type: ignore[attr-defined]
         watched.stop()
 
