@@ -34,6 +34,8 @@ class Inputs:
     def __init__(self, seed: str) -> None:
         self.chance = random.Random(seed)
         self._names = 0
+        #: Values that one Avro value is made of: those without bytes do not let it grow.
+        self._left = 20_000
 
     # -- Avro ---------------------------------------------------------------------------------------------------------
 
@@ -106,7 +108,8 @@ class Inputs:
     def _write(self, schema: Any, named: dict[str, Any], out: bytearray, depth: int = 0) -> None:
         """As the schema says, until it is deep or large enough."""
         chance = self.chance
-        if len(out) > 5_000 or depth > 250:
+        self._left -= 1
+        if len(out) > 5_000 or depth > 250 or self._left < 0:
             return
         if isinstance(schema, list):
             branch = chance.randrange(len(schema))

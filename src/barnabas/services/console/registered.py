@@ -67,9 +67,8 @@ class Registered:
                 continue
             try:
                 reader = await asyncio.to_thread(self._reader, number)
-            except (
-                Exception
-            ) as error:  # the registry, or a stranger's schema, may say anything; other records are still shown
+            # A registry, or a stranger's schema, may fail in any way: the other records are still shown.
+            except Exception as error:
                 self._note_trouble(number, now_s, error)
                 continue
             if len(self._readers) >= _SCHEMAS_MAX:
@@ -78,9 +77,9 @@ class Registered:
             self._trouble.pop(number, None)
 
     def _note_trouble(self, number: int, now_s: float, error: Exception) -> None:
-        reason = (
-            str(error) if isinstance(error, BarnabasError) else f"it cannot be used: {type(error).__name__} {error}"
-        )
+        reason = str(error)
+        if not isinstance(error, BarnabasError):
+            reason = f"it cannot be used: {type(error).__name__} {reason}"
         if len(self._trouble) >= _SCHEMAS_MAX:
             self._trouble.clear()
         self._trouble[number] = (now_s, reason[:_REASON_CHARS_MAX])
