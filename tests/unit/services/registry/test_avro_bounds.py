@@ -2,6 +2,7 @@
 
 import io
 import json
+import struct
 import subprocess
 import sys
 import time
@@ -90,6 +91,25 @@ def test_items_that_take_no_bytes_are_counted(items: Any, count: int) -> None:
     with pytest.raises(Unreadable, match="stand for more than"):
         avro.read(data, parsed({"type": "array", "items": items}))
     assert time.process_time() - began_s < 2
+
+
+@pytest.mark.parametrize(
+    "items",
+    [{"type": "fixed", "name": "F", "size": 1}, "boolean", "float", "double",
+     {"type": "record", "name": "P", "fields": [{"name": "x", "type": "double"}, {"name": "ok", "type": "boolean"}]}],
+)  # fmt: skip
+def test_an_array_that_is_skipped_ends_with_its_bytes(items: Any) -> None:
+    """fastavro does not notice the end of the bytes while it skips values of fixed size."""
+    array = {"name": "many", "type": {"type": "array", "items": items}}
+    last = {"name": "b", "type": "int"}
+    wide, narrow = (parsed({"type": "record", "name": "X", "fields": fields}) for fields in ([array, last], [last]))
+    began_s = time.process_time()
+    with pytest.raises(Unreadable, match="the value goes on after the last of its"):
+        avro.read(number(4_000_000_000) + b"\x00" * 50, wide, read_as=narrow)
+    with pytest.raises((EOFError, ValueError, IndexError, struct.error)):
+        avro.read(number(4_000_000_000) + b"\x00" * 50, wide)
+    assert time.process_time() - began_s < 2
+    assert avro.read(b"\x00\x06", wide, read_as=narrow) == {"b": 3}
 
 
 def test_records_that_double_without_bytes_are_counted() -> None:

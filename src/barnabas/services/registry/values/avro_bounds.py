@@ -9,6 +9,10 @@ union the largest of its branches and -4 for its index. An array has 1 - 4 if it
 bound. If no type contains itself, the types are at most `DEPTH_MAX` deep, and the root's excess is at most `VALUES_FREE`,
 then by induction no bytes of this schema go beyond the bounds, and nothing is walked. All other schemas have each of their
 values walked, without recursion.
+
+fastavro notices the end of the bytes wherever it reads, but not where it skips a value of fixed size, because the reader's
+schema has no use for it: an array of doubles with a count of four billion takes minutes. So values with such arrays are
+walked if they are read as another schema.
 """
 
 from collections.abc import Mapping, Sequence
@@ -32,7 +36,7 @@ _NO_BOUND: Final = 10**9
 
 
 class _Type:
-    __slots__ = ("children", "depth", "excess", "is_finished", "kind", "size", "types")
+    __slots__ = ("children", "depth", "excess", "is_finished", "kind", "size", "stops", "types")
 
     def __init__(self, kind: int, size: int = 0) -> None:
         self.kind = kind
@@ -43,6 +47,8 @@ class _Type:
         self.excess = 0
         self.depth = 0
         self.types = 1
+        #: Each value has a number of variable length, at which fastavro notices the end of the bytes.
+        self.stops = kind not in (_PLAIN, _RECORD)
 
 
 class AvroBounds:
@@ -55,6 +61,7 @@ class AvroBounds:
         #: The name of a type that contains itself; "" if there is none.
         self.recursive = builder.recursive
         self._has_decimals = builder.has_decimals
+        self._skips_safely = builder.skips_safely
         root = self._root
         self._is_proven = not self.recursive and root.depth <= DEPTH_MAX and root.excess <= VALUES_FREE
 
@@ -70,10 +77,15 @@ class AvroBounds:
         if self._root.types > TYPES_MAX:
             raise Unreadable(f"the schema has more than {TYPES_MAX:,} types, counted as often as they are used")
 
-    def check(self, data: bytes, values_max: int = VALUES_MAX) -> None:
-        """:raises Unreadable: if decoding `data` would go beyond a bound, or if it is not a value of this schema."""
+    def check(self, data: bytes, values_max: int = VALUES_MAX, *, skips: bool = False) -> None:
+        """`skips`: the value is read as another schema, so that fastavro may skip parts of it.
+
+        :raises Unreadable: if decoding `data` would go beyond a bound, or if it is not a value of this schema.
+        """
         allowed = VALUES_FREE + VALUES_PER_BYTE * len(data)
-        if self._is_proven and allowed <= values_max and not (self._has_decimals and len(data) > DECIMAL_BYTES_MAX):
+        may_be_decimal = self._has_decimals and len(data) > DECIMAL_BYTES_MAX
+        may_skip_forever = skips and not self._skips_safely
+        if self._is_proven and allowed <= values_max and not may_be_decimal and not may_skip_forever:
             return
         _walk(self._root, data, min(allowed, values_max))
 
@@ -88,6 +100,7 @@ class _Builder:
         self._open: set[int] = set()
         self.recursive = ""
         self.has_decimals = False
+        self.skips_safely = True
 
     def build(self, schema: Any) -> _Type:
         root, inner, _ = self._begin(schema)
@@ -159,6 +172,10 @@ class _Builder:
         self._open.discard(id(made))
         made.is_finished = True
         children = made.children
+        if made.kind == _RECORD:
+            made.stops = any(child.stops for child in children)
+        elif made.kind == _ARRAY and not children[0].stops:
+            self.skips_safely = False
         made.types = min(1 + sum(child.types for child in children), _NO_BOUND)
         nesting = 0 if made.kind == _UNION else 1
         made.depth = nesting + max((child.depth for child in children), default=0)
