@@ -3,8 +3,10 @@ of a module together: what they share is made once.
 
 Ctrl-C works in what they start, also where the tests themselves run in the background of a shell.
 
-A test on real time, with real processes and other people's clients, gets another try: their races are not ours to mend. The
-summary lists each rerun: look at it, as it may hide a defect. The simulation gets none: the same seed does the same again.
+A test that starts real processes (`REAL_PROCESSES`) is tried up to three times: it runs on real time, with other people's
+clients, whose races are not ours to mend. All other tests run once: a unit test or a seed of the simulation that fails and then
+passes has found a defect. The end of a run lists each test that was tried again, with the reason of each failure: read it, as
+such a failure may be a defect, too.
 """
 
 import asyncio
@@ -37,7 +39,16 @@ TOGETHER = dict.fromkeys(APPLICATIONS, "applications of Spark") | {
         "tests/scenarios/tiered/",
     )
 }
-REAL_PROCESSES = ("tests/scenarios/",)
+REAL_PROCESSES = (
+    "tests/scenarios/",
+    "tests/interop/",
+    "tests/soak/",
+    "tests/unit/client/test_client_blocking_producer.py",
+    "tests/unit/client/test_client_members_together.py",
+    "tests/unit/spark/test_spark_mixed_brokers.py",
+    "tests/unit/spark/test_spark_sink_protocol.py",
+)
+RERUNS = 2
 SIMULATION = "tests/simulation/"
 #: Each of these is as long as whole modules are, and shares nothing: every one goes where there is room.
 LONG = (
@@ -104,8 +115,23 @@ def pytest_collection() -> Generator[None, object, object]:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: [not item.nodeid.startswith(prefixes) for prefixes in FIRST])
     for item in items:
-        if not item.nodeid.startswith(SIMULATION):
-            item.add_marker(pytest.mark.flaky(reruns=2 if item.nodeid.startswith(REAL_PROCESSES) else 1))
+        if item.nodeid.startswith(REAL_PROCESSES):
+            item.add_marker(pytest.mark.flaky(reruns=RERUNS))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    failures: list[pytest.TestReport] = terminalreporter.stats.get("rerun", [])
+    if failures:
+        terminalreporter.write_sep("=", "tests that failed and were tried again, with the reason", yellow=True)
+    for failure in failures:
+        terminalreporter.write_line(f"{failure.nodeid}: {_reason(failure)}")
+
+
+def _reason(failure: pytest.TestReport) -> str:
+    """The first line of the exception."""
+    crash = getattr(failure.longrepr, "reprcrash", None)
+    text = str(failure.longrepr if crash is None else crash.message).strip()
+    return text.partition("\n")[0] or "no reason was given"
 
 
 #: A guard against a test that waits for ever, not a measure.

@@ -14,16 +14,19 @@ from barnabas.broker.zookeeper_client.operations import (
     Delete,
     Exists,
     Get,
+    GetAcl,
     GetChildren,
     Guard,
     Multi,
     Operation,
     Result,
+    SetAcl,
     SetData,
     Stat,
     Write,
     ZkCode,
 )
+from barnabas.broker.zookeeper_client.znodes_security import OPEN_ACL, ZnodeAcl, default_acl
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +47,7 @@ class _Node:
     owner: int = 0
     version: int = 0
     sequence: int = 0
+    acl: tuple[ZnodeAcl, ...] = OPEN_ACL
     children: dict[str, None] = field(default_factory=dict)
 
     def stat(self) -> Stat:
@@ -143,6 +147,15 @@ class MemoryZooKeeper:
                     return Result(ZkCode.NO_NODE)
                 self._watch("children", path, session, watch)
                 return Result(ZkCode.OK, children=tuple(sorted(node.children)), stat=node.stat())
+            case GetAcl(path):
+                node = self._nodes.get(path)
+                return Result(ZkCode.NO_NODE) if node is None else Result(ZkCode.OK, stat=node.stat(), acl=node.acl)
+            case SetAcl(path):
+                node = self._nodes.get(path)
+                if node is None:
+                    return Result(ZkCode.NO_NODE)
+                node.acl = default_acl(path, secure=True)
+                return Result(ZkCode.OK, stat=node.stat())
             case Multi(operations):
                 return self._multi(session, operations)
             case Create() | SetData() | Delete():

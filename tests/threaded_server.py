@@ -5,7 +5,7 @@ import threading
 from collections.abc import Callable
 from typing import Final, Generic, TypeVar
 
-from barnabas.services.registry.http_server import Service
+from barnabas.services.http.server import Service
 
 DEADLINE_S: Final = 60.0
 

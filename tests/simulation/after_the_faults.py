@@ -93,7 +93,9 @@ class Latter(Schemer):
 
     def _leads(self, process: BrokerProcess, tp: TopicPartition) -> bool:
         """As it believes."""
-        partition = process.broker.replicas.get(tp) if process.is_serving and process.broker is not None else None
+        partition = (
+            process.broker.replicas.hosted.get(tp) if process.is_serving and process.broker is not None else None
+        )
         return partition is not None and partition.is_leader
 
     def _knows(self, process: BrokerProcess, name: str, topic_id: bytes | None) -> bool:

@@ -577,7 +577,7 @@ class SimCluster:
         if process is None or not process.is_up or process.broker is None:
             return None
         replicas = getattr(process.broker, "replicas", None)
-        partition = replicas.get(tp) if replicas is not None else None
+        partition = replicas.hosted.get(tp) if replicas is not None else None
         return partition.log if partition is not None else None
 
     def controller(self) -> BrokerProcess | None:
@@ -630,7 +630,7 @@ class SimCluster:
         for tp in self.partitions:
             logs = {}
             for number, process in self.brokers.items():
-                partition = process.broker.replicas.get(tp) if process.broker is not None else None
+                partition = process.broker.replicas.hosted.get(tp) if process.broker is not None else None
                 if partition is not None and partition.log is not None:
                     logs[number] = partition.log
             if not logs:

@@ -129,7 +129,7 @@ class ControlWatch:
 
     def _look_at_shard(self, process: BrokerProcess, tp: TopicPartition, shard: Any) -> None:
         """Nobody is served from what the leader before may not have committed."""
-        partition = process.broker.replicas.get(tp) if process.broker is not None else None
+        partition = process.broker.replicas.hosted.get(tp) if process.broker is not None else None
         if partition is None:
             return
         key, machine = (process.id, process.lives, tp), partition.machine
@@ -257,7 +257,7 @@ class ControlWatch:
 
     def _has_failed(self, process: BrokerProcess, tp: TopicPartition) -> bool:
         replicas = getattr(process.broker, "replicas", None)
-        partition = None if replicas is None else replicas.get(tp)
+        partition = None if replicas is None else replicas.hosted.get(tp)
         return partition is not None and partition.machine.role is Role.OFFLINE
 
     def _look_at_markers(self, process: BrokerProcess, markers: Any) -> None:
@@ -459,7 +459,7 @@ class ControlWatch:
         process, controller = self._cluster.brokers.get(broker), self._cluster.controller()
         if process is None or controller is None or not self._serves(broker):
             return
-        partition, driver = process.broker.replicas.get(tp), controller.broker.controller  # type: ignore[union-attr]
+        partition, driver = process.broker.replicas.hosted.get(tp), controller.broker.controller  # type: ignore[union-attr]
         if str(driver.epoch).encode() != self._cluster.data_at(CONTROLLER_EPOCH):
             return  # of the past, and it does not know
         channel, _ = driver._channels.get(broker, (None, None))

@@ -144,7 +144,7 @@ class Meetings(LyingInWait):
     def _is_about_to_commit(self, tp: TopicPartition, leader: BrokerProcess) -> bool:
         """All replicas have a record, and the leader does not know yet."""
         replicas = leader.broker.replicas  # type: ignore[union-attr]
-        partition = replicas.get(tp)
+        partition = replicas.hosted.get(tp)
         if partition is None or partition.log is None or not partition.is_leader:
             return False
         end = partition.log.log_end_offset

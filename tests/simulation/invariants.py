@@ -329,7 +329,7 @@ class Watch:
         self._told[tp] = offset
         for process in self._cluster.brokers.values():
             replicas = getattr(process.broker, "replicas", None)
-            partition = replicas.get(tp) if replicas is not None else None
+            partition = replicas.hosted.get(tp) if replicas is not None else None
             if partition is not None:
                 self._note_end(process, partition)
                 if partition.machine.is_leader:
@@ -358,7 +358,7 @@ class Watch:
 
 def _knows(process: BrokerProcess, tp: TopicPartition, state: LeaderAndIsr) -> bool:
     """Whether a replica leads or follows as ZooKeeper says, or has said that it cannot."""
-    partition = process.broker.replicas.get(tp) if process.broker is not None else None
+    partition = process.broker.replicas.hosted.get(tp) if process.broker is not None else None
     if partition is None:
         return False
     if partition.machine.role is Role.OFFLINE:

@@ -87,7 +87,7 @@ class Latecomer(Client):
         led = [
             partition
             for tp in self._partitions
-            if (partition := known.broker.replicas.get(tp)) is not None
+            if (partition := known.broker.replicas.hosted.get(tp)) is not None
             and partition.is_leader
             and partition.machine.leader_epoch > 0
         ]

@@ -78,7 +78,7 @@ class LineageWatch:
         self._world.after(EVERY_S, self._look)
         for process in self._cluster.brokers.values():
             replicas = getattr(process.broker, "replicas", None)
-            partition = replicas.get(TP) if process.is_up and replicas is not None else None
+            partition = replicas.hosted.get(TP) if process.is_up and replicas is not None else None
             if partition is not None and partition.is_leader and partition.log is not None:
                 self._look_at(process.name, partition.machine, partition.log)
             if process.is_up and process.is_ready:

@@ -98,7 +98,7 @@ class Answered(Successor):
         return await self._until(is_known)
 
     def _partition_of(self, process: BrokerProcess, tp: TopicPartition) -> Any:
-        return process.broker.replicas.get(tp) if process.is_serving and process.broker is not None else None
+        return process.broker.replicas.hosted.get(tp) if process.is_serving and process.broker is not None else None
 
     def _leads(self, process: BrokerProcess, tp: TopicPartition) -> bool:
         partition = self._partition_of(process, tp)

@@ -79,7 +79,7 @@ class ChangingWorld(StorageWorld):
                 last_offset=int(log.log_end_offset),
                 now_ms=self.clock.now_ms(),
                 segment_bytes=log.config.segment_bytes,
-                segment_ms=log.config.segment_ms,
+                roll_ms=log.config.roll_ms,
             )
             # Often where a follower begins a segment.
             is_leaving_out = rng.random() < (0.5 if will_roll else 0.02)

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, Self, cast
 
 import pytest
 
@@ -205,6 +205,10 @@ def test_commit_that_was_repeated_counts_where_it_was_written_first() -> None:
 
 
 class FakeReplicas(list[Any]):
+    @property
+    def hosted(self) -> Self:
+        return self
+
     def get(self, tp: TopicPartition) -> Any:
         return next(each for each in self if each.tp == tp)
 

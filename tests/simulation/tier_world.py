@@ -236,7 +236,7 @@ class TieredCluster(SimCluster):
             if len(leaders) != 1:
                 return f"{tp} has {len(leaders)} leaders"
             broker: Any = leaders[0].broker
-            view, log = broker.plugin(TieredPlugin).manager.view(tp), broker.replicas.get(tp).log
+            view, log = broker.plugin(TieredPlugin).manager.view(tp), broker.replicas.hosted.get(tp).log
             if view is None:
                 return f"{tp}: nothing is known of the tier"
             unfinished = [each for each in view.all() if not each.is_finished]
@@ -264,5 +264,5 @@ class TieredCluster(SimCluster):
 
 def _leads(process: BrokerProcess, tp: Any) -> bool:
     replicas = getattr(process.broker, "replicas", None)
-    partition = None if replicas is None or not process.is_up else replicas.get(tp)
+    partition = None if replicas is None or not process.is_up else replicas.hosted.get(tp)
     return partition is not None and bool(partition.is_leader)

@@ -307,7 +307,7 @@ class Coincidences(LyingInWait):
 
         def has_followed() -> bool:
             replicas = getattr(third.broker, "replicas", None)
-            partition = None if replicas is None else replicas.get(tp)
+            partition = None if replicas is None else replicas.hosted.get(tp)
             follows = partition is not None and partition.machine.leader == controller.id
             return follows and end_of(third) <= end_of(controller)
 

@@ -150,7 +150,7 @@ class Ambusher(Guest):
         if not process.is_serving or process.storage.faults or not self.cluster.network.is_calm:
             return None
         assert process.broker is not None
-        partition = process.broker.replicas.get(tp)
+        partition = process.broker.replicas.hosted.get(tp)
         if partition is None or not partition.is_leader or partition.log is None:
             return None
         return Led(tp, process, process.lives, partition)
@@ -437,7 +437,7 @@ class Ambusher(Guest):
         if index is None:
             return
         place = TopicPartition(GROUP_METADATA_TOPIC, index)
-        partition = process.broker.replicas.get(place)
+        partition = process.broker.replicas.hosted.get(place)
         others = [
             each for each in self._in_sync(place) if each != process.id and self.cluster.brokers[each] is not controller
         ]

@@ -58,6 +58,8 @@ def spellings(command: str) -> tuple[tuple[str, ...], ...]:
 
 def calls(text: str) -> Iterator[tuple[str, list[str]]]:
     for command, rest in CALL.findall(code_of(text)):
+        if (of_two_words := f"{command} {rest.split()[0]}" if rest.split() else "") in COMMANDS:
+            command = of_two_words
         if command not in NO_COMMANDS:
             yield command, re.findall(r"(?<=\s)--[a-z][a-z0-9.-]*", rest)
 

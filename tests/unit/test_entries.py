@@ -81,7 +81,7 @@ def found() -> dict[str, set[str]]:
 
 
 OURS: Final = "bytes that this process, or one of its own on this machine, wrote"
-OWNER: Final = "files and options of the person who starts the program, who may do worse"
+OWNER: Final = "files and options of the user that starts the program: this user may do worse"
 CLIENT: Final = (
     "answers: client.config.DEFAULT_RESPONSE_BYTES_MAX, generated readers that check counts, request.timeout.ms"
 )
@@ -89,7 +89,7 @@ TARGET: Final = "tables of the pipeline's owner, by the format's own library; it
 DATABASE: Final = "the database of the pipeline's owner, by ADBC; a batch is as large as the owner's query"
 TABLES: Final = "records of the tables' own topic: a user who may write there may redefine every table"
 ENSEMBLE: Final = "answers of the ZooKeeper ensemble that an administrator names, which is trusted"
-WEB: Final = "connections, heads, bodies and times: services.registry.http_server, services.console.web and .gate"
+WEB: Final = "connections by address and in all, HEAD_S, KEEP_ALIVE_S, STALL_S, BODY_S: services.http"
 VALUES: Final = "services.registry.values: depth, values and decimals before fastavro, fields before rows of Protobuf"
 
 ENTRIES: Final[dict[str, dict[str, str]]] = {
@@ -121,6 +121,9 @@ ENTRIES: Final[dict[str, dict[str, str]]] = {
     },
     "broker/features/schema_checks/names.py": {
         "json.loads": "schemas out of such an answer: RecursionError is taken for no names",
+    },
+    "broker/parts/listening.py": {
+        "listen": "opens what broker/server/listener.py bounds",
     },
     "broker/storage/checkpoints.py": {
         "json.loads": OURS,
@@ -240,7 +243,7 @@ ENTRIES: Final[dict[str, dict[str, str]]] = {
         "import httpx": "_ANSWER_BYTES_MAX, _TIMEOUT_S for all of an answer, no redirects, the depth of json_values",
     },
     "services/registry/election.py": {
-        "json.loads": "metadata of members of the group: the size of a request; what is _UNREADABLE is no candidate",
+        "json.loads": "metadata of members of the group: the size of a request; after an _UNREADABLE error the member is no candidate",
     },
     "services/registry/formats/json_text.py": {
         "json.loads": "DEPTH_MAX before Python reads it; texts of schemas CHARS_MAX",
@@ -251,7 +254,14 @@ ENTRIES: Final[dict[str, dict[str, str]]] = {
     "services/registry/forwarding.py": {
         "import httpx": "answers of the primary, which the group elected: _CONNECTIONS_MAX, a time, no redirects",
     },
-    "services/registry/http_server.py": {
+    "services/http/bodies.py": {
+        "json.loads": "bodies of the service's own limit, _DEPTH_MAX, and RecursionError is refused",
+    },
+    "services/http/protocol.py": {
+        "import uvicorn": WEB,
+    },
+    "services/http/server.py": {
+        "connect_accepted_socket": WEB,
         "import uvicorn": WEB,
         "listen": WEB,
     },
@@ -259,7 +269,6 @@ ENTRIES: Final[dict[str, dict[str, str]]] = {
         "json.loads": "records of _schemas: max.message.bytes; RecursionError is a bad record",
     },
     "services/registry/server.py": {
-        "import uvicorn": WEB,
         "listen": WEB,
     },
     "services/registry/values/avro.py": {
@@ -268,8 +277,14 @@ ENTRIES: Final[dict[str, dict[str, str]]] = {
     "services/registry/values/protobuf.py": {
         "import google": VALUES,
     },
-    "services/registry/web.py": {
-        "json.loads": "bodies of BODY_BYTES_MAX; RecursionError and _DEPTH_MAX are refused",
+    "spark/batch_identity.py": {
+        "json.loads": OURS,
+    },
+    "spark/checkpoint.py": {
+        "json.loads": OURS,
+    },
+    "spark/checkpoint_replan.py": {
+        "json.loads": OURS,
     },
     "spark/options.py": {
         "json.loads": OWNER,

@@ -1,10 +1,51 @@
 """Rules of the suite itself."""
 
-from collections import Counter
+import re
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
+import pytest
 
-def test_test_modules_have_names_of_their_own() -> None:
-    """pytest imports a test module by its bare name: two of one name are an error, but only when both are collected."""
-    names = Counter(path.name for path in Path(__file__).parents[1].rglob("test_*.py"))
-    assert [name for name, count in names.items() if count > 1] == []
+ROOT = Path(__file__).parents[2]
+#: A test that fails when it runs for the first time, and then passes.
+FAILS_ONCE = """
+from pathlib import Path
+
+def test_fails_once():
+    marker = Path(__file__).with_suffix(".ran")
+    first = not marker.exists()
+    marker.touch()
+    assert not first, "the first time"
+"""
+
+
+def test_every_folder_of_tests_is_a_package() -> None:
+    """pytest imports a module outside of a package by its bare name: two of one name could not be collected together."""
+    folders = {path.parent for path in (ROOT / "tests").rglob("test_*.py")}
+    assert [folder for folder in folders if not (folder / "__init__.py").exists()] == []
+
+
+@pytest.mark.parametrize(("folder", "tries"), [("scenarios", 2), ("unit", 1), ("simulation", 1)])
+def test_only_tests_with_real_processes_are_tried_again_and_the_run_says_why(
+    tmp_path: Path, folder: str, tries: int
+) -> None:
+    shutil.copy(ROOT / "conftest.py", tmp_path)
+    module = tmp_path / f"tests/{folder}/test_once.py"
+    module.parent.mkdir(parents=True)
+    module.write_text(FAILS_ONCE)
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:randomly", "--rootdir", ".", f"tests/{folder}"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode == 0) is (tries == 2), done.stdout
+    reason = rf"tests/{folder}/test_once.py::test_fails_once: AssertionError: the first time"
+    assert len(re.findall(reason, done.stdout)) == tries - 1, done.stdout
+
+
+def test_modules_that_start_brokers_are_those_that_are_tried_again() -> None:
+    import conftest
+
+    starts = re.compile(r"^\s*with (Local)?Cluster\(", re.MULTILINE)
+    modules = (ROOT / "tests/unit").rglob("test_*.py")
+    with_brokers = {str(path.relative_to(ROOT)) for path in modules if starts.search(path.read_text())}
+    assert with_brokers == {path for path in conftest.REAL_PROCESSES if path.startswith("tests/unit/")}

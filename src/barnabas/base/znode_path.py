@@ -1,4 +1,4 @@
-"""Which paths a znode can have. Pure; for ZooKeeper's client and its server."""
+"""Which paths a znode can have, and the command that closes znodes. Pure; for ZooKeeper's client and its server."""
 
 import re
 
@@ -10,3 +10,11 @@ _PATH = re.compile(rf"(?:/(?!\.{{1,2}}(?:/|\Z))[^/{_BAD}]+)+")
 
 def is_valid_path(path: str) -> bool:
     return path == "/" or _PATH.fullmatch(path) is not None
+
+
+def closing_command(connect: str, file: str = "BROKER.properties") -> str:
+    """For znodes that everybody can change. `file`: with the brokers' settings of ZooKeeper."""
+    return (
+        f"barnabas zookeeper-security-migration --zookeeper.acl secure --zookeeper.connect {connect} "
+        f"--zk-tls-config-file {file}"
+    )

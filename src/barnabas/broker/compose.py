@@ -30,6 +30,7 @@ from barnabas.broker.parts.groups import GroupParts
 from barnabas.broker.parts.handlers import build_handlers
 from barnabas.broker.parts.health import Health, Phase
 from barnabas.broker.parts.identity import find_broker_id
+from barnabas.broker.parts.listening import ListeningParts
 from barnabas.broker.parts.membership import MembershipParts
 from barnabas.broker.parts.replication import ReplicationParts
 from barnabas.broker.parts.security import SecurityParts
@@ -53,6 +54,7 @@ from barnabas.broker.zookeeper_client.config_store import ConfigStore
 from barnabas.broker.zookeeper_client.deleted_topics import DeletedTopics
 from barnabas.broker.zookeeper_client.log_dir_failure import report_log_dir_failure
 from barnabas.broker.zookeeper_client.metadata_cache import MetadataChange
+from barnabas.broker.zookeeper_client.open_znodes import close_what_is_open
 from barnabas.broker.zookeeper_client.registration import (
     create_or_get_cluster_id,
     create_top_level_paths,
@@ -194,6 +196,9 @@ class Broker:
 
     async def _look_around(self) -> None:
         await create_top_level_paths(self.session)
+        if self.config.zookeeper_set_acl:
+            connect = self.config.zookeeper_connect
+            await close_what_is_open(self.session, connect=connect, has_chroot="/" in connect.rstrip("/"))
         self.cluster_id = await create_or_get_cluster_id(self.session, lambda: format_uuid(random_uuid()))
         self.broker_id = await find_broker_id(self.config, self.session, self._platform.disk)
 
@@ -220,7 +225,10 @@ class Broker:
         )
         self.pipeline, self.server, self.quotas = self.serving.pipeline, self.serving.server, self.serving.quotas
         self.security = SecurityParts(self.dynamic, self._clock, now_s=self._loop.time, spawn=self._spawn)
-        self.ports.update(self.security.bind(self.server))
+        self.listening = ListeningParts(self.dynamic, self.server, self.security)
+        self.ports = self.listening.ports
+        self.security.watch_certificates(self.server)
+        self.dynamic.add_check(self.listening.check)
 
     async def _open_logs(self) -> None:
         storage = StorageParts(
@@ -324,7 +332,9 @@ class Broker:
             faults=self._faults,
             stop=self._stop,
             on_thread=self._on_thread,
+            spawn=self._spawn,
         )
+        self.dynamic.subscribe(self.membership.settings_changed)
         self.metadata, self.broker_connections = self.membership.metadata, self.membership.connections
         self.features, self.registrar = self.membership.features, self.membership.registrar
         self.controller_client = self.membership.controller_client
@@ -450,6 +460,7 @@ class Broker:
         self.features.on_returned = self.broker_connections.brokers_returned
         await self.features.refresh()
         self.server.start_accepting()
+        self.listening.is_serving = True
         self._spawn(self.settings.store.run(), "config changes")
         self.security.serve(lambda: self.controller.is_active)
         self.replication.start()

@@ -1,21 +1,20 @@
 """`configs --zookeeper`: SCRAM credentials of users, written where brokers read them, before there is a broker.
 
 Brokers that speak SCRAM with each other need theirs before the first one starts: no broker could be asked. Kafka's tool takes
-`--zookeeper` for that alone, and so does ours; everything else goes through a broker. Asks nothing and says nothing; the caller
-prints.
+`--zookeeper` for that alone, and so does ours; everything else goes through a broker. This module prints nothing; the caller
+does.
 """
 
 import asyncio
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from barnabas.base.clock import SystemClock
-from barnabas.base.config.broker import BrokerConfig
-from barnabas.broker.server.settings import session_config
 from barnabas.broker.zookeeper_client import paths
 from barnabas.broker.zookeeper_client.config_store import ConfigStore
-from barnabas.broker.zookeeper_client.registration import create_top_level_paths
+from barnabas.broker.zookeeper_client.open_znodes import open_among
 from barnabas.broker.zookeeper_client.session import ZooKeeperSession
+from barnabas.broker.zookeeper_client.session_config import SessionConfig
 from barnabas.cli._command import UsageError
 from barnabas.client.admin.configs import ScramUpsert
 from barnabas.wire.auth.mechanisms.scram import BY_NAME, ScramCredential
@@ -24,30 +23,30 @@ _SALT_BYTES = 32
 
 
 def alter_scram(
-    connect: str,
-    broker_settings: Mapping[str, str],
+    config: SessionConfig,
     user: str,
     *,
     upserts: Sequence[ScramUpsert],
     deletions: Sequence[str],
-) -> None:
-    """`broker_settings`: a broker's, of which those count that say how to reach ZooKeeper and who we are there.
+) -> list[str]:
+    """Returns the znodes that hold or announce the credential and that every client of ZooKeeper can change.
 
     :raises UsageError: where a credential to delete does not exist; then nothing is changed.
     """
-    known = {name: value for name, value in broker_settings.items() if "zookeeper" in name}
-    config = session_config(BrokerConfig.parse({**known, "zookeeper.connect": connect}))
+    entity = paths.sanitize(user)
+    needed = (paths.config_type(paths.USERS), paths.CONFIG_CHANGES)
 
-    async def change() -> None:
+    async def change() -> list[str]:
         session = ZooKeeperSession(config)
         await session.start()
         try:
-            await create_top_level_paths(session)
-            await _change(ConfigStore(session, SystemClock()), paths.sanitize(user), upserts, deletions)
+            await session.ensure_paths(needed)
+            await _change(ConfigStore(session, SystemClock()), entity, upserts, deletions)
+            return await open_among(session, (paths.config_entity(paths.USERS, entity), *needed, paths.CONFIG))
         finally:
             await session.stop()
 
-    asyncio.run(change())
+    return asyncio.run(change())
 
 
 async def _change(store: ConfigStore, entity: str, upserts: Sequence[ScramUpsert], deletions: Sequence[str]) -> None:

@@ -89,6 +89,12 @@ def warn(message: str) -> None:
     complain(f"warning: {message}")
 
 
+def warn_without_effect(option: str, value: object | None, why: str) -> None:
+    """For an option of Kafka's tool that scripts pass and that cannot change anything here."""
+    if value is not None:
+        warn(f"{option} has no effect: {why}")
+
+
 def warn_of_unknown(settings: Iterable[str], *, of_topic: bool) -> None:
     """Settings of topics or brokers that look misspelt. The cluster decides: it may be newer than we are."""
     from barnabas.base.config.catalog import BROKER_SETTINGS, TOPIC_SETTINGS, broker_setting

@@ -324,6 +324,7 @@ def _alter_in_zookeeper(
     connect: str, broker_file: str | None, entity: Entity, additions: Mapping[str, str], deletions: Sequence[str]
 ) -> None:
     from barnabas.cli._scram_bootstrap import alter_scram
+    from barnabas.cli._zookeeper_settings import session_settings, warn_of_open
 
     others = [name for name in (*additions, *deletions) if name not in _SCRAM]
     if entity.types != (USERS,) or "" in entity.names or others:
@@ -331,14 +332,15 @@ def _alter_in_zookeeper(
             f"--bootstrap-server option must be specified to update {entity.type} configs. "
             "Updates using ZooKeeper are only supported for SCRAM credentials of users."
         )
-    alter_scram(
-        connect,
-        load_properties(broker_file) if broker_file else {},
+    config = session_settings(connect, broker_file, creates=True)
+    found = alter_scram(
+        config,
         entity.names[0],
         upserts=[parse_scram(name, value) for name, value in additions.items()],
         deletions=deletions,
     )
     say(f"Completed updating config for entity: user-principal '{entity.names[0]}'.")
+    warn_of_open(found, config, connect, broker_file, option="--command-config")
 
 
 def parse_scram(mechanism: str, text: str) -> admin.ScramUpsert:

@@ -1,5 +1,6 @@
 """`barnabas console`: the cluster in a browser, in the foreground."""
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -7,6 +8,7 @@ import typer
 
 from barnabas.cli._needs import need
 from barnabas.cli._tool import Bootstrap, CommandConfig, options
+from barnabas.client.config import load_properties
 
 
 def command(
@@ -33,6 +35,15 @@ def command(
     ] = False,
     schema_registry: Annotated[
         str | None, typer.Option(metavar="URL", help="A schema registry, to decode records and to show schemas.")
+    ] = None,
+    schema_registry_config: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Settings for the registry: basic.auth.user.info, bearer.auth.token, ssl.ca.location. "
+            "SCHEMA_REGISTRY_USER and SCHEMA_REGISTRY_TOKEN in the environment do as well. With sign-in the registry is "
+            "asked as the user, and the file has no credentials.",
+        ),
     ] = None,
     inside: Annotated[
         str,
@@ -63,7 +74,18 @@ def command(
         key=str(ssl_key) if ssl_key else None,
         behind_proxy=behind_proxy,
         schema_registry=schema_registry,
+        schema_registry_config=_registry_config(schema_registry, schema_registry_config),
         inside=inside,
     )
     if code := server.run(settings, lambda url: _service.announce("console", url)):
         raise typer.Exit(code)
+
+
+def _registry_config(url: str | None, file: Path | None) -> dict[str, str]:
+    """The file's settings; without one, credentials of the environment."""
+    if file is not None:
+        return load_properties(file)
+    if url is None:
+        return {}
+    names = {"SCHEMA_REGISTRY_USER": "basic.auth.user.info", "SCHEMA_REGISTRY_TOKEN": "bearer.auth.token"}
+    return {setting: os.environ[name] for name, setting in names.items() if os.environ.get(name)}

@@ -4,6 +4,7 @@ Without `--group` it reads all partitions by itself: it creates no group that wo
 """
 
 import asyncio
+import dataclasses
 import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -15,7 +16,8 @@ from barnabas.base.errors import ErrorCode, Malformed
 from barnabas.base.ids import TopicPartition
 from barnabas.base.words import EARLIEST, LATEST
 from barnabas.cli._format import Formatter, formatter_of
-from barnabas.cli._tool import Bootstrap, UsageError, matches, options, pairs, run
+from barnabas.cli._missing_topic import wait_until_created
+from barnabas.cli._tool import Bootstrap, UsageError, matches, options, pairs, run, say
 from barnabas.client import names
 from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.config import load_properties
@@ -132,10 +134,19 @@ def command(
     group_id = next(iter(groups), None)
 
     async def consume(cluster: AsyncClient) -> None:
-        async with _source(cluster, config, properties, topic, include, partition, start, group_id) as source:
+        first, reading = start, config
+        if topic is not None and await wait_until_created(cluster, topic, timeout_ms=timeout_ms):
+            # All of its records are newer than this command.
+            first = EARLIEST if start == LATEST else start
+            reading = dataclasses.replace(config, auto_offset_reset="earliest")
+        async with _source(cluster, reading, properties, topic, include, partition, first, group_id) as source:
             await _print_all(source, printer, config, max_messages, timeout_ms, skip_message_on_error)
 
-    run(client, consume)
+    try:
+        run(client, consume)
+    finally:
+        if enable_systest_events:
+            say("shutdown_complete")
 
 
 def _auto_offset_reset(properties: dict[str, str], from_beginning: bool) -> None:

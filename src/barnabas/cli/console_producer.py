@@ -8,7 +8,8 @@ from typing import Annotated, Final
 
 import typer
 
-from barnabas.cli._tool import Bootstrap, UsageError, options, pairs, run
+from barnabas.cli._missing_topic import warn_of_creation
+from barnabas.cli._tool import Bootstrap, UsageError, options, pairs, run, warn_without_effect
 from barnabas.client import names
 from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.config import load_properties
@@ -98,6 +99,10 @@ def command(
         raise UsageError(
             "--line-reader takes a Java class, which cannot be loaded here; lines are read as LineMessageReader does"
         )
+    warn_without_effect(
+        "--message-send-max-retries", message_send_max_retries, "the producer retries for delivery.timeout.ms"
+    )
+    warn_without_effect("--socket-buffer-size", socket_buffer_size, "the operating system sizes the buffers of sockets")
     properties = load_properties(producer_config_file) if producer_config_file else {}
     properties |= pairs(producer_property or (), option="--producer-property")
     properties.setdefault("client.id", "console-producer")
@@ -148,6 +153,7 @@ async def _produce(cluster: AsyncClient, topic: str, reader: "LineReader", confi
             failures.append(str(error))
             sys.stderr.write(f"error: {len(batch.records)} records for {batch.partition} were not sent: {error}\n")
 
+    await warn_of_creation(cluster, topic)
     async with Producer(cluster, config) as producer:
         try:
             async for line in stdin_lines(prompt=">"):

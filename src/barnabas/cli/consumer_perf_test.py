@@ -10,7 +10,7 @@ from typing import Annotated, Final
 
 import typer
 
-from barnabas.cli._tool import Bootstrap, UsageError, options, run, say
+from barnabas.cli._tool import Bootstrap, UsageError, options, run, say, warn_without_effect
 from barnabas.client import names
 from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.config import load_properties
@@ -32,7 +32,7 @@ def command(
     group: Annotated[str | None, typer.Option("--group", help="The group. [perf-consumer-…]")] = None,
     fetch_size: Annotated[int, typer.Option("--fetch-size", help="Bytes of a partition per fetch.")] = 1024 * 1024,
     from_latest: Annotated[bool, typer.Option("--from-latest", help="Begin at the end.")] = False,
-    socket_buffer_size: Annotated[int, typer.Option("--socket-buffer-size", hidden=True)] = 2 * 1024 * 1024,
+    socket_buffer_size: Annotated[int | None, typer.Option("--socket-buffer-size", hidden=True)] = None,
     consumer_config_file: Annotated[
         str | None,
         typer.Option("--consumer.config", metavar="FILE", help="Properties file with settings of the client."),
@@ -53,6 +53,7 @@ def command(
         raise UsageError("Reporting interval must be greater than 0.")
     if print_metrics:
         raise UsageError("--print-metrics: this consumer has no metrics; use the brokers' metrics")
+    warn_without_effect("--socket-buffer-size", socket_buffer_size, "the operating system sizes the buffers of sockets")
     properties = load_properties(consumer_config_file) if consumer_config_file else {}
     properties["max.partition.fetch.bytes"] = str(fetch_size)
     properties["auto.offset.reset"] = "latest" if from_latest else "earliest"

@@ -152,8 +152,6 @@ def fork_server() -> ForkServer:
     with _lock:
         if _running is not None and _running.owner_pid == os.getpid() and not _running.ended:
             return _running
-        if _running is None:
-            atexit.register(end_fork_server)
         _running = ForkServer()
         return _running
 
@@ -165,3 +163,8 @@ def end_fork_server() -> None:
         if _running is not None and _running.owner_pid == os.getpid():
             _running.close()
         _running = None
+
+
+# When this module is imported, not when the first cluster starts: functions that are registered later run earlier, so that
+# clusters which stop at the end of the process still find their launcher.
+atexit.register(end_fork_server)

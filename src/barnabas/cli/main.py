@@ -66,12 +66,46 @@ COMMANDS: dict[str, _Entry] = {
     "pipeline": _Entry(
         "barnabas.cli.pipeline", "Run pipelines on Spark: topics, files, tables in; topics, tables out."
     ),
+    "pipeline offsets": _Entry(
+        "barnabas.cli.pipeline_offsets", "Show how far a flow has read; let it read records again."
+    ),
     "tables": _Entry("barnabas.cli.tables", "Keep topics as Delta and Iceberg tables, with Spark."),
     "schema-registry": _Entry("barnabas.cli.schema_registry", "Run a schema registry: Confluent's REST API."),
     "console": _Entry("barnabas.cli.console", "Show a cluster in a browser."),
     "schemas": _Entry("barnabas.cli.schemas", "Register, get, list, check, delete, export and import schemas."),
     "dump-log": _Entry("barnabas.cli.dump_log", "Print what log segments and their indexes hold."),
     "doctor": _Entry("barnabas.cli.doctor", "Check settings or a cluster, and say what to do."),
+}
+
+
+#: How `--help` shows the commands: every one of them, once.
+GROUPS: dict[str, tuple[str, ...]] = {
+    "A cluster on this machine": ("up", "status", "restart", "down"),
+    "Servers": ("broker", "host", "zookeeper", "schema-registry", "console"),
+    "Topics, records and groups (Kafka's tools)": (
+        "topics",
+        "configs",
+        "console-producer",
+        "console-consumer",
+        "consumer-groups",
+        "get-offsets",
+        "delete-records",
+        "transactions",
+        "producer-perf-test",
+        "consumer-perf-test",
+    ),
+    "Users and rights (Kafka's tools)": ("acls", "delegation-tokens", "zookeeper-security-migration"),
+    "Brokers and replicas (Kafka's tools)": (
+        "log-dirs",
+        "leader-election",
+        "reassign-partitions",
+        "broker-api-versions",
+        "cluster",
+        "zookeeper-shell",
+        "dump-log",
+    ),
+    "Care for a cluster": ("doctor", "brokers", "rebalance", "metadata", "migrate", "link"),
+    "Schemas and data": ("schemas", "pipeline", "tables"),
 }
 
 
@@ -98,7 +132,9 @@ class LazyGroup(TyperGroup):
         return load(cmd_name, importlib.import_module(entry.module)) if entry else None
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """A name that is not one gets the nearest that is."""
+        """Some names have two words. A name that is not one gets the nearest that is."""
+        if (name := " ".join(args[:2])) in COMMANDS:
+            args = [name, *args[2:]]
         if args and args[0] not in COMMANDS and not args[0].startswith("-"):
             near = difflib.get_close_matches(args[0], COMMANDS, 1)
             meant = f"did you mean {near[0]}?" if near else "barnabas --help lists them"
@@ -110,8 +146,9 @@ class LazyGroup(TyperGroup):
         formatter.write_usage("barnabas", "COMMAND [OPTIONS]")
         formatter.write_paragraph()
         formatter.write_text(self.help or "")
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, entry.help) for name, entry in COMMANDS.items()])
+        for heading, names in GROUPS.items():
+            with formatter.section(heading):
+                formatter.write_dl([(name, COMMANDS[name].help) for name in names])
         with formatter.section("Options"):
             formatter.write_dl(
                 [

@@ -89,6 +89,7 @@ def command(
     """Run pipelines on Spark: topics, files, tables in; topics, tables, lakes out.
 
     A project is a folder with a spark-pipeline.yml and Python or SQL files, as `pyspark.pipelines` has them.
+    `barnabas pipeline offsets` shows how far a flow has read, and lets it read records again.
     """
     if action is Action.INIT:
         if project == Path():

@@ -25,6 +25,7 @@ from barnabas.cli._tool import (
     say_fields,
     say_json,
     warn_of_unknown,
+    warn_without_effect,
 )
 from barnabas.client.admin import configs as config_admin
 from barnabas.client.admin import partitions as partition_admin
@@ -117,6 +118,7 @@ def command(
     _check(
         action,
         filters,
+        delete_config=delete_config,
         topic=topic,
         topic_id=topic_id,
         config=config,
@@ -126,6 +128,11 @@ def command(
         if_exists=if_exists,
         if_not_exists=if_not_exists,
         exclude_internal=exclude_internal,
+    )
+    warn_without_effect(
+        "--partition-size-limit-per-response",
+        partition_size_limit_per_response,
+        "a broker sends all partitions of a topic in one response",
     )
     client = options(bootstrap_server, command_config)
     assignment = parse_assignment(replica_assignment) if replica_assignment else {}
@@ -158,6 +165,7 @@ def _check(
     *,
     topic: str | None,
     topic_id: str | None,
+    delete_config: list[str] | None,
     config: list[str] | None,
     partitions: int | None,
     replication_factor: int | None,
@@ -172,6 +180,11 @@ def _check(
         if given and action not in actions:
             raise UsageError(f'Option "[{option}]" can\'t be used with option "[{action}]"')
 
+    if delete_config:
+        raise UsageError(
+            'Option "[delete-config]" can\'t be used with option "[bootstrap-server]" '
+            "(to change settings of a topic use: barnabas configs --alter --entity-type topics)"
+        )
     if action in ("create", "alter", "delete") and topic is None:
         raise UsageError('Missing required argument "[topic]"')
     if action == "describe" and if_exists and topic is None and topic_id is None:

@@ -57,9 +57,18 @@ _COORDINATOR_PAUSE_MS: Final = 5
 #: If no broker was ever reached, report a wrong address after so many tries, not after a minute.
 _BOOTSTRAP_TRIES: Final = 3
 
+#: How long a broker may take over metadata before another one is asked. A broker that starts takes logins, and answers
+#: nothing until the controller has sent it the cluster's metadata.
+_METADATA_PATIENCE_MS: Final = 5_000
+
 #: What a connection is used for. Each purpose has a connection of its own to each broker: a JoinGroup that waits for
 #: others must hold no Fetch up, and a Fetch that waits for records no Produce.
 DATA, COORDINATION, PRODUCE = "data", "coordination", "produce"
+
+
+def _address(host: str, port: int) -> str:
+    """As a `Link` names it."""
+    return f"{host}:{port}"
 
 
 class Io(Protocol):
@@ -101,6 +110,8 @@ class ClientCore:
         self._coordinators: dict[tuple[int, str], int] = {}
         #: Brokers that could not be connected to since they last could.
         self._out_of_reach: set[str] = set()
+        #: Brokers that took a connection and did not answer a request that any broker answers. They are asked last.
+        self._silent: set[str] = set()
         #: Told of connection trouble, in a sentence. Tools write it to stderr.
         self.tell: Callable[[str], None] = lambda message: None
 
@@ -139,14 +150,17 @@ class ClientCore:
         """To whichever broker answers: the least busy that is connected, else any known one, else a bootstrap server."""
         data = [each for (_, purpose), each in self._links.items() if purpose == DATA]
         connected = [each for each in (*data, self._bootstrap) if each is not None and not each.closed]
-        if connected:
-            return min(connected, key=lambda each: each.in_flight)
+        answering = [each for each in connected if each.address not in self._silent]
+        if answering:
+            return min(answering, key=lambda each: each.in_flight)
         reasons: list[str] = []
-        known = list(self.image.brokers)
+        known = list(self.image.brokers.values())
         self._chance.shuffle(known)
-        for broker_id in known:
+        for broker in known:
+            if _address(broker.host, broker.port) in self._silent:
+                continue
             try:
-                return await self.link(broker_id)
+                return await self.link(broker.id)
             except (ConnectionLost, RequestTimedOut) as error:
                 reasons.append(str(error))
         async with self._bootstrapping:
@@ -154,10 +168,13 @@ class ClientCore:
 
     async def _bootstrap_link(self, reasons: list[str]) -> Link:
         """One for all concurrent callers: a second one would never be closed."""
+        addresses = sorted(self.config.bootstrap, key=lambda each: _address(*each) in self._silent)
         if self._bootstrap is not None and not self._bootstrap.closed:
-            return self._bootstrap
+            if self._bootstrap.address not in self._silent or _address(*addresses[0]) in self._silent:
+                return self._bootstrap
+            self._bootstrap.close()
         failure = ConnectionLost
-        for host, port in self.config.bootstrap:
+        for host, port in addresses:
             try:
                 self._bootstrap = await self._connect(host, port)
                 return self._bootstrap
@@ -168,7 +185,7 @@ class ClientCore:
 
     async def _connect(self, host: str, port: int) -> Link:
         """Log trouble with a cluster that was reached before at once, and when it is over."""
-        address = f"{host}:{port}"
+        address = _address(host, port)
         try:
             link = await self.io.connect(host, port)
         except (ConnectionLost, RequestTimedOut) as error:
@@ -193,12 +210,11 @@ class ClientCore:
 
     async def refresh(self, topics: Collection[str] | None, *, auto_create: bool = False) -> ClusterImage:
         """New metadata for these topics, or for all (`None`); what is known of other topics stays."""
-        link = await self.any_link()
         wanted = None if topics is None else [MetadataRequestTopic(name=name) for name in topics]
-        response = await link.request(
+        response = await self._ask_in_turn(
             MetadataRequest(topics=wanted, allow_auto_topic_creation=auto_create),
             MetadataResponse,
-            timeout_ms=self.config.request_timeout_ms,
+            patience_ms=_METADATA_PATIENCE_MS,
         )
         check(response.error_code)
         fresh = self._leader_epochs.checked(image_of(response), is_whole=topics is None)
@@ -286,10 +302,36 @@ class ClientCore:
 
     async def ask_any(self, message: ApiMessage, response_type: type[R]) -> R:
         async def once() -> R:
-            link = await self.any_link()
-            return await link.request(message, response_type, timeout_ms=self.config.request_timeout_ms)
+            return await self._ask_in_turn(message, response_type)
 
         return await self.retrying(api_name(type(message)), once)
+
+    async def _ask_in_turn(self, message: ApiMessage, response_type: type[R], *, patience_ms: int | None = None) -> R:
+        """Ask any broker. If it does not answer, ask the others, one after the other.
+
+        While there is another one to ask, a broker gets no more than `patience_ms`.
+        """
+        while True:
+            link = await self.any_link()
+            allowed_ms = self.config.request_timeout_ms
+            is_last = link.address in self._silent or not self._others_than(link)
+            if patience_ms is not None and not is_last:
+                allowed_ms = min(allowed_ms, patience_ms)
+            try:
+                answer = await link.request(message, response_type, timeout_ms=allowed_ms)
+            except (ConnectionLost, RequestTimedOut):
+                link.close()
+                self._silent.add(link.address)
+                if is_last:
+                    raise
+            else:
+                self._silent.discard(link.address)
+                return answer
+
+    def _others_than(self, link: Link) -> set[str]:
+        """Addresses of brokers that may answer if this one does not."""
+        known = [(each.host, each.port) for each in self.image.brokers.values()]
+        return {_address(*each) for each in (*known, *self.config.bootstrap)} - self._silent - {link.address}
 
     async def ask_controller(
         self,
@@ -326,21 +368,20 @@ class ClientCore:
     async def _find_coordinators(self, kind: int, keys: Sequence[str]) -> dict[str, int]:
         unknown = [key for key in keys if (kind, key) not in self._coordinators]
         if unknown:
-            link = await self.any_link()
-            many = link.versions.pick(FindCoordinatorRequest) >= 4
+            many = (await self.any_link()).versions.pick(FindCoordinatorRequest) >= 4
             for some in [unknown] if many else [[key] for key in unknown]:
                 # Both ways of asking are filled in, and the version decides.
-                response = await link.request(
-                    FindCoordinatorRequest(key=some[0], key_type=kind, coordinator_keys=some),
-                    FindCoordinatorResponse,
-                    timeout_ms=self.config.request_timeout_ms,
-                )
-                if not many:
+                request = FindCoordinatorRequest(key=some[0], key_type=kind, coordinator_keys=some)
+                response = await self._ask_in_turn(request, FindCoordinatorResponse, patience_ms=_METADATA_PATIENCE_MS)
+                if not response.coordinators:
                     check(response.error_code, response.error_message or some[0])
                     self._coordinators[kind, some[0]] = response.node_id
                 for found in response.coordinators:
                     check(found.error_code, found.error_message or found.key)
                     self._coordinators[kind, found.key] = found.node_id
+        unnamed = [key for key in keys if (kind, key) not in self._coordinators]
+        if unnamed:  # an older broker answered in the place of another one, and knows one key a request
+            raise BrokerRefused(ErrorCode.COORDINATOR_NOT_AVAILABLE, unnamed[0])
         known = {key: self._coordinators[kind, key] for key in keys}
         if any(broker_id not in self.image.brokers for broker_id in known.values()):
             await self.refresh(())

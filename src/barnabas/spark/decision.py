@@ -5,23 +5,32 @@ hold its rows. It is written in a transaction of the query's driver, so that of 
 counts once its transaction is committed. `ended`: the last batch whose transactions are known to have ended; a fact, which
 whoever finishes a batch may write. Bytes in, states out; `transactions.py` asks and writes.
 
-Invariants: batches of a query are decided in order; a batch is decided when the one before it has ended, hence every
-decided batch but the last has ended; a decision never changes, but for being voided when none of its rows can be seen.
+A decision keeps the identity of its batch (`batch_identity`). A batch that comes again with that identity is finished and not
+written again; another batch under the same number is refused, unless the user accepts it.
+
+Invariants: decisions of a query are ordered by generation, then batch; a new generation begins where the user accepts a batch
+that was planned again, or replans with `barnabas pipeline offsets`. A batch is decided when the one before it has ended, hence
+every decided batch but the last has ended; a decision never changes, but for being voided when none of its rows can be seen.
 """
 
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from enum import Enum, auto
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from barnabas.base.errors import BarnabasError, Malformed
 from barnabas.client.identity import ProducerIdentity
 from barnabas.services.registry.values import json_values
+from barnabas.spark.batch_identity import UNKNOWN, BatchIdentity
+from barnabas.spark.checkpoint import BY_CALLER, EDITED, NAMELESS
 from barnabas.wire.control_records import read_end_txn_marker
 from barnabas.wire.record_batch import Buffer, iter_batches
 from barnabas.wire.record_decode import iter_records
 
-VERSION: Final = 1
+#: A decision that keeps an identity or a generation has this version. Others have version 1, which older programs read.
+VERSION: Final = 2
+FIRST_VERSION: Final = 1
 NO_BATCH: Final = -1
 #: Runs that a query remembers to have been replaced: a driver that comes back after more restarts than that is told by
 #: its batch, which was decided long ago.
@@ -32,6 +41,8 @@ ENDED: Final = "ended"
 #: A streaming query is decided batch after batch; a batch write once.
 STREAM: Final = "stream"
 BATCH: Final = "batch"
+#: What to do with a batch that the option acceptReplannedBatch names.
+WRITE, SKIP = "write", "skip"
 
 
 class NotADecision(BarnabasError):
@@ -74,6 +85,13 @@ class Decision:
     #: How the transactional ids of this batch begin; keeps the record short.
     prefix: str = ""
     transactions: tuple[Participant, ...] = ()
+    #: None for a batch write, and for a decision of an older barnabas.
+    identity: BatchIdentity | None = None
+    generation: int = 0
+
+    @property
+    def position(self) -> tuple[int, int]:
+        return self.generation, self.batch
 
     @property
     def participants(self) -> dict[str, Participant]:
@@ -82,8 +100,9 @@ class Decision:
     def encode(self) -> bytes:
         prepared = [each.name for each in self.transactions if each.prepared]
         all_prepared = len(prepared) == len(self.transactions) > 0
-        known = {
-            "version": VERSION,
+        is_first_version = self.identity is None and self.generation == 0
+        known: dict[str, Any] = {
+            "version": FIRST_VERSION if is_first_version else VERSION,
             "kind": self.kind,
             "batch": self.batch,
             "run": self.run,
@@ -95,15 +114,26 @@ class Decision:
         }
         if prepared and not all_prepared:
             known["prepared"] = prepared
+        if not is_first_version:
+            known["generation"] = self.generation
+            known["identity"] = None if self.identity is None else self.identity.to_json()
         return json.dumps(known).encode()
 
 
 class Ended(NamedTuple):
     batch: int
     at_ms: int
+    generation: int = 0
+
+    @property
+    def position(self) -> tuple[int, int]:
+        return self.generation, self.batch
 
     def encode(self) -> bytes:
-        return json.dumps({"version": VERSION, "batch": self.batch, "endedAtMs": self.at_ms}).encode()
+        known = {"version": FIRST_VERSION, "batch": self.batch, "endedAtMs": self.at_ms}
+        if self.generation:
+            known |= {"version": VERSION, "generation": self.generation}
+        return json.dumps(known).encode()
 
 
 NOT_ENDED: Final = Ended(NO_BATCH, 0)
@@ -115,14 +145,9 @@ class QueryState:
     ended: Ended = NOT_ENDED
 
     @property
-    def decided_batch(self) -> int:
-        """Batches up to this one are never written again."""
-        return NO_BATCH if self.decision is None else self.decision.batch
-
-    @property
     def unfinished(self) -> Decision | None:
         """Decided, and perhaps not all of it ended."""
-        if self.decision is None or self.decision.batch <= self.ended.batch or not self.decision.transactions:
+        if self.decision is None or self.decision.position <= self.ended.position or not self.decision.transactions:
             return None
         return self.decision
 
@@ -144,8 +169,12 @@ class DecisionLog:
     states: dict[str, QueryState] = field(default_factory=dict)
     #: Records of open transactions, by producer id: they count when the marker says so.
     _pending: dict[int, list[tuple[bytes, bytes | None]]] = field(default_factory=dict)
+    #: Queries with a record that a newer barnabas wrote. Other queries of the partition go on.
+    _unreadable: dict[str, NotADecision] = field(default_factory=dict)
 
     def of(self, query: str) -> QueryState:
+        if query in self._unreadable:
+            raise self._unreadable[query]
         return self.states.get(query, NO_STATE)
 
     def replay(self, data: Buffer, position: int) -> int:
@@ -175,10 +204,15 @@ class DecisionLog:
         for raw_key, value in records:
             query, record = decode_key(raw_key)
             state = self.states.get(query, NO_STATE)
-            if record == DECISION:
-                state = replace(state, decision=None if value is None else decode_decision(value))
-            elif record == ENDED:
-                state = replace(state, ended=NOT_ENDED if value is None else decode_ended(value))
+            try:
+                if record == DECISION:
+                    state = replace(state, decision=None if value is None else decode_decision(value))
+                elif record == ENDED:
+                    state = replace(state, ended=NOT_ENDED if value is None else decode_ended(value))
+            except NotADecision as error:
+                self._unreadable[query] = error
+                self.states.pop(query, None)
+                continue
             if state == NO_STATE:
                 self.states.pop(query, None)
             else:
@@ -204,12 +238,14 @@ def decode_decision(data: bytes) -> Decision:
             Participant(name, producer_id, epoch, prepared=known["twoPhase"] or name in prepared)
             for name, producer_id, epoch in known["transactions"]
         ),
+        identity=None if known.get("identity") is None else BatchIdentity.from_json(known["identity"]),
+        generation=known.get("generation", 0),
     )
 
 
 def decode_ended(data: bytes) -> Ended:
     known = _json(data, "end")
-    return Ended(known["batch"], known["endedAtMs"])
+    return Ended(known["batch"], known["endedAtMs"], known.get("generation", 0))
 
 
 def _json(data: bytes, what: str) -> Any:
@@ -219,7 +255,7 @@ def _json(data: bytes, what: str) -> Any:
         raise Malformed(f"a {what} in the decision log is not JSON: {error}") from None
     if not isinstance(known, dict):
         raise Malformed(f"a {what} in the decision log is not a JSON object")
-    if known.get("version", VERSION) != VERSION:
+    if known.get("version", FIRST_VERSION) not in (FIRST_VERSION, VERSION):
         raise NotADecision(f"a {what} in the decision log has version {known['version']}: a newer barnabas wrote it")
     return known
 
@@ -234,11 +270,22 @@ class Superseded(NamedTuple):
 
 
 class AlreadyDecided(NamedTuple):
-    """By an earlier start, or by this one before it died: what was written since is to be aborted."""
+    """An earlier start decided the batch, or this one before it died: the driver aborts all that was written since."""
 
     #: The transactional ids that hold the batch.
     named: frozenset[str]
     unfinished: Decision | None
+    #: How sure that is, if not all of the identity is known.
+    caveat: str = ""
+
+
+class Refused(NamedTuple):
+    """Another batch was decided, or the sink cannot tell: the rows are neither written nor thrown away."""
+
+    known: Decision
+    #: To be ended all the same: it was decided, and readers wait for it.
+    unfinished: Decision | None
+    reason: str = ""
 
 
 class Undecided(NamedTuple):
@@ -248,33 +295,127 @@ class Undecided(NamedTuple):
     superseded: tuple[str, ...]
     #: The first decision of this start: whatever earlier ones left open is to be aborted.
     is_takeover: bool
+    generation: int = 0
+    #: The user wants the rows of the batch thrown away: it is decided without any.
+    is_skipped: bool = False
+    #: What the log should say, if the batch follows no decision of its own line.
+    caveat: str = ""
 
 
-Verdict: TypeAlias = Superseded | AlreadyDecided | Undecided
+Verdict: TypeAlias = Superseded | AlreadyDecided | Refused | Undecided
 
 
-def judge(state: QueryState, *, run: str, batch: int) -> Verdict:
-    """What a driver may do that has `batch` written, knowing all that was decided before it became the query's driver."""
-    known = state.decision
-    if known is not None and run != known.run and run in known.superseded:
-        return Superseded(known.run)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """A batch that is to be decided."""
+
+    run: str
+    batch: int
+    #: None for a batch write, which comes once.
+    identity: BatchIdentity | None = None
+    #: Ids that the checkpoint had before the user changed what it plans.
+    replaces: tuple[str, ...] = ()
+    planned_at_ms: int | None = None
+    #: The fingerprint of the batch before it, as the checkpoint has it now.
+    previous: str = UNKNOWN
+    #: WRITE or SKIP if the user has accepted the batch as it is planned now.
+    accepted: str = ""
+    #: Why a part of the identity is not known.
+    reason: str = ""
+
+
+def judge(state: QueryState, candidate: Candidate) -> Verdict:
+    """The verdict on a batch that is written, by all that was decided before this driver became the query's only one."""
+    known, run = state.decision, candidate.run
     if known is None:
         return Undecided(None, (), is_takeover=True)
-    if batch <= known.batch:
-        return AlreadyDecided(frozenset(known.participants), state.unfinished)
-    if known.run == run:
-        return Undecided(state.unfinished, known.superseded, is_takeover=False)
-    return Undecided(state.unfinished, (*known.superseded, known.run)[-SUPERSEDED_MAX:], is_takeover=True)
+    if run != known.run and run in known.superseded:
+        return Superseded(known.run)
+    superseded = known.superseded if known.run == run else (*known.superseded, known.run)[-SUPERSEDED_MAX:]
+    next_one = Undecided(state.unfinished, superseded, is_takeover=known.run != run, generation=known.generation)
+    if candidate.identity is None:
+        if candidate.batch <= known.batch:
+            return AlreadyDecided(frozenset(known.participants), state.unfinished)
+        return next_one
+    line = _follows(known, candidate, candidate.identity)
+    match line:
+        case _Line.AGAIN:
+            caveat = "" if known.identity is not None else "an older barnabas decided it and did not note its offsets"
+            return AlreadyDecided(frozenset(known.participants), state.unfinished, caveat)
+        case _Line.NEXT:
+            return next_one._replace(caveat=_caveat(known, candidate))
+        case _Line.REPLANNED:
+            return next_one._replace(generation=known.generation + 1)
+    if candidate.accepted:
+        return next_one._replace(generation=known.generation + 1, is_skipped=candidate.accepted == SKIP)
+    return Refused(known, state.unfinished, _why_refused(known, candidate))
 
 
-def is_written(state: QueryState, batch: int) -> bool:
-    """Whether a task need not write: its batch was decided, so what an earlier start wrote is or will be seen."""
-    return batch <= state.decided_batch
+class _Line(Enum):
+    """How a batch stands to the last decision of its query."""
+
+    AGAIN = auto()
+    NEXT = auto()
+    REPLANNED = auto()
+    FOREIGN = auto()
+
+
+def _follows(known: Decision, candidate: Candidate, identity: BatchIdentity) -> _Line:
+    before = known.identity
+    if (NAMELESS if before is None else before.checkpoint) in candidate.replaces:
+        return _Line.REPLANNED
+    if before is None:
+        if candidate.batch > known.batch:
+            return _Line.NEXT
+        if identity.checkpoint == BY_CALLER:
+            return _Line.AGAIN
+        # Spark plans a batch before the sink decides it. A later plan is another one.
+        was_planned = candidate.planned_at_ms is not None and candidate.planned_at_ms <= known.decided_at_ms
+        return _Line.AGAIN if candidate.batch == known.batch and was_planned else _Line.FOREIGN
+    if candidate.batch <= known.batch:
+        # Several writes of one micro-batch (`once=`) have several numbers and the same offsets.
+        return _Line.FOREIGN if set(before.differences(identity)) - {"batch"} else _Line.AGAIN
+    if UNKNOWN in (before.checkpoint, identity.checkpoint):
+        return _Line.NEXT
+    if before.checkpoint != identity.checkpoint or _is_edited(before, candidate):
+        return _Line.FOREIGN
+    return _Line.NEXT
+
+
+def _is_edited(before: BatchIdentity, candidate: Candidate) -> bool:
+    """Whether the batch begins where no batch that was written has ended."""
+    return (
+        before.batch == candidate.batch - 1
+        and UNKNOWN not in (before.offsets, candidate.previous)
+        and before.offsets != candidate.previous
+    )
+
+
+def _why_refused(known: Decision, candidate: Candidate) -> str:
+    if candidate.reason:
+        return candidate.reason
+    if known.identity is None:
+        return "An older barnabas wrote the batch before"
+    return EDITED.format(known.batch) if _is_edited(known.identity, candidate) else ""
+
+
+def _caveat(known: Decision, candidate: Candidate) -> str:
+    before, identity = known.identity, candidate.identity
+    if identity is None or known.run == candidate.run:
+        return ""
+    if UNKNOWN in (identity.checkpoint, identity.offsets):
+        return f"the sink cannot recognise this batch if it comes again, and will refuse it then: {candidate.reason}"
+    if before is not None and before.target != identity.target:
+        return f"batches up to {known.batch} went to {before.target}, this one goes to {identity.target}"
+    return ""
 
 
 def voided(decision: Decision) -> Decision:
     """In its place when none of its transactions was committed: the batch is undecided again."""
-    return replace(decision, batch=decision.batch - 1, transactions=())
+    before = decision.identity
+    if before is not None:
+        before = replace(before, batch=decision.batch - 1, offsets=UNKNOWN)
+    return replace(decision, batch=decision.batch - 1, transactions=(), identity=before)
 
 
 def forgotten(states: dict[str, QueryState], *, now_ms: int, retention_ms: int) -> list[Key]:

@@ -143,8 +143,11 @@ class OffsetLookup:
         else:
             check_covers(limit.timestamps, partitions, option=f"{option}ByTimestamp")
             wanted = dict(limit.timestamps)
-        # Times below zero are words of the protocol (latest, earliest): every record is younger than those.
-        found = self._list({partition: max(0, at) for partition, at in wanted.items()})
+        # -1 means latest and -2 earliest, as in the official connector, which hands them to the broker. Other times below zero
+        # have other meanings in the protocol; as a time, every record is younger than they are.
+        found = self._list(
+            {partition: at if at in (EARLIEST, LATEST) else max(0, at) for partition, at in wanted.items()}
+        )
         without = [partition for partition, offset in found.items() if offset < 0]
         if without and limit.no_match is NoMatch.ERROR:
             asked = ", ".join(f"{partition} and timestamp {wanted[partition]}" for partition in without)

@@ -23,7 +23,11 @@ from barnabas.client.blocking_producer import BlockingProducer
 from barnabas.client.errors import BrokerRefused, ClientError
 from barnabas.client.identity import NO_IDENTITY, ProducerIdentity
 from barnabas.spark import decision
-from barnabas.spark.decision import BATCH, STREAM
+from barnabas.spark.batch_identity import BatchIdentity
+from barnabas.spark.checkpoint import Planned, planned_once, read_planned
+from barnabas.spark.decision import BATCH, STREAM, AlreadyDecided, Refused, Undecided
+from barnabas.spark.destinations import decided_by_column
+from barnabas.spark.encode_settings import TOPIC
 from barnabas.spark.sink_connection import SinkConnection, connection_to
 from barnabas.spark.sink_options import SinkOptions, check_schema, parse
 from barnabas.spark.transactions import BatchOf, Driver
@@ -48,21 +52,27 @@ QUERY_ID, BATCH_ID, RUN_ID = "sql.streaming.queryId", "streaming.sql.batchId", "
 def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> "BatchWriter":
     if overwrite:
         raise ConfigError("Save mode overwrite is not allowed: a topic can only be appended to. Use mode('append')")
-    parsed = parse(options)
-    check_schema(schema, parsed.encoder.topic)
+    parsed = _parsed(options, schema)
     return BatchWriter(parsed, uuid.uuid4().hex)
 
 
 def stream_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> "StreamWriter":
     """`overwrite`: output mode complete. Each batch's whole result is appended, as Spark's own sink does it."""
+    return StreamWriter(_parsed(options, schema))
+
+
+def _parsed(options: Mapping[str, str], schema: StructType) -> SinkOptions:
     parsed = parse(options)
     check_schema(schema, parsed.encoder.topic)
-    return StreamWriter(parsed)
+    column = next((field for field in schema.fields if field.name.lower() == TOPIC), None)
+    if decided_by_column(column, parsed.encoder.topic):
+        return replace(parsed, encoder=parsed.encoder._replace(topic=None))
+    return parsed
 
 
 @dataclass
 class Written(WriterCommitMessage):
-    """What a task tells the driver."""
+    """A task's message to the driver."""
 
     batch: BatchOf
     records: int = 0
@@ -70,8 +80,9 @@ class Written(WriterCommitMessage):
     #: The open transaction with its rows; None where there is none.
     transactional_id: str | None = None
     identity: ProducerIdentity = NO_IDENTITY
-    #: The batch was decided before the task began.
+    #: The task wrote none of its rows: the batch was decided before the task began, or the user wants it skipped.
     skipped: bool = False
+    skipped_rows: int = 0
 
 
 class BatchWriter(DataSourceArrowWriter):
@@ -79,10 +90,11 @@ class BatchWriter(DataSourceArrowWriter):
 
     def __init__(self, options: SinkOptions, job: str) -> None:
         self._options = options
+        self._planned = _planned(options) if options.query_name else Planned()
         self._batch = BatchOf(job, job[:8], 0, BATCH)
 
     def write(self, iterator: "Iterator[pa.RecordBatch]") -> Written:
-        batch = _part_of_micro_batch(self._options) if self._options.query_name else self._batch
+        batch = _part_of_micro_batch(self._options, self._planned) if self._options.query_name else self._batch
         return write_rows(self._options, batch, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -100,9 +112,11 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
+        #: Spark has planned the batch by now: executors get what its checkpoint says of it.
+        self._planned = _planned(options)
 
     def write(self, iterator: "Iterator[pa.RecordBatch]") -> Written:
-        return write_rows(self._options, _micro_batch(self._options), iterator)
+        return write_rows(self._options, _micro_batch(self._options, self._planned), iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         _commit(self._options, messages, self.reached)
@@ -123,9 +137,23 @@ def _task() -> TaskContext:
     return context
 
 
-def _micro_batch(options: SinkOptions) -> BatchOf:
+def _planned(options: SinkOptions) -> Planned:
+    """What the checkpoint says of the micro-batch. On the driver."""
+    if not options.exactly_once:
+        return Planned()
+    if options.once:
+        return planned_once(options.once, options.once_checkpoint, accept=options.accepted_checkpoint)
+    if not options.checkpoint_location:
+        return Planned(
+            reason="The sink does not know the checkpoint's location: give the query the option checkpointLocation "
+            "(Spark does not pass on spark.sql.streaming.checkpointLocation)"
+        )
+    return read_planned(options.checkpoint_location, accept=options.accepted_checkpoint)
+
+
+def _micro_batch(options: SinkOptions, planned: Planned) -> BatchOf:
     context = _task()
-    query = context.getLocalProperty(QUERY_ID)
+    query = planned.known_as or context.getLocalProperty(QUERY_ID) or (planned.query if options.once else None)
     # A write within `foreachBatch` says its number: it may be another (`once=`), and a Spark Connect server runs the write
     # elsewhere than its batch.
     batch = options.batch_id or context.getLocalProperty(BATCH_ID)
@@ -136,31 +164,53 @@ def _micro_batch(options: SinkOptions) -> BatchOf:
     if query is None:
         if not options.checkpoint_location:
             raise ConfigError("the query has no id: give it a checkpointLocation, by which it is known after a restart")
-        known_by = f"{options.checkpoint_location}\0{options.query_name}"
+        known_by = f"{planned.option or options.checkpoint_location}\0{options.query_name}"
         query = hashlib.sha256(known_by.encode()).hexdigest()[:32]
     run = (options.run_id or context.getLocalProperty(RUN_ID) or "0")[:8]
-    return BatchOf(query, run, int(batch), STREAM)
+    return BatchOf(query, run, int(batch), STREAM, planned)
 
 
-def _part_of_micro_batch(options: SinkOptions) -> BatchOf:
+def _part_of_micro_batch(options: SinkOptions, planned: Planned) -> BatchOf:
     """A batch write within `foreachBatch`, known by the query's id and the name that the write was given."""
-    batch = _micro_batch(options)
+    batch = _micro_batch(options, planned)
     named = hashlib.sha256(f"{batch.query}\0{options.query_name}".encode()).hexdigest()[:32]
     return replace(batch, query=named)
 
 
+def _identified(options: SinkOptions, connection: SinkConnection, batch: BatchOf) -> BatchOf:
+    """The batch with its identity, in which the cluster has a part."""
+    planned = batch.planned
+    if planned is None:
+        return batch  # a batch write: no other one has its name
+    identity = BatchIdentity(
+        query=batch.query,
+        checkpoint=planned.checkpoint,
+        batch=batch.batch,
+        offsets=planned.offsets_of(batch.batch),
+        target=f"cluster {connection.cluster_id()}, {_topic_of(options)}",
+    )
+    return replace(batch, identity=identity)
+
+
+def _topic_of(options: SinkOptions) -> str:
+    return (
+        "the topics that the column topic names" if options.encoder.topic is None else f"topic {options.encoder.topic}"
+    )
+
+
 def write_rows(options: SinkOptions, batch: BatchOf, rows: "Iterator[pa.RecordBatch]") -> Written:
-    """What each task does. Rows whose batch was decided before are read, and written no more."""
+    """What each task does. If the batch was written before, its rows are counted and not written again."""
     connection = connection_to(options.client)
     connection.forget_topics()
     task: _TaskWriter | None = None
     try:
         for chunk in _chunks(rows):
             if task is None:
-                if options.exactly_once and _is_decided(connection, options, batch):
-                    for _ in rows:
-                        continue
-                    return Written(batch, skipped=True)
+                if options.exactly_once:
+                    batch = _identified(options, connection, batch)
+                    if _is_decided(connection, options, batch):
+                        skipped_rows = chunk.num_rows + sum(rest.num_rows for rest in rows)
+                        return Written(batch, skipped=True, skipped_rows=skipped_rows)
                 task = _TaskWriter(options, connection, batch)
             task.write(chunk)
         return Written(batch) if task is None else task.finish()
@@ -176,10 +226,21 @@ def write_rows(options: SinkOptions, batch: BatchOf, rows: "Iterator[pa.RecordBa
 
 
 def _is_decided(connection: SinkConnection, options: SinkOptions, batch: BatchOf) -> bool:
+    """Whether the task should not write: the same batch was decided or another one, or the user wants the batch skipped.
+
+    The driver sees the same, and then says so or raises.
+    """
     if batch.kind == BATCH:
         return False  # written once, by the one start that knows its name
     found = connection.decisions(options.decisions_topic, batch.query)
-    return found is not None and decision.is_written(found[1].of(batch.query), batch.batch)
+    if found is None:
+        return False
+    match decision.judge(found[1].of(batch.query), batch.candidate(options)):
+        case Refused() | AlreadyDecided():
+            return True
+        case Undecided(is_skipped=is_skipped):
+            return is_skipped
+    return False  # a newer start of the query decides: the driver says so
 
 
 def _begin(connection: SinkConnection, name: str, options: SinkOptions) -> tuple[str, ProducerIdentity]:
@@ -296,24 +357,28 @@ def _together(held: "list[pa.RecordBatch]") -> "list[pa.RecordBatch]":
 
 
 def _commit(options: SinkOptions, messages: list[WriterCommitMessage | None], reached: Callable[[str], None]) -> None:
-    told = [message for message in messages if isinstance(message, Written)]
-    written = _transactions(told)
-    skipped = sum(message.skipped for message in told)
+    reports = [message for message in messages if isinstance(message, Written)]
+    written = _transactions(reports)
+    skipped = sum(message.skipped for message in reports)
     if not options.exactly_once or not (written or skipped):
-        return  # nothing was written that is not seen already
-    Driver(options, connection_to(options.client), at=reached).commit(told[0].batch, written, skipped=skipped)
+        return  # the batch has no rows
+    # A task without rows has asked nothing, and does not know the batch's identity.
+    batch = next(message.batch for message in reports if message.records or message.skipped)
+    rows = sum(message.records + message.skipped_rows for message in reports)
+    driver = Driver(options, connection_to(options.client), at=reached)
+    driver.commit(batch, written, skipped=skipped, rows=rows)
 
 
 def _abort(options: SinkOptions, messages: list[WriterCommitMessage | None]) -> None:
-    told = [message for message in messages if isinstance(message, Written)]
-    written = _transactions(told)
+    reports = [message for message in messages if isinstance(message, Written)]
+    written = _transactions(reports)
     if options.exactly_once and written:
-        Driver(options, connection_to(options.client)).abort(told[0].batch, written)
+        Driver(options, connection_to(options.client)).abort(reports[0].batch, written)
 
 
-def _transactions(told: list[Written]) -> dict[str, ProducerIdentity]:
+def _transactions(reports: list[Written]) -> dict[str, ProducerIdentity]:
     return {
         message.transactional_id: message.identity
-        for message in told
+        for message in reports
         if message.transactional_id is not None and message.records
     }

@@ -46,6 +46,12 @@ class SinkConnection:
         """Each task looks again: topics grow, move, and are made anew."""
         self.client.forget_leaders()
 
+    def cluster_id(self) -> str:
+        """The id that the cluster gives itself, which is part of what a batch's target is called."""
+        if self.client.image.cluster_id is None:
+            self.client.refresh([])
+        return self.client.image.cluster_id or ""
+
     # -- the decision log -----------------------------------------------------------------------------------------------
 
     def decisions(self, topic: str, query: str) -> tuple[TopicPartition, DecisionLog] | None:

@@ -20,6 +20,9 @@ from barnabas.client.blocking_producer import BlockingProducerConfig
 from barnabas.client.config import ClientConfig, client_config
 from barnabas.client.sending import ACKS_ALL
 from barnabas.client.settings import producer_config
+from barnabas.spark.checkpoint import COPIED, MOVED, NOTHING
+from barnabas.spark.decision import SKIP as SKIP_BATCH
+from barnabas.spark.decision import WRITE as WRITE_BATCH
 from barnabas.spark.encode_settings import HEADERS, KEY, PARTITION, TIMESTAMP, TOPIC, VALUE, EncoderSettings
 from barnabas.spark.options import check_names
 from barnabas.wire.compression import LEVELS, Codec, check_level
@@ -46,9 +49,13 @@ OPTIONS: Final = (
     "decisionRetentionMs",
     "transactionalIdPrefix",
     "onLostTransactions",
+    "acceptReplannedBatch",
+    "acceptCheckpoint",
 )
 #: Not for users: `sinks.topic` with output mode update sets them.
 BATCH_ID, RUN_ID = "__batchId", "__runId"
+#: Also not for users: a write with `once=` says with them which checkpoint it belongs to (`checkpoint.planned_once`).
+ONCE, ONCE_CHECKPOINT = "__once", "__onceCheckpoint"
 _KAFKA: Final = "kafka."
 _REFUSED: Final = {
     "key.serializer": "keys are written as they are: cast the column",
@@ -73,12 +80,23 @@ class SinkOptions:
     decisions_topic: str = DEFAULT_DECISIONS_TOPIC
     decision_retention_ms: int = DEFAULT_DECISION_RETENTION_MS
     on_lost: str = FAIL
+    #: The number of a batch that may be another one than was written before, and what to do with it: WRITE or SKIP.
+    accepted_batch: tuple[int, str] | None = None
+    #: NOTHING, MOVED or COPIED: what the user says of a checkpoint that lies elsewhere than it was made.
+    accepted_checkpoint: str = NOTHING
     #: Identity of a query that Spark gives no id: where its checkpoint is, and its name.
     checkpoint_location: str = ""
     query_name: str = ""
     #: Of a micro-batch that is written within `foreachBatch`, where Spark itself does not tell tasks.
     batch_id: str = ""
     run_id: str = ""
+    #: A write with `once=` has BY_CALLER, BY_CHECKPOINT or NOT_KNOWN here, and where the checkpoint is; others have "".
+    once: str = ""
+    once_checkpoint: str = ""
+
+    def accepted(self, batch: int) -> str:
+        """WRITE or SKIP if the user has accepted the batch of this number as it is planned now, else ""."""
+        return self.accepted_batch[1] if self.accepted_batch is not None and self.accepted_batch[0] == batch else ""
 
 
 def parse(options: Mapping[str, str]) -> SinkOptions:
@@ -122,17 +140,34 @@ def parse(options: Mapping[str, str]) -> SinkOptions:
         decisions_topic=given.get("decisionstopic", DEFAULT_DECISIONS_TOPIC),
         decision_retention_ms=_positive(given, "decisionretentionms", DEFAULT_DECISION_RETENTION_MS),
         on_lost=_one_of(given, "onLostTransactions", FAIL, (FAIL, REWRITE, SKIP)),
+        accepted_batch=accepted_batch(given.get("acceptreplannedbatch")),
+        accepted_checkpoint=_one_of(given, "acceptCheckpoint", NOTHING, (NOTHING, MOVED, COPIED)),
         checkpoint_location=given.get("checkpointlocation", ""),
         query_name=given.get("queryname", ""),
         batch_id=given.get(BATCH_ID.lower(), ""),
         run_id=given.get(RUN_ID.lower(), ""),
+        once=given.get(ONCE.lower(), ""),
+        once_checkpoint=given.get(ONCE_CHECKPOINT.lower(), ""),
     )
+
+
+def accepted_batch(text: str | None) -> tuple[int, str] | None:
+    """The option `acceptReplannedBatch`: a batch's number and what to do with it, such as `7:write`."""
+    if not text:
+        return None
+    number, _, what = text.strip().partition(":")
+    if not number.isdigit() or what not in (WRITE_BATCH, SKIP_BATCH):
+        raise ConfigError(
+            f"acceptReplannedBatch={text!r} is not valid: use the number of the batch with :{WRITE_BATCH} or :{SKIP_BATCH}, "
+            f"such as 7:{WRITE_BATCH}"
+        )
+    return int(number), what
 
 
 def _one_of(given: Mapping[str, str], name: str, default: str, known: tuple[str, ...]) -> str:
     value = given.get(name.lower(), default)
     if value.lower() not in known:
-        raise ConfigError(f"{name}={value!r} is none of {', '.join(known)}")
+        raise ConfigError(f"{name}={value!r} is not valid: use {' or '.join(each for each in known if each)}")
     return value.lower()
 
 

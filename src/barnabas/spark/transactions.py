@@ -21,15 +21,19 @@ from barnabas.client.blocking_producer import BlockingProducer, ReadyBatch
 from barnabas.client.errors import BrokerRefused, ClientError
 from barnabas.client.identity import NO_IDENTITY, ProducerIdentity
 from barnabas.client.transactions import NO_TIMEOUT_MS, Initialised
-from barnabas.spark import decision
+from barnabas.spark import batch_identity, decision
+from barnabas.spark.batch_identity import UNKNOWN, BatchIdentity, NotTheSameBatch
+from barnabas.spark.checkpoint import COPIED, Planned, note_repeated
 from barnabas.spark.decision import (
     BATCH,
     AlreadyDecided,
+    Candidate,
     Decision,
     DecisionLog,
     Ended,
     Key,
     Participant,
+    Refused,
     Superseded,
     Undecided,
 )
@@ -89,6 +93,23 @@ class BatchOf:
     run: str
     batch: int
     kind: str
+    #: What the query's checkpoint says of the batch; None for a batch write.
+    planned: Planned | None = None
+    #: None for a batch write, and until a task has asked the cluster.
+    identity: BatchIdentity | None = None
+
+    def candidate(self, options: SinkOptions) -> Candidate:
+        planned = self.planned or Planned()
+        return Candidate(
+            run=self.run,
+            batch=self.batch,
+            identity=self.identity,
+            replaces=planned.replaces,
+            planned_at_ms=planned.planned_at_ms,
+            previous=planned.previous_of(self.batch),
+            accepted=options.accepted(self.batch),
+            reason=planned.reason,
+        )
 
     def ids(self, prefix: str) -> str:
         """How the transactional ids of its tasks begin; partition and attempt follow."""
@@ -96,6 +117,22 @@ class BatchOf:
 
     def __str__(self) -> str:
         return f"batch {self.batch} of query {self.query}" if self.kind != BATCH else f"batch write {self.query}"
+
+
+def _refused(batch: BatchOf, known: Decision, reason: str) -> NotTheSameBatch:
+    """The error for a batch that is not the one that was decided under its number."""
+    assert batch.identity is not None, "a batch write comes once"
+    before = known.identity or BatchIdentity(
+        query=batch.query, checkpoint=UNKNOWN, batch=known.batch, offsets=UNKNOWN, target=UNKNOWN
+    )
+    remedy = (
+        "If the checkpoint was rewound, edited or restored, start the query once with the option "
+        f"acceptReplannedBatch={batch.batch}:write: the batch is written as it is planned now, and records that an earlier "
+        f"batch has written come twice. With acceptReplannedBatch={batch.batch}:skip the rows of this batch are thrown away. "
+        f"If the query runs from a copy of a checkpoint, start it with acceptCheckpoint={COPIED}. To replay records, use "
+        "`barnabas pipeline offsets rewind` instead of editing a checkpoint"
+    )
+    return NotTheSameBatch(batch_identity.refusal(before, batch.identity, remedy=remedy, reason=reason))
 
 
 def query_prefix(prefix: str, query: str) -> str:
@@ -129,56 +166,102 @@ class Driver:
 
     # -- what writers call ----------------------------------------------------------------------------------------------
 
-    def commit(self, batch: BatchOf, written: Mapping[str, ProducerIdentity], *, skipped: int = 0) -> None:
+    def commit(
+        self, batch: BatchOf, written: Mapping[str, ProducerIdentity], *, skipped: int = 0, rows: int = 0
+    ) -> None:
         """Let what the tasks have written be seen, unless the batch was decided before.
 
-        `skipped` tasks have written nothing because they found it decided.
+        `skipped` tasks have written nothing, because they found the batch decided or the user skips it. `rows`: of all tasks.
         """
         options = self._options
         self._connection.forget_topics()
         self._connection.make_decisions_topic(options.decisions_topic)
+        self._refuse_early(batch, written)
         driver = driver_id(options.transactional_id_prefix, batch.query)
         identity = self._transactions.initialise(driver, timeout_ms=self._timeout_ms)
         found = self._connection.decisions(options.decisions_topic, batch.query)
         assert found is not None, "the topic was just made"
         where, known = found
-        verdict = decision.judge(known.of(batch.query), run=batch.run, batch=batch.batch)
-        match verdict:
+        match decision.judge(known.of(batch.query), batch.candidate(options)):
             case Superseded(by_run):
                 self._abort(written)
                 raise DriverReplaced(
                     f"{batch} was not committed: the query was started again (run {by_run}) while this start (run "
-                    f"{batch.run}) still ran. What it wrote is aborted; stop it, and let the newer one go on"
+                    f"{batch.run}) still ran. Its transactions are aborted; stop it, and let the newer one go on"
                 )
-            case AlreadyDecided(named, unfinished):
+            case Refused(decided, unfinished, reason):
+                self._abort(written)
+                if unfinished is not None:
+                    self._finish(batch.query, unfinished, where, driver, identity)
+                raise _refused(batch, decided, reason)
+            case AlreadyDecided(named, unfinished, caveat):
                 self._abort({name: who for name, who in written.items() if name not in named})
                 if unfinished is not None:
                     self._finish(batch.query, unfinished, where, driver, identity)
                 self._sweep(query_prefix(options.transactional_id_prefix, batch.query), keep={driver, *named})
-            case Undecided(unfinished, superseded, is_takeover):
-                if unfinished is not None:
-                    self._finish(batch.query, unfinished, where, driver, identity)
-                if is_takeover:
-                    self._sweep(query_prefix(options.transactional_id_prefix, batch.query), keep={driver, *written})
-                if skipped:
-                    self._abort(written)
-                    raise BatchNotWritten(
-                        f"{batch} was not committed, and nothing of it is seen: {skipped} of its tasks found it decided, and "
-                        "that decision was void by the time it was to be carried out. Start the query again: the batch will be "
-                        "written again"
-                    )
-                decided, identity = self._decide(batch, written, superseded, where, driver, identity)
-                self._finish(batch.query, decided, where, driver, identity)
-                if is_takeover:
+                self._note_repeated(batch, rows, caveat)
+            case Undecided() as verdict:
+                self._commit_undecided(batch, written, verdict, where, driver, identity, skipped=skipped, rows=rows)
+                if verdict.is_takeover:
                     self._tidy(known, where, batch.query)
                 self._sweep_losers(run_prefix(options.transactional_id_prefix, batch.query, batch.run))
+
+    def _refuse_early(self, batch: BatchOf, written: Mapping[str, ProducerIdentity]) -> None:
+        """Before this start becomes the query's only driver: a query with a foreign checkpoint must not fence the right one."""
+        found = self._connection.decisions(self._options.decisions_topic, batch.query)
+        assert found is not None, "the topic was just made"
+        verdict = decision.judge(found[1].of(batch.query), batch.candidate(self._options))
+        if isinstance(verdict, Refused) and verdict.unfinished is None:
+            self._abort(written)
+            raise _refused(batch, verdict.known, verdict.reason)
+
+    def _commit_undecided(
+        self,
+        batch: BatchOf,
+        written: Mapping[str, ProducerIdentity],
+        verdict: Undecided,
+        where: TopicPartition,
+        driver: str,
+        identity: ProducerIdentity,
+        *,
+        skipped: int,
+        rows: int,
+    ) -> None:
+        if verdict.unfinished is not None:
+            self._finish(batch.query, verdict.unfinished, where, driver, identity)
+        if verdict.is_takeover:
+            self._sweep(query_prefix(self._options.transactional_id_prefix, batch.query), keep={driver, *written})
+        if verdict.is_skipped:
+            self._abort(written)
+            written = {}
+            log.warning("%s: acceptReplannedBatch=%d:skip: its %d rows are thrown away", batch, batch.batch, rows)
+        elif skipped:
+            self._abort(written)
+            raise BatchNotWritten(
+                f"{batch} was not committed, and nothing of it is seen: {skipped} of its tasks found it decided, and that "
+                "decision was void by the time it was to be carried out. Start the query again: the batch will be written again"
+            )
+        if verdict.caveat:
+            log.warning("%s: %s", batch, verdict.caveat)
+        decided, identity = self._decide(batch, written, verdict, where, driver, identity)
+        self._finish(batch.query, decided, where, driver, identity)
+
+    def _note_repeated(self, batch: BatchOf, rows: int, caveat: str) -> None:
+        log.warning(
+            "%s came again and was written before: its %d rows are not written a second time%s",
+            batch,
+            rows,
+            f" ({caveat})" if caveat else "",
+        )
+        if batch.planned is not None and batch.planned.query:
+            note_repeated(self._options.once_checkpoint or self._options.checkpoint_location, batch.batch, rows)
 
     def abort(self, batch: BatchOf, written: Mapping[str, ProducerIdentity]) -> None:
         """Nothing of these is ever seen; but Spark also calls this when `commit` failed, perhaps after it had decided."""
         if not written:
             return
         options = self._options
-        # A decision that is under way is settled by this, one way or the other.
+        # Settles a decision that a driver of the query has begun: it is committed or aborted after this.
         driver = driver_id(options.transactional_id_prefix, batch.query)
         self._transactions.initialise(driver, timeout_ms=self._timeout_ms)
         found = self._connection.decisions(options.decisions_topic, batch.query)
@@ -204,7 +287,7 @@ class Driver:
         self,
         batch: BatchOf,
         written: Mapping[str, ProducerIdentity],
-        superseded: tuple[str, ...],
+        verdict: Undecided,
         where: TopicPartition,
         driver: str,
         identity: ProducerIdentity,
@@ -217,7 +300,9 @@ class Driver:
             kind=batch.kind,
             batch=batch.batch,
             run=batch.run,
-            superseded=superseded,
+            superseded=verdict.superseded,
+            identity=batch.identity,
+            generation=verdict.generation,
             decided_at_ms=self._now_ms(),
             prefix=prefix,
             transactions=tuple(each._replace(name=each.name.removeprefix(prefix)) for each in sorted(kept)),
@@ -380,7 +465,8 @@ class Driver:
         if decided.kind == BATCH:
             self._record(where, [(Key(query, decision.DECISION), None), (Key(query, decision.ENDED), None)])
         else:
-            self._record(where, [(Key(query, decision.ENDED), Ended(decided.batch, self._now_ms()).encode())])
+            ended = Ended(decided.batch, self._now_ms(), decided.generation)
+            self._record(where, [(Key(query, decision.ENDED), ended.encode())])
 
     def _record(self, where: TopicPartition, records: list[tuple[Key, bytes | None]]) -> None:
         if records:

@@ -11,7 +11,7 @@ from uuid import uuid4
 import aiokafka
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from barnabas.testing import Cluster
+from barnabas.testing import Cluster, wait_until
 from tests.scenarios.console.conftest import DEADLINE_S, Console, eventually
 from tests.scenarios.console.test_console_messages import produce
 
@@ -84,6 +84,25 @@ def test_group_with_a_slash_shows_members_and_lag_by_partition(
     (second,) = [p for p in answer["partitions"] if p["partition"] == 1]
     assert (second["committed"], second["end"], second["lag"], second["client"]) == (7, 7, 0, "reader")
     assert console.get("/api/groups/not-there")[:2] == (404, "NOT_FOUND")
+
+
+def test_lag_says_how_many_partitions_without_an_offset_it_leaves_out(
+    console: Console, cluster: Cluster, topic: Callable[..., str]
+) -> None:
+    name, group = topic(partitions=3), f"half-{uuid4()}"
+    produce(cluster, name, [{"value": "v", "partition": index} for index in (0, 1, 1)])
+    consumer = Consumer({"bootstrap.servers": cluster.bootstrap, "group.id": group, "enable.auto.commit": False})
+    consumer.subscribe([name])
+    try:
+        wait_until(lambda: consumer.poll(0.2) is None and len(consumer.assignment()) == 3, 60, what="the assignment")
+        consumer.commit(offsets=[TopicPartition(name, 1, 0)], asynchronous=False)
+        answer = eventually(
+            lambda: console.get(f"/api/groups/{group}"),
+            lambda a: isinstance(a, dict) and a["lag"] == 2 and a["members"],
+        )
+    finally:
+        consumer.close()
+    assert answer["lagLeavesOut"] == 1, "partition 0 has a record and no offset; partition 2 is empty"
 
 
 def test_group_of_the_new_protocol_is_shown(console: Console, cluster: Cluster, topic: Callable[..., str]) -> None:

@@ -1,5 +1,6 @@
 """The cluster at a glance, also while a broker is gone."""
 
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -55,6 +56,34 @@ def test_doctor_is_heard(console_of_three: Console) -> None:
     assert {finding["severity"] for finding in answer["findings"]} <= {"error", "warning", "note"}
     assert console_of_three.get("/api/doctor")["at"] == answer["at"]
     assert console_of_three.get("/api/doctor", again=1)["at"] > answer["at"]
+
+
+def test_partitions_that_refuse_writes_are_shown_within_seconds_and_doctor_looks_again(
+    three: Cluster, console_of_three: Console
+) -> None:
+    console = console_of_three
+    three.create_topic("strict", partitions=4, replication_factor=3, config={"min.insync.replicas": "3"})
+    three.create_topic("lenient", partitions=4, replication_factor=3, config={"min.insync.replicas": "2"})
+    well = eventually(lambda: console.get("/api/overview"), lambda a: a["underReplicated"] == a["underMinIsr"] == 0)
+    assert well["underMinIsrSome"] == []
+    before = console.get("/api/doctor")
+    three.kill(3)
+    try:
+        three.wait_for_isr("strict", 2)
+        began_s = time.monotonic()
+        eventually(
+            lambda: console.get("/api/overview"),
+            lambda a: isinstance(a, dict) and a["underMinIsrSome"] == [f"strict-{index}" for index in range(4)],
+        )
+        assert time.monotonic() - began_s < 5
+        answer = eventually(
+            lambda: console.get("/api/doctor"),
+            lambda a: isinstance(a, dict) and "partitions-under-min-isr" in {each["check"] for each in a["findings"]},
+        )
+        assert answer["at"] > before["at"]
+    finally:
+        three.start_broker(3)
+    eventually(lambda: console.get("/api/overview"), lambda a: isinstance(a, dict) and a["underMinIsr"] == 0)
 
 
 def test_dead_broker_is_shown_and_topics_can_still_be_read(three: Cluster, console_of_three: Console) -> None:

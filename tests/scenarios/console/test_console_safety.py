@@ -3,17 +3,21 @@
 import asyncio
 import base64
 import logging
+import socket
 import ssl
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from confluent_kafka import Producer as ConfluentProducer
 
+from barnabas.base.errors import ConfigError
 from barnabas.base.words import AclOperation, AclResourceType, PatternType, Permission
 from barnabas.client.admin.acls import Ace, ResourcePattern, create_acls
 from barnabas.client.admin.configs import ScramUpsert, alter_scram
@@ -22,14 +26,19 @@ from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.config import client_config
 from barnabas.client.errors import ClientError
 from barnabas.services.console import guard as guard_module
-from barnabas.services.console import throttle as throttle_module
 from barnabas.services.console.settings import Settings
+from barnabas.services.console.sign_in import Credentials, check_settings, registry_config
+from barnabas.services.registry import wire
+from barnabas.services.registry.access import access_of, hash_password
 from barnabas.testing import Cluster
+from barnabas.wire.auth import login_pace as throttle_module
 from barnabas.wire.auth.authority import LocalAuthority
 from barnabas.wire.auth.jwt import encode_unsecured
 from barnabas.wire.auth.mechanisms.oauthbearer import OAUTH_MODULE
 from barnabas.wire.auth.mechanisms.scram import ScramMechanism
 from tests.scenarios.console.conftest import DEADLINE_S, Console, answer_of
+from tests.scenarios.registry.conftest import Registry, config_for
+from tests.scenarios.registry.conftest import running as running_registry
 
 ROOT, ALICE = ("root", "root-secret"), ("alice", 'alice "secret" \\')
 UNSIGNED = f'{OAUTH_MODULE} required unsecuredValidatorAllowableClockSkewMs="3000";'
@@ -150,7 +159,7 @@ def visit() -> Iterator[Callable[..., Visitor]]:
 @pytest.fixture
 def visitor(console: Console, visit: Callable[..., Visitor]) -> Callable[..., Visitor]:
     # All tests come from one address: the third failure of any of them would make the next one wait.
-    console.server.app.state.services.guard._throttle._failures.clear()
+    console.server.app.state.services.guard._throttle.clear()
     return partial(visit, console)
 
 
@@ -246,14 +255,36 @@ def test_wrong_passwords_are_slowed_down(secured: Cluster, visit: Make) -> None:
     with started(secured) as console:
         guesser = visit(console)
         statuses = [guesser.sign_in("root", f"guess-{number}").status_code for number in range(8)]
-        assert statuses[: throttle_module.FREE_FAILURES] == [401] * throttle_module.FREE_FAILURES
+        assert statuses[: throttle_module.FREE_SIGN_INS] == [401] * throttle_module.FREE_SIGN_INS
         assert 429 in statuses
         # A wait of the console is long on this clock: also the right password is not tried meanwhile.
         guard = console.server.app.state.services.guard
-        guard._throttle._failures[("address", "127.0.0.1")].count = 12
+        guard._throttle._addresses.latest("127.0.0.1").count = 12
         refused = guesser.sign_in(*ROOT)
         assert refused.status_code == 429
         assert int(refused.headers["retry-after"]) >= 1
+
+
+def test_a_forged_address_buys_no_guesses_and_stands_in_no_log(
+    secured: Cluster, visit: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    with started(secured) as console, caplog.at_level(logging.INFO):
+        guesser = visit(console)
+        statuses = []
+        for number in range(8):
+            guesser.http.headers["x-forwarded-for"] = f'10.0.0.{number} user="admin" does=nothing'
+            statuses.append(guesser.sign_in(f"user-{number}", "guess").status_code)
+        assert 429 in statuses
+    lines = [record.getMessage() for record in caplog.records if record.name == "barnabas.console.audit"]
+    assert lines and all("from=127.0.0.1" in line and "does=nothing" not in line for line in lines)
+
+
+def test_idle_strangers_do_not_lock_users_out(console: Console, visitor: Make) -> None:
+    address = httpx.URL(console.server.url)
+    with ExitStack() as stack:
+        for _ in range(600):
+            stack.enter_context(socket.create_connection((address.host, address.port or 0), timeout=DEADLINE_S))
+        assert visitor(*ROOT).http.get("/api/topics").status_code == 200
 
 
 def test_a_refused_user_is_not_told_why(visitor: Make) -> None:
@@ -348,11 +379,113 @@ def test_changes_need_the_token_on_loopback_too(secured: Cluster, visit: Make) -
         assert rebound.status_code == 421 and someone.token not in rebound.text
 
 
-def test_nobody_borrows_the_consoles_rights_at_the_registry(secured: Cluster, visit: Make) -> None:
-    with started(secured, schema_registry="http://127.0.0.1:9") as console:
+@pytest.fixture(scope="module")
+def registry(secured: Cluster) -> Iterator[Registry]:
+    """It knows alice and an administrator with the passwords that they have at the cluster."""
+    access = access_of(
+        {
+            "users": {user: hash_password(password) for user, password in (ROOT, ALICE)},
+            "rules": [{"users": ["alice"], "write": ["alice-*"]}, {"users": ["root"], "write": ["*"]}],
+        },
+        "access.toml",
+    )
+    headers = {"Authorization": "Basic " + base64.b64encode(":".join(ROOT).encode()).decode()}
+    with running_registry(replace(config_for(secured), access=access), headers=headers) as registry:
+        registry.register("secret-value", '{"type":"record","name":"Secret","fields":[]}')
+        registry.register("alice-value", '{"type":"record","name":"Alices","fields":[]}')
+        yield registry
+
+
+def test_the_registry_is_asked_as_the_signed_in_user(secured: Cluster, visit: Make, registry: Registry) -> None:
+    with started(secured, schema_registry=registry.url) as console:
+        alice, root = visit(console, *ALICE), visit(console, *ROOT)
+        assert alice.get("/api/subjects")["subjects"] == ["alice-value"]
+        assert root.get("/api/subjects")["subjects"] == ["alice-value", "secret-value"]
+        for path in ("/api/subjects/secret-value", "/api/subjects/secret-value/versions/1",
+                     "/api/subjects/secret-value/check?schema=%22int%22"):  # fmt: skip
+            assert alice.get(path)[:2] == (403, "REGISTRY_40301")
+        body = {"schema": '{"type":"record","name":"Alices","fields":[],"doc":"new"}'}
+        assert alice.change("POST", "/api/subjects/secret-value/versions", body)[:2] == (403, "REGISTRY_40301")
+        assert alice.change("DELETE", "/api/subjects/secret-value/versions/1")[:2] == (403, "REGISTRY_40301")
+        assert alice.change("POST", "/api/subjects/alice-value/versions", body)["id"] == 3
+        assert alice.change("DELETE", "/api/subjects/alice-value/versions/2") == {"deleted": 2}
+
+
+def test_records_are_decoded_with_the_users_own_rights(secured: Cluster, visit: Make, registry: Registry) -> None:
+    ids = {name: registry.get(f"/subjects/{name}-value/versions/1")["id"] for name in ("secret", "alice")}
+
+    async def write() -> None:
+        async with AsyncClient(client_config(secured.bootstrap)) as admin:
+            await create_topics(admin, [NewTopic(name="alice-framed", partitions=1)])
+
+    asyncio.run(write())
+    producer = ConfluentProducer({"bootstrap.servers": secured.bootstrap})
+    for schema_id in ids.values():
+        producer.produce("alice-framed", value=wire.frame(schema_id, b" "))
+    assert producer.flush(DEADLINE_S) == 0
+    with started(secured, schema_registry=registry.url) as console:
+        path = "/api/topics/alice-framed/messages?value=registry&from=oldest"
+        seen = {
+            user[0]: [record["value"] for record in visit(console, *user).get(path)["records"]]
+            for user in (ROOT, ALICE)
+        }
+        assert f"schema {ids['secret']}: " in seen["alice"][0]["note"], seen["alice"]
+        assert "not found" in seen["alice"][0]["note"]
+        assert "not found" not in seen["root"][0]["note"]
+
+
+def test_a_user_whom_the_registry_does_not_know_is_still_signed_in(secured: Cluster, visit: Make) -> None:
+    access = access_of({"users": {"root": hash_password("another")}, "rules": []}, "access.toml")
+    with (
+        running_registry(replace(config_for(secured), access=access)) as registry,
+        started(secured, schema_registry=registry.url) as console,
+    ):
         root = visit(console, *ROOT)
-        for method, path in (("POST", "/api/subjects/a/versions"), ("DELETE", "/api/subjects/a/versions/1")):
-            assert root.change(method, path, {"schema": '"string"'})[:2] == (403, "NOT_AS_YOU")
+        for _ in range(30):  # the failures of one user must not slow the others down
+            assert root.get("/api/subjects")[:2] == (403, "REGISTRY_SIGN_IN")
+        pace = registry.config.access._pace
+        assert pace.wait_ms("127.0.0.1", 10**9) == 0
+        assert "secret-plans" in str(root.get("/api/topics"))
+
+
+@pytest.mark.parametrize(
+    ("url", "goes"),
+    [("http://127.0.0.1:8081", True), ("http://localhost:8081,https://registry.example", True),
+     ("http://registry.example:8081", False), ("https://registry.example,http://registry.example", False)],
+)  # fmt: skip
+def test_passwords_go_to_a_registry_over_https_or_stay_here(url: str, goes: bool) -> None:
+    settings = Settings(client=client_config("localhost:9092"), sign_in=True, schema_registry=url)
+    for credentials in (Credentials("alice", password="secret"), Credentials("alice", token="secret")):
+        found = registry_config(settings, credentials)
+        assert ("secret" in str(found)) is goes
+    assert registry_config(settings, Credentials("alice:bob", password="secret")) == {}
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"schema_registry": "http://alice:secret@localhost:8081"}, "--schema-registry-config"),
+        ({"schema_registry": "http://localhost:8081,http://token@localhost"}, "--schema-registry-config"),
+        ({"schema_registry_config": {"bearer.auth.token": "x"}}, "needs --schema-registry"),
+        ({"schema_registry": "http://localhost", "schema_registry_config": {"basic.auth.user.info": "a:b"}, "sign_in": True},
+         "with their own credentials"),
+    ],
+)  # fmt: skip
+def test_a_registry_that_the_console_cannot_ask_safely_is_refused(settings: dict[str, Any], message: str) -> None:
+    sasl = client_config("localhost:9092", {"security.protocol": "SASL_PLAINTEXT"})
+    with pytest.raises(ConfigError, match=message) as refused:
+        check_settings(Settings(client=sasl, **settings))
+    assert "secret" not in str(refused.value)
+
+
+def test_a_console_without_sign_in_has_credentials_of_its_own_for_the_registry(
+    secured: Cluster, visit: Make, registry: Registry
+) -> None:
+    open_console = {"client": client_config(secured.bootstrap), "sign_in": False, "schema_registry": registry.url}
+    with started(secured, **open_console, schema_registry_config={"basic.auth.user.info": ":".join(ALICE)}) as console:
+        assert visit(console).get("/api/subjects")["subjects"] == ["alice-value"]
+    with started(secured, **open_console) as console:
+        assert visit(console).get("/api/subjects")[:2] == (403, "REGISTRY_SIGN_IN")
 
 
 def test_a_users_password_is_set_and_not_written_down(visitor: Make, caplog: pytest.LogCaptureFixture) -> None:
@@ -388,7 +521,9 @@ def test_no_secret_is_written_down(visitor: Make, caplog: pytest.LogCaptureFixtu
         visitor().sign_in("alice", "a-wrong-guess")
         root.get("/api/topics")
     logged = "\n".join(
-        str(record.__dict__) for record in caplog.records if record.name.startswith("barnabas.services.console")
+        str(record.__dict__)
+        for record in caplog.records
+        if record.name.startswith(("barnabas.console", "barnabas.services"))
     )
     assert "sign-in" in logged
     for secret in (ROOT[1], ALICE[1], "a-wrong-guess", root.token or "-", *root.http.cookies.values()):

@@ -1,6 +1,7 @@
 """Runs a document: its blocks marked ```` ```sh run ```` and ```` ```python run ````, in order, as one reader would.
 
-Shell blocks share one bash, which stops at the first failure; a Python block is a program of its own. A block
+Shell blocks share one bash, which stops at the first failure; a Python block is a program of its own. The bash finds only the
+programs that `programs` lists: a document that needs another one fails on a bare machine. A block
 ```` ```text output ```` after one says what it prints: each of its lines must be there, in order, with `…` for anything.
 Addresses that a document gives for a cluster on its usual ports stand for the cluster of the test.
 """
@@ -15,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from tests.scenarios.docs.programs import folder_of_programs
 from tests.spark_python import spark_environment
 
 _FENCE: Final = re.compile(r"^```(\w+) (run|output)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -63,7 +65,8 @@ def run_document(document: Path, folder: Path, addresses: Mapping[str, str]) -> 
         else:
             script.append(block.code)
     binaries = Path(sys.executable).parent
-    environment = {"PATH": f"{binaries}:{os.environ['PATH']}", "COLUMNS": "200", "PYTHONWARNINGS": "default"}
+    programs = folder_of_programs(folder / "programs")
+    environment = {"PATH": f"{binaries}:{programs}", "COLUMNS": "200", "PYTHONWARNINGS": "default"}
     done = subprocess.run(
         ["bash", "-c", "\n".join(script)],
         cwd=folder,

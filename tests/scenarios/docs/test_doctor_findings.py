@@ -288,6 +288,33 @@ def test_cluster_without_a_controller_is_told_of() -> None:
         cluster.create_topic("after", partitions=1, replication_factor=2)
 
 
+def test_znodes_that_strangers_can_change_are_reported_with_the_command_that_closes_them() -> None:
+    closed = {"zookeeper.set.acl": "true", "barnabas.zookeeper.digest": "kafka:secret"}
+    with Cluster(brokers=1, config=closed) as cluster:
+        client = KazooClient(cluster.zookeeper_connect, auth_data=[("digest", "kafka:secret")])
+        client.start()
+        try:
+            # A broker leaves the root of a whole ZooKeeper open, and says so.
+            root = until_found(cluster.bootstrap, "znodes-open")["znodes-open"]
+            assert (root.severity, "can change /" in root.message) == (Severity.WARNING, True)
+            client.set_acls("/config/users", [make_acl("world", "anyone", all=True)])
+            users = until_found(cluster.bootstrap, "znodes-open")["znodes-open"]
+            assert users.severity is Severity.ERROR
+            assert users.message.endswith("can change /config/users, /")
+            assert (
+                f"zookeeper-security-migration --zookeeper.acl secure --zookeeper.connect {client.hosts[0][0]}"
+                in users.advice
+            )
+        finally:
+            client.stop()
+            client.close()
+    acls = {"authorizer.class.name": "kafka.security.authorizer.AclAuthorizer", "super.users": "User:ANONYMOUS"}
+    with Cluster(brokers=1, config=acls) as cluster:
+        found = until_found(cluster.bootstrap, "znodes-open-with-acls")["znodes-open-with-acls"]
+        assert (found.severity, "/config/users" in found.message) == (Severity.WARNING, True)
+        assert "zookeeper.set.acl=true on every broker" in found.advice
+
+
 def test_election_that_zookeeper_refuses_is_told_of() -> None:
     with Cluster(brokers=2) as cluster:
         client = KazooClient(cluster.zookeeper_connect)

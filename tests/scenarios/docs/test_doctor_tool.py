@@ -51,6 +51,7 @@ def test_doctor_finds_what_was_done_to_a_cluster(kafka_cluster: Callable[..., Cl
     left = cluster.address(cluster.controller())
     cluster.terminate(gone)
     wait_until(lambda: doctor(left)[1].keys() >= {"partitions-under-replicated", "partitions-offline"})
+    assert next(iter(doctor(left)[1])) == "broker-down", "the cause comes first"
     assert doctor(left)[1]["partitions-under-min-isr"]["means"].startswith("writes with acks=all are refused")
     assert doctor(left)[1]["partitions-under-replicated"]["since"] is not None
     assert f"start broker {gone}" in doctor(left)[1]["partitions-under-replicated"]["advice"]

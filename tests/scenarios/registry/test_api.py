@@ -386,6 +386,14 @@ def test_ids_and_versions_are_imported(registry: Registry, subject: Subject) -> 
     assert registry.put(f"/mode/{taken}", {"mode": "IMPORT"}, force="true") == {"mode": "IMPORT"}
 
 
+def test_an_import_cannot_take_the_ids_of_all_others(own_registry: Registry) -> None:
+    own_registry.put("/mode/imported", {"mode": "IMPORT"})
+    for last in (2**31 - 1, 2**31 - 2):
+        assert own_registry.register("imported", A, id=last)[:2] == (422, 42205)
+    registered = own_registry.register("s", A)
+    assert own_registry.get("/subjects/s/versions/1")["id"] == registered["id"] == 1
+
+
 def test_the_mode_of_all_subjects(own_registry: Registry) -> None:
     assert own_registry.get("/mode") == {"mode": "READWRITE"}
     own_registry.put("/mode", {"mode": "READONLY"})
@@ -454,6 +462,36 @@ def test_content_types(registry: Registry) -> None:
     assert asked("text/html")[0] == 406
     answer = registry.http.post("/subjects/s/versions", content=b"<x/>", headers={"Content-Type": "text/xml"})
     assert (answer.status_code, answer.json()["error_code"]) == (415, 415)
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"Origin": "http://evil.example"}, 403),
+        ({"Origin": "null"}, 403),
+        ({"Sec-Fetch-Site": "cross-site"}, 403),
+        ({"Host": "evil.example:8081"}, 421),
+        ({"Host": "evil.example:8081", "Origin": "http://evil.example:8081"}, 421),
+        ({"Content-Type": ""}, 415),
+        ({"Content-Type": "text/plain"}, 415),
+        ({"Content-Type": "application/x-www-form-urlencoded"}, 415),
+    ],
+)
+def test_a_page_of_another_site_registers_nothing(
+    registry: Registry, subject: Subject, headers: dict[str, str], status: int
+) -> None:
+    name = subject()
+    answer = registry.http.post(f"/subjects/{name}/versions", json={"schema": A}, headers=headers)
+    assert (answer.status_code, answer.json()["error_code"]) == (status, status)
+    assert registry.get(f"/subjects/{name}/versions")[1] == 40401
+
+
+def test_a_browser_may_open_an_address_of_the_registry_itself(registry: Registry) -> None:
+    own = {"Sec-Fetch-Site": "none", "Sec-Fetch-Mode": "navigate", "Accept": "text/html,*/*;q=0.8"}
+    assert registry.http.get("/subjects", headers=own).status_code == 200
+    same = {"Origin": registry.url, "Sec-Fetch-Site": "same-origin"}
+    assert registry.http.get("/subjects", headers=same).status_code == 200
+    assert registry.http.get("/subjects", headers={"Host": "localhost:8081"}).status_code == 200
 
 
 @pytest.mark.parametrize(

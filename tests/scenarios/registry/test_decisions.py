@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from barnabas.services.registry import names, reads, records, settings, writes
+from barnabas.services.registry import store as store_module
 from barnabas.services.registry.content import Content, Previous, Resolved
 from barnabas.services.registry.election import Identity, assignment_of, choose, identity_of
 from barnabas.services.registry.errors import Refusal
@@ -23,6 +24,10 @@ A_B = (
     '{"type":"record","name":"R","fields":'
     '[{"name":"a","type":"string"},{"name":"b","type":["null","string"],"default":null}]}'
 )
+
+
+def anybody(subject: str) -> None:
+    """A user who may read everything."""
 
 
 class Log:
@@ -166,12 +171,14 @@ def test_references_come_in_the_order_in_which_they_need_each_other() -> None:
     put("b", "B", Reference("D", "d", 1))
     put("c", "C", Reference("D", "d", 1))
     content = Content("AVRO", "A", (Reference("B", "b", 1), Reference("C", "c", 1)))
-    resolved = reads.resolve(store, "a", content, is_new=True)
+    resolved = reads.resolve(store, "a", content, anybody, is_new=True)
     assert resolved.references == (("D", "D"), ("B", "B"), ("C", "C"))
     # Import may bring circles: they end.
     put("x", "X", Reference("Y", "y", 1))
     put("y", "Y", Reference("X", "x", 1))
-    assert dict(reads.resolve(store, "a", Content("AVRO", "A", (Reference("X", "x", 1),)), is_new=True).references) == {
+    assert dict(
+        reads.resolve(store, "a", Content("AVRO", "A", (Reference("X", "x", 1),)), anybody, is_new=True).references
+    ) == {
         "X": "X",
         "Y": "Y",
     }
@@ -185,7 +192,7 @@ def test_a_chain_of_references_has_an_end() -> None:
         store.apply(version.key.to_bytes(), version.to_bytes(), number)
     last = Content("AVRO", "T", (Reference("N", "s1199", 1),))
     with pytest.raises(Refusal, match="more than 1000 schemas"):
-        reads.resolve(store, "s", last, is_new=True)
+        reads.resolve(store, "s", last, anybody, is_new=True)
 
 
 # -- levels -----------------------------------------------------------------------------------------------------------------
@@ -278,3 +285,114 @@ def test_members_of_other_makes_are_understood() -> None:
     found = assignment_of(told)
     assert found.member_id == "m-1" and found.primary is not None and found.primary.port == 8081
     assert assignment_of(found.to_bytes()) == found
+
+
+# -- ids and versions at the end of their range -------------------------------------------------------------------------------
+
+_LAST = 2**31 - 1
+
+
+def _imported(log: Log, subject: str, text: str, **more: int) -> SchemaVersion:
+    """As a record that an older registry, another product or a mirror wrote."""
+    version = SchemaVersion(subject, more.get("version", 1), more["id"], Content("AVRO", text))
+    log.write(Decision([Record(version.key.to_bytes(), version.to_bytes())], version))
+    return version
+
+
+def _importing(log: Log, subject: str) -> None:
+    log.write(writes.set_mode(log.store, subject, "IMPORT", force=True))
+
+
+@pytest.mark.parametrize("schema_id", [store_module.IMPORTED_ID_MAX + 1, 2 * 10**9, _LAST - 1, _LAST])
+def test_an_import_near_the_end_of_the_ids_is_refused(schema_id: int) -> None:
+    log = Log()
+    _importing(log, "s")
+    with pytest.raises(Refusal) as refused:
+        log.register("s", A, id=schema_id)
+    assert (refused.value.status, refused.value.code) == (422, 42205)
+    assert log.register("s", A, id=store_module.IMPORTED_ID_MAX).id == store_module.IMPORTED_ID_MAX
+    assert log.register("t", AB).id == store_module.IMPORTED_ID_MAX + 1
+
+
+@pytest.mark.parametrize("context", ["", ":.c:"])
+@pytest.mark.parametrize("schema_id", [2**31 - 1, 2**31 - 2, 2**31 - 1_000_001, 2**30 + 1_000_001])
+def test_a_context_with_a_poisoned_id_goes_on_with_its_ordinary_ids(context: str, schema_id: int) -> None:
+    log = Log()
+    log.register(f"{context}a", A)
+    poison = _imported(log, f"{context}poison", '"int"', id=schema_id)
+    assert log.register(f"{context}b", AB).id == 2
+    for permanent in (False, True):
+        log.write(writes.delete_subject(log.store, f"{context}poison", permanent=permanent))
+    assert log.register(f"{context}c", A_B).id == 3
+    again = log.compacted()
+    assert again.next_id(names.context_of(poison.subject)) == 4, "the same after a restart"
+
+
+def test_ids_above_the_imported_ones_are_given_one_by_one_and_once() -> None:
+    log, last = Log(), store_module.IMPORTED_ID_MAX
+    _importing(log, "s")
+    log.register("s", A, id=last)
+    _imported(log, "poison", '"double"', id=_LAST)
+    _imported(log, "near", '"float"', id=last + 2)
+    assert [log.register("t", text).id for text in (AB, '"int"', '"long"')] == [last + 3, last + 4, last + 5]
+    for permanent in (False, True):
+        log.write(writes.delete_version(log.store, "t", 3, permanent=permanent))
+    assert log.compacted().next_id(".") == last + 6
+
+
+@pytest.mark.parametrize("highest", [_LAST, _LAST + 1, 10**30, True, "7", 1.5, None, -3])
+def test_a_highest_id_that_no_registry_gives_does_not_count(highest: object) -> None:
+    log = Log()
+    key = records.Key(records.NOOP, context=".").to_bytes()
+    log.write(Decision([Record(key, json.dumps({"maxId": highest}).encode())], None))
+    assert log.register("s", A).id == 1
+
+
+def test_a_context_whose_ids_are_all_given_refuses_before_it_writes() -> None:
+    log = Log()
+    log.store.contexts["."].highest_id = _LAST  # two thousand million schemas later
+    with pytest.raises(Refusal) as refused:
+        log.register("s", A)
+    assert (refused.value.status, refused.value.code) == (500, 50001)
+    assert log.register(":.other:s", A).id == 1, "another context has its own ids"
+
+
+def test_no_version_follows_the_last_one_until_it_is_deleted_permanently() -> None:
+    log = Log()
+    log.register("s", A)
+    _imported(log, "s", '"int"', id=2, version=_LAST)
+    with pytest.raises(Refusal) as refused:
+        log.register("s", AB)
+    assert (refused.value.status, refused.value.code) == (422, 42205)
+    for permanent in (False, True):
+        log.write(writes.delete_version(log.store, "s", _LAST, permanent=permanent))
+    assert log.register("s", AB).version == 2
+
+
+@pytest.mark.parametrize(
+    ("version", "schema_id"), [(1, 2**31), (2**31, 1), (1, -1), (-1, 1)], ids=["id", "version", "no id", "no version"]
+)
+def test_a_record_that_would_be_skipped_is_not_written(version: int, schema_id: int) -> None:
+    new = SchemaVersion("s", version, schema_id, Content("AVRO", A))
+    with pytest.raises(Refusal) as refused:
+        writes.check_readable([Record(new.key.to_bytes(), new.to_bytes())])
+    assert refused.value.code == 50001
+
+
+def test_what_was_written_is_compared_with_what_is_held() -> None:
+    log = Log()
+    first = SchemaVersion("s", 1, 1, Content("AVRO", A))
+    written = [
+        Record(first.key.to_bytes(), first.to_bytes()),
+        records.config_record("s", {"compatibilityLevel": "NONE"}),
+        records.mode_record("s", "IMPORT"),
+    ]
+    assert not any(writes.is_kept(log.store, [each]) for each in written)
+    log.write(Decision(written, None))
+    assert writes.is_kept(log.store, written)
+    other = SchemaVersion("s", 1, 2, Content("AVRO", AB))
+    assert not writes.is_kept(log.store, [Record(other.key.to_bytes(), other.to_bytes())])
+    assert not writes.is_kept(log.store, log.store.tombstones(first.key))
+    gone = [*log.store.tombstones(first.key), *log.store.tombstones(records.Key(records.MODE, "s"))]
+    log.write(Decision(gone, None))
+    assert writes.is_kept(log.store, gone)

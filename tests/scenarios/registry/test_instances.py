@@ -30,7 +30,7 @@ from barnabas.services.registry.errors import Refusal
 from barnabas.services.registry.log import Fenced, SchemaLog, SchemaLogConfig
 from barnabas.services.registry.records import Record, SchemaVersion, noop_record
 from barnabas.services.registry.server import ServerConfig
-from barnabas.services.registry.store import Store
+from barnabas.services.registry.store import Applied, Store
 from barnabas.testing import Cluster
 from tests.manual_time import ManualClock
 from tests.scenarios.registry.conftest import DEADLINE_S, HEADERS, Registry, config_for, running
@@ -233,6 +233,60 @@ def test_a_record_with_an_id_that_is_taken_is_undone_and_refused(cluster: Cluste
         assert registry.get("/subjects") == ["s"]
         assert registry.get("/schemas/ids/1")["schema"] == A
         assert registry.register("t", AB)["id"] == 2
+
+
+def _append(registry: Registry, *versions: SchemaVersion) -> None:
+    """Write records without a decision behind them, as another registry might."""
+    node = registry.server.node
+
+    async def append() -> None:
+        async with node._writing:
+            await node._append([Record(version.key.to_bytes(), version.to_bytes()) for version in versions])
+
+    asyncio.run_coroutine_threadsafe(append(), registry.loop).result(DEADLINE_S)
+
+
+def test_registry_with_an_id_at_the_end_of_the_range_keeps_what_it_acknowledges(cluster: Cluster) -> None:
+    """An older registry took such an import: from then on it acknowledged schemas and kept none."""
+    config = config_for(cluster)
+    poison = SchemaVersion("poison", 1, 2**31 - 1, Content("AVRO", '"int"'))
+    with running(config) as registry:
+        assert registry.register("before", A)["id"] == 1
+        _append(registry, poison)
+        assert registry.get(f"/schemas/ids/{poison.id}")["schema"] == '"int"'
+        assert registry.register("after", AB)["id"] == 2
+    with running(config) as registry:
+        for query in ({}, {"permanent": "true"}):
+            registry.delete("/subjects/poison", **query)
+        assert registry.register("later", '"long"')["id"] == 3
+        assert [registry.get(f"/subjects/{name}/versions/1")["id"] for name in ("before", "after", "later")] == [
+            1,
+            2,
+            3,
+        ]
+
+
+def test_a_record_that_readers_would_skip_is_refused_and_not_written(cluster: Cluster) -> None:
+    with running(config_for(cluster)) as registry:
+        registry.register("s", A)
+        end = registry.server.node._log.position
+        with pytest.raises(Refusal) as refusal:
+            _append(registry, SchemaVersion("t", 1, 2**31, Content("AVRO", AB)))
+        assert refusal.value.code == 50001
+        assert registry.register("u", AB)["id"] == 2
+        assert registry.server.node._log.position == end + 1, "one record: that of the last registration"
+
+
+def test_a_record_that_the_state_does_not_hold_is_not_acknowledged(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with running(config_for(cluster)) as registry:
+        registry.register("s", A)
+        apply_schema = Store._apply_schema
+        monkeypatch.setattr(Store, "_apply_schema", lambda store, key, value: Applied.DONE)
+        assert registry.register("s", A_B)[1] == 50001
+        monkeypatch.setattr(Store, "_apply_schema", apply_schema)
+        assert registry.get("/subjects/s/versions") == [1]
 
 
 def test_a_registry_outlives_a_restart_of_its_broker() -> None:

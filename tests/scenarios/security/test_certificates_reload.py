@@ -1,5 +1,8 @@
 """Certificates that change while a broker serves: by name, in place, refused, with an encrypted password in ZooKeeper."""
 
+import asyncio
+import re
+import shlex
 import shutil
 import socket
 import ssl
@@ -17,8 +20,13 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 from kazoo.client import KazooClient
+from typer.testing import CliRunner
 
 from barnabas.cli.local_cluster import LocalCluster
+from barnabas.cli.main import app
+from barnabas.client.config import client_config
+from barnabas.services.doctor.cluster import check_cluster
+from barnabas.services.doctor.view import DAY_MS, Limits
 from tests.pki import Authority
 from tests.scenarios.security.secured import bootstrap_of
 
@@ -126,6 +134,32 @@ def test_renewed_certificate_in_another_file_in_the_same_file_and_in_a_pkcs12_st
         zookeeper.stop()
         zookeeper.close()
     assert PASSWORD.encode() not in stored and b"encryptedPassword:" in stored
+
+
+def test_certificate_that_ends_is_replaced_with_the_command_that_doctor_prints(
+    cluster: LocalCluster, authority: Authority, tmp_path: Path
+) -> None:
+    """Doctor once said that brokers notice changed files by themselves."""
+    address = bootstrap_of(cluster, "CLIENT").split(",")[1]
+    client = {
+        "security.protocol": "SSL",
+        "ssl.truststore.type": "PEM",
+        "ssl.truststore.location": authority.certificate,
+    }
+    file = tmp_path / "client.properties"
+    file.write_text("".join(f"{name}={value}\n" for name, value in client.items()))
+    config = client_config(address, {name: str(value) for name, value in client.items()})
+    report = asyncio.run(check_cluster(config, Limits(certificate_ms=100_000 * DAY_MS)))
+    advice = {each.subject: each.advice for each in report.findings if each.check == "certificate-ends"}["broker 2"]
+    before = serial(authority, address)
+    command = re.search(r"barnabas (configs .*)$", advice)
+    assert command
+    shown = Path(command.group(1).rpartition("=")[2])
+    shutil.copy(authority.issue("next", subject="/O=Test/CN=Broker"), shown)
+    assert serial(authority, address) == before, "the files alone change nothing"
+    done = CliRunner().invoke(app, shlex.split(command.group(1).replace(" FILE ", f" {file} ")))
+    assert done.exit_code == 0, done.output
+    assert serial(authority, address) != before
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,8 @@ from barnabas.client import error_headers as names
 from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.config import client_config
 from barnabas.client.replay import ReplayError, ReplayPlan, ReplayReport, judge, replay
+from barnabas.spark.destinations import marked
+from barnabas.spark.pipelines import sinks
 from barnabas.spark.pipelines._fields import TransformError
 from barnabas.spark.pipelines.codecs import Json, decode, encode
 from barnabas.spark.pipelines.dead_letter import dead_letters, header_text, restore, split, to_topics
@@ -64,12 +66,31 @@ def test_good_and_bad_records_part_and_a_dead_letter_says_where_it_came_from_and
     ]
 
 
+def test_a_sink_that_has_the_name_of_the_good_topic_keeps_dead_letters_apart(
+    decoded: DataFrame, kafka: Kafka, spark: SparkSession
+) -> None:
+    """Also through a sink that makes the topic, which needs its name."""
+    clean, dead = kafka.name("clean"), kafka.topic("dead")
+    ready = encode(decoded, Json(), into="out", mode="PERMISSIVE")
+    sinks.topic(clean, bootstrap=kafka.bootstrap, partitions=1).write(
+        to_topics(ready, topic=clean, dead_letter_topic=dead, value="out")
+    )
+
+    def values(topic: str) -> list[bytes]:
+        reader = spark.read.format("barnabas").option("kafka.bootstrap.servers", kafka.bootstrap)
+        return [bytes(row.value) for row in reader.option("subscribe", topic).load().collect()]
+
+    assert (values(clean), values(dead)) == ([b'{"id":1}'], [b"{oops"])
+
+
 def test_one_dataframe_carries_good_records_and_dead_letters_and_a_letter_can_be_restored(decoded: DataFrame) -> None:
     ready = encode(decoded, Json(), into="out", mode="PERMISSIVE")
     both = to_topics(ready, topic="clean", dead_letter_topic="dead", value="out").cache()
     good, bad = both.collect()
     assert (good.topic, good.key, bytes(good.value), len(good.headers)) == ("clean", b"k1", b'{"id":1}', 1)
     assert (bad.topic, bad.key, bytes(bad.value)) == ("dead", b"k2", b"{oops")
+    assert both.schema["topic"].metadata == marked("clean")
+    assert dead_letters(split(decoded).bad, "dead").schema["topic"].metadata == marked("dead")
     letters = both.filter("topic = 'dead'")
     (back,) = restore(letters).withColumn("gone", lit(None)).collect()
     assert (back.topic, bytes(back.value), [one.key for one in back.headers]) == (

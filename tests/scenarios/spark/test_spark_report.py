@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 
 import barnabas.spark
 from barnabas.base.topics import PIPELINES_TOPIC
+from barnabas.spark.checkpoint import note_repeated
 from barnabas.spark.pipelines import connector, sinks, sources, status
 from barnabas.spark.pipelines.events import FlowState, Progress, RunState
 from barnabas.spark.pipelines.reporting import RunReporter
@@ -42,6 +43,7 @@ def test_query_reports_its_batches_and_its_end(spark: SparkSession, kafka: Kafka
         producer.produce(topic, str(number))
     assert producer.flush(DEADLINE_S) == 0
     barnabas.spark.register(spark)
+    note_repeated(str(tmp_path / "checkpoint"), 3, 12)  # as a sink does
     reporter = PipelineReporter(kafka.bootstrap, pipeline="shop", dead_letters=["dead"])
     spark.streams.addListener(reporter)
     try:
@@ -69,7 +71,7 @@ def test_query_reports_its_batches_and_its_end(spark: SparkSession, kafka: Kafka
     assert own[0]["state"] == "running"
     last = own[-1]
     assert (last["pipeline"], last["state"], last["error"], last["dead_letters"]) == ("shop", "ended", None, ["dead"])
-    assert (last["topics"], last["progress"]["lag"]) == ([topic], 0)
+    assert (last["topics"], last["progress"]["lag"], last["progress"]["repeated_rows"]) == ([topic], 0, 12)
 
 
 def test_cluster_that_is_away_holds_nobody_up(caplog: pytest.LogCaptureFixture) -> None:

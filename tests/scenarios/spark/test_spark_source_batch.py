@@ -101,6 +101,9 @@ def test_offsets_timestamps_and_strategies_say_where_to_read(load: Reader, kafka
         ({"startingTimestamp": 1_009_000, "startingOffsetsByTimestamp": offsets(0, 0)}, {0: [9], 1: list(range(10))}),
         ({"endingOffsetsByTimestamp": offsets(1_001_000, 0), "endingOffsets": "latest"}, {0: [0]}),
         ({"startingOffsets": offsets(3, 3), "endingOffsets": offsets(3, 4)}, {1: [3]}),
+        # -1 is latest and -2 earliest, as in the official connector.
+        ({"endingOffsetsByTimestamp": offsets(-1, -2)}, {0: list(range(10))}),
+        ({"startingOffsetsByTimestamp": offsets(-1, -2)}, {1: list(range(10))}),
     ]
     for options, expected in cases:
         assert offsets_of(load(subscribe=topic, **options)) == expected, options

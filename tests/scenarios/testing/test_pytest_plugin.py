@@ -173,6 +173,24 @@ def test_unittest_cases_have_a_cluster_too(pytester: pytest.Pytester) -> None:
     run(pytester).assert_outcomes(passed=3)
 
 
+def test_unittest_run_ends_without_a_traceback(tmp_path: Path) -> None:
+    """The launcher of brokers once ended before the clusters that stop through it."""
+    (tmp_path / "test_orders.py").write_text(
+        "from barnabas.testing import KafkaTestCase\n"
+        "class TestOrders(KafkaTestCase):\n"
+        "    def test_topic(self):\n"
+        "        self.assertTrue(self.kafka.topic('orders'))\n"
+        "class TestOfThree(KafkaTestCase):\n"
+        "    kafka_options = {'brokers': 3}\n"
+        "    def test_topic(self):\n"
+        "        self.assertTrue(self.kafka.topic('orders'))\n"
+    )
+    command = [sys.executable, "-m", "unittest", "test_orders"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.rstrip().endswith("\nOK"), done.stderr
+
+
 def test_plugin_imports_nothing_of_ours_before_a_test_asks(tmp_path: Path) -> None:
     """pytest pays for it at every start, in projects that have barnabas installed and use it nowhere."""
     (tmp_path / "test_nothing.py").write_text("def test_nothing(): pass\n")

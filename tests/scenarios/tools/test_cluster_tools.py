@@ -4,7 +4,8 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.scenarios.tools.conftest import Tool, until  # type: ignore[attr-defined]
+from barnabas.testing import wait_until
+from tests.scenarios.tools.conftest import Tool
 
 
 def test_cluster_id_is_printed(tool: Tool) -> None:
@@ -61,11 +62,11 @@ def test_replicas_move_and_preferred_leaders_are_elected(
         ).out
         return text.count("is completed.") == 2
 
-    until(complete)
+    wait_until(complete)
     cleared = tool("reassign-partitions", "--verify", "--reassignment-json-file", str(plan)).lines
     assert "Clearing broker-level throttles on brokers 1,2,3" in cleared
     assert f"Clearing topic-level throttles on topic {topic}" in cleared
-    until(lambda: "throttled" not in tool("topics", "--describe", "--topic", topic).out)
+    wait_until(lambda: "throttled" not in tool("topics", "--describe", "--topic", topic).out)
     described = tool("topics", "--describe", "--topic", topic, "--json").json[0]
     assert [part["replicas"] for part in described["partitions"]] == [[3, 1], [1, 2, 3]]
     assert tool("reassign-partitions", "--list").out == "No partition reassignments found.\n"
@@ -73,7 +74,7 @@ def test_replicas_move_and_preferred_leaders_are_elected(
     tool("leader-election", "--election-type", "preferred", "--topic", topic, "--partition", "0")
     again = tool("leader-election", "--election-type", "preferred", "--topic", topic, "--partition", "0")
     assert again.out == f"Valid replica already elected for partitions {topic}-0\n"
-    until(lambda: tool("topics", "--describe", "--topic", topic, "--json").json[0]["partitions"][0]["leader"] == 3)
+    wait_until(lambda: tool("topics", "--describe", "--topic", topic, "--json").json[0]["partitions"][0]["leader"] == 3)
 
 
 def test_reassignment_that_cannot_be_is_refused(tool: Tool, new_topic: Callable[..., str], tmp_path: Path) -> None:
@@ -103,7 +104,7 @@ def test_proposal_can_be_carried_out(tool: Tool, new_topic: Callable[..., str], 
     plan = tmp_path / "plan.json"
     plan.write_text(lines[4])
     tool("reassign-partitions", "--execute", "--reassignment-json-file", str(plan))
-    until(
+    wait_until(
         lambda: (
             "is still in progress"
             not in tool("reassign-partitions", "--verify", "--reassignment-json-file", str(plan)).out
@@ -124,7 +125,9 @@ def test_transactions_are_listed_and_described(tool: Tool, process: Tool, new_to
     )  # fmt: skip
     header, *_ = tool("transactions", "list").lines
     assert header.split() == ["TransactionalId", "Coordinator", "ProducerId", "TransactionState"]
-    until(lambda: any(line.split()[::3] == [name, "CompleteCommit"] for line in tool("transactions", "list").lines))
+    wait_until(
+        lambda: any(line.split()[::3] == [name, "CompleteCommit"] for line in tool("transactions", "list").lines)
+    )
     described = tool("transactions", "describe", "--transactional-id", name, "--json").json[0]
     assert described["TransactionState"] == "CompleteCommit"
     producers = tool("transactions", "describe-producers", "--topic", topic, "--partition", "0", "--json").json

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.scenarios.tools.conftest import Tool, until  # type: ignore[attr-defined]
+from barnabas.testing import wait_until
+from tests.scenarios.tools.conftest import Tool
 
 
 def test_lines_go_in_and_come_out(process: Tool, new_topic: Callable[..., str]) -> None:
@@ -147,7 +148,7 @@ def test_members_are_described_while_they_are_there(
     )
     try:
         state = ("consumer-groups", "--describe", "--group", group, "--json")
-        until(lambda: tool(*state, status=None).json[0]["state"] == "Stable")
+        wait_until(lambda: tool(*state, status=None).json[0]["state"] == "Stable")
         head, row = tool("consumer-groups", "--describe", "--group", group, "--members", "--verbose").lines[1:]
         assert head.split() == ["GROUP", "CONSUMER-ID", "HOST", "CLIENT-ID", "#PARTITIONS", "ASSIGNMENT"]
         assert row.split()[0] == group
@@ -225,6 +226,43 @@ def test_reader_that_goes_away_ends_the_consumer_in_silence(
     assert b"Traceback" not in errors
 
 
+@pytest.mark.parametrize("more", [(), ("--group", "g-of-nothing"), ("--partition", "0")])
+def test_consumer_of_a_misspelt_topic_says_so_and_creates_nothing(
+    tool: Tool, process: Tool, new_topic: Callable[..., str], more: tuple[str, ...]
+) -> None:
+    topic = new_topic()
+    wrong = f"{topic}x"
+    read = process("console-consumer", "--topic", wrong, "--timeout-ms", "1500", *more, status=1)
+    assert f"warning: there is no topic {wrong}; did you mean {topic}? Waiting until it is created" in read.err
+    assert f"error: UNKNOWN_TOPIC_OR_PARTITION: there is no topic {wrong}" in read.err
+    assert wrong not in tool("topics", "--list").lines
+
+
+def test_consumer_that_waits_for_a_topic_reads_it_from_its_first_record(
+    tool: Tool, process: Tool, new_topic: Callable[..., str], bootstrap: str
+) -> None:
+    topic = f"{new_topic()}-later"
+    command = [sys.executable, "-m", "barnabas", "console-consumer", "--bootstrap-server", bootstrap, "--topic", topic]
+    consumer = subprocess.Popen([*command, "--max-messages", "1"], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert consumer.stderr is not None
+    assert b"Waiting until it is created" in consumer.stderr.readline()
+    tool("topics", "--create", "--topic", topic, "--partitions", "1")
+    process("console-producer", "--topic", topic, stdin="first\n")
+    out, _ = consumer.communicate(timeout=60)
+    assert (consumer.returncode, out) == (0, b"first\n")
+    tool("topics", "--delete", "--topic", topic)
+
+
+def test_producer_to_a_topic_that_does_not_exist_warns_before_it_creates_it(
+    tool: Tool, process: Tool, new_topic: Callable[..., str]
+) -> None:
+    topic = new_topic()
+    sent = process("console-producer", "--topic", f"{topic}x", stdin="one\n")
+    assert f"warning: there is no topic {topic}x; did you mean {topic}? The first record creates it" in sent.err
+    assert process("console-producer", "--topic", topic, stdin="one\n").err == ""
+    tool("topics", "--delete", "--topic", f"{topic}x")
+
+
 def test_ctrl_c_sends_what_was_typed_and_ends_without_a_traceback(
     tool: Tool, new_topic: Callable[..., str], bootstrap: str
 ) -> None:
@@ -257,7 +295,7 @@ def test_consumer_that_is_told_to_end_leaves_its_group(
         [*command, "--topic", topic, "--group", group], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
     )
     state = ("consumer-groups", "--describe", "--group", group, "--json")
-    until(lambda: tool(*state, status=None).json[0]["state"] == "Stable")
+    wait_until(lambda: tool(*state, status=None).json[0]["state"] == "Stable")
     consumer.terminate()
     _, errors = consumer.communicate(timeout=60)
     assert consumer.returncode == 128 + signal.SIGTERM

@@ -3,7 +3,8 @@
 import re
 from collections.abc import Callable
 
-from tests.scenarios.tools.conftest import Tool, until  # type: ignore[attr-defined]
+from barnabas.testing import wait_until
+from tests.scenarios.tools.conftest import Tool
 
 
 def test_topic_is_created_listed_described_grown_and_deleted(
@@ -27,7 +28,7 @@ def test_topic_is_created_listed_described_grown_and_deleted(
     tool("topics", "--alter", "--topic", topic, "--partitions", "4")
     wait_for_topic(topic, 4)
     tool("topics", "--delete", "--topic", topic)
-    until(lambda: topic not in tool("topics", "--list").lines)
+    wait_until(lambda: topic not in tool("topics", "--list").lines)
 
 
 def test_topic_that_exists_or_does_not_is_an_error_unless_that_is_fine(tool: Tool, topic: str) -> None:
@@ -68,15 +69,15 @@ def test_only_topics_with_settings_of_their_own(tool: Tool, new_topic: Callable[
 def test_healthy_cluster_has_no_partition_in_trouble(tool: Tool, new_topic: Callable[..., str]) -> None:
     topic = new_topic(partitions=3)
     for trouble in ("--under-replicated-partitions", "--unavailable-partitions", "--under-min-isr-partitions"):
-        until(lambda trouble=trouble: tool("topics", "--describe", "--topic", topic, trouble).out == "")
+        wait_until(lambda trouble=trouble: tool("topics", "--describe", "--topic", topic, trouble).out == "")
 
 
 def test_regular_expression_chooses_topics(tool: Tool, topic: str) -> None:
     for suffix in ("a", "b"):
         tool("topics", "--create", "--topic", f"{topic}-{suffix}")
-    until(lambda: tool("topics", "--list", "--topic", f"{topic}.*").lines == [f"{topic}-a", f"{topic}-b"])
+    wait_until(lambda: tool("topics", "--list", "--topic", f"{topic}.*").lines == [f"{topic}-a", f"{topic}-b"])
     tool("topics", "--delete", "--topic", f"{topic}-[ab]")
-    until(lambda: tool("topics", "--list", "--topic", f"{topic}.*").out == "\n")
+    wait_until(lambda: tool("topics", "--list", "--topic", f"{topic}.*").out == "\n")
 
 
 def test_topic_settings_are_changed_and_taken_back(tool: Tool, new_topic: Callable[..., str]) -> None:
@@ -85,13 +86,13 @@ def test_topic_settings_are_changed_and_taken_back(tool: Tool, new_topic: Callab
         "configs", "--alter", "--topic", topic, "--add-config", "retention.ms=5000,cleanup.policy=[compact,delete]"
     )
     assert added.out == f"Completed updating config for topic {topic}.\n"
-    until(lambda: len(tool("configs", "--describe", "--topic", topic).lines) == 3)
+    wait_until(lambda: len(tool("configs", "--describe", "--topic", topic).lines) == 3)
     head, *settings = tool("configs", "--describe", "--topic", topic).lines
     assert head == f"Dynamic configs for topic {topic} are:"
     assert [line.split()[0] for line in settings] == ["cleanup.policy=compact,delete", "retention.ms=5000"]
     assert "sensitive=false synonyms={DYNAMIC_TOPIC_CONFIG:retention.ms=5000" in settings[1]
     tool("configs", "--alter", "--topic", topic, "--delete-config", "retention.ms")
-    until(lambda: len(tool("configs", "--describe", "--topic", topic).lines) == 2)
+    wait_until(lambda: len(tool("configs", "--describe", "--topic", topic).lines) == 2)
     refused = tool("configs", "--alter", "--topic", topic, "--delete-config", "retention.ms", status=1)
     assert refused.err == "error: Invalid config(s): retention.ms\n"
     assert (
@@ -113,9 +114,9 @@ def test_broker_settings_by_default_and_for_one(tool: Tool) -> None:
     tool("configs", "--alter", "--broker", "2", "--add-config", "log.segment.delete.delay.ms=23456")
     try:
         brokers = ("configs", "--describe", "--entity-type", "brokers")
-        until(lambda: "log.segment.delete.delay.ms=12345" in tool(*brokers, "--entity-default").out)
+        wait_until(lambda: "log.segment.delete.delay.ms=12345" in tool(*brokers, "--entity-default").out)
         own = "  log.segment.delete.delay.ms=23456 sensitive=false"
-        until(lambda: any(line.startswith(own) for line in tool(*brokers, "--entity-name", "2").lines))
+        wait_until(lambda: any(line.startswith(own) for line in tool(*brokers, "--entity-name", "2").lines))
     finally:
         tool("configs", "--alter", "--broker", "2", "--delete-config", "log.segment.delete.delay.ms")
         tool("configs", "--alter", "--broker-defaults", "--delete-config", "log.segment.delete.delay.ms")

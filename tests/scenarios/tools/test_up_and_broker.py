@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.scenarios.tools.conftest import until  # type: ignore[attr-defined]
+from barnabas.testing import wait_until
 
 BARNABAS = [sys.executable, "-m", "barnabas"]
 
@@ -85,7 +85,7 @@ def test_cluster_is_ready_and_stops_without_a_trace(up: Callable[..., Up], numbe
         ).stdout
         return "Leader: " in described
 
-    until(known)
+    wait_until(known)
     assert "ReplicationFactor: 3" in described
     assert cluster.end(number) == 0
     assert gone(cluster.children)
@@ -95,7 +95,7 @@ def test_cluster_is_ready_and_stops_without_a_trace(up: Callable[..., Up], numbe
 def test_killed_parent_leaves_no_orphans(up: Callable[..., Up]) -> None:
     cluster = up("--brokers", "1")
     assert cluster.end(signal.SIGKILL) == -signal.SIGKILL
-    until(lambda: gone(cluster.children))
+    wait_until(lambda: gone(cluster.children))
 
 
 def test_data_stays_where_it_was_asked_to(up: Callable[..., Up], tmp_path: Path) -> None:
@@ -105,7 +105,7 @@ def test_data_stays_where_it_was_asked_to(up: Callable[..., Up], tmp_path: Path)
     assert first.end(signal.SIGTERM) == 0
     assert (data / "broker-1" / "meta.properties").exists()
     second = up("--brokers", "1", "--data", str(data))
-    until(
+    wait_until(
         lambda: (
             "PartitionCount: 4"
             in run("topics", "--bootstrap-server", second.bootstrap, "--describe", "--topic", "kept").stdout

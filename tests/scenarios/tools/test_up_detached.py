@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from barnabas.cli.main import app
 from barnabas.cli.running import Running, runtime_folder
-from tests.scenarios.tools.conftest import until  # type: ignore[attr-defined]
+from barnabas.testing import wait_until
 
 
 @dataclass
@@ -89,7 +89,7 @@ def test_detached_cluster_is_shown_restarted_and_stopped(run: Run, tmp_path: Pat
     assert second != (2, before["brokers"][1]["pid"])
 
     os.kill(after["brokers"][0]["pid"], signal.SIGKILL)
-    until(lambda: run("status").returncode == 1)
+    wait_until(lambda: run("status").returncode == 1)
     told = run("status")
     assert "broker 1" in told.stdout and "DOWN, ended with -9" in told.stdout
     assert told.stderr == "error: down: broker 1; `barnabas restart 1` starts it\n"

@@ -152,14 +152,14 @@ MUTANTS = [
     Mutant(
         "a new leader epoch wakes no session that passes the partition over",
         "broker/replication/control_requests.py",
-        "            self._replicas.elected(partition)\n        self._replicas.wake_all(partition)\n",
-        "            self._replicas.elected(partition)\n",
+        "            self._replicas.appends.elected(partition)\n        self._replicas.hosted.wake_all(partition)\n",
+        "            self._replicas.appends.elected(partition)\n",
         profile="elections",
     ),
     Mutant(
         "who stops leading wakes no session that passes the partition over",
         "broker/replication/control_requests.py",
-        "order.state.leader_epoch)\n        self._replicas.wake_all(partition)\n        leader = order.state.leader\n",
+        "order.state.leader_epoch)\n        self._replicas.hosted.wake_all(partition)\n        leader = order.state.leader\n",
         "order.state.leader_epoch)\n        leader = order.state.leader\n",
         profile="elections",
     ),

@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from barnabas.cli._command import UsageError, failing_well, normalise
-from barnabas.cli.main import COMMANDS, app, load
+from barnabas.cli.main import COMMANDS, GROUPS, app, load
 
 runner = CliRunner()
 KNOWN = {"--bootstrap-server", "--topic", "--topic-id", "--state", "--list", "--describe"}
@@ -63,7 +63,7 @@ def test_arguments_after_two_dashes_are_not_touched() -> None:
 
 @pytest.mark.parametrize("name", list(COMMANDS))
 def test_every_command_exists_and_explains_itself(name: str) -> None:
-    result = runner.invoke(app, [name, "--help"])
+    result = runner.invoke(app, [*name.split(), "--help"])
     assert result.exit_code == 0, result.output
     module = importlib.import_module(COMMANDS[name].module)
     first_line = (module.command.__doc__ or "").strip().splitlines()[0]
@@ -86,6 +86,14 @@ def test_help_lists_every_command_and_imports_none() -> None:
     output = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
     assert all(name in output for name in COMMANDS)
     assert output.rstrip().endswith("[]")
+
+
+def test_help_shows_every_command_once_in_a_group() -> None:
+    grouped = [name for names in GROUPS.values() for name in names]
+    assert sorted(grouped) == sorted(COMMANDS)
+    shown = runner.invoke(app, ["--help"]).output
+    assert all(f"{heading}:" in shown for heading in GROUPS)
+    assert max(map(len, shown.splitlines())) <= 80
 
 
 def test_version_is_printed() -> None:

@@ -70,7 +70,7 @@ def test_file_that_is_not_there_cannot_be_dumped() -> None:
 
 def test_no_command_prints_the_help() -> None:
     result = CliRunner().invoke(app, [])
-    assert "Commands:" in result.output
+    assert "A cluster on this machine:" in result.output
 
 
 def test_misspelt_settings_of_topics_and_brokers_are_warned_of(capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,10 +11,13 @@ from barnabas.client.admin import topics as topic_admin
 from barnabas.client.admin.acls import describe_acls
 from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.config import ClientConfig
+from barnabas.client.connection import Connection
 from barnabas.client.core import COORDINATION
-from barnabas.client.errors import BrokerRefused, ConnectionLost, DeadlineExceeded
+from barnabas.client.errors import BrokerRefused, ConnectionLost, DeadlineExceeded, RequestTimedOut
+from barnabas.client.image import Broker, ClusterImage
 from barnabas.wire.messages.create_topics import CreatableTopicResult, CreateTopicsResponse
 from barnabas.wire.messages.describe_acls import AclDescription, DescribeAclsResource, DescribeAclsResponse
+from barnabas.wire.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
 from barnabas.wire.messages.find_coordinator import Coordinator, FindCoordinatorResponse
 from barnabas.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from barnabas.wire.messages.metadata import (
@@ -23,10 +26,10 @@ from barnabas.wire.messages.metadata import (
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
-from tests.unit.client.client_fake_broker import FakeBroker
+from tests.unit.client.client_fake_broker import Call, FakeBroker
 from tests.unit.client.client_fake_cluster import METADATA, FakeCluster, canned
 
-CREATE_TOPICS, FIND_COORDINATOR, HEARTBEAT, DESCRIBE_ACLS = 19, 10, 12, 29
+CREATE_TOPICS, FIND_COORDINATOR, HEARTBEAT, DESCRIBE_ACLS, DESCRIBE_CLUSTER = 19, 10, 12, 29, 60
 
 
 def test_topics_and_brokers_are_as_metadata_has_them() -> None:
@@ -81,6 +84,80 @@ async def test_second_bootstrap_server_is_tried_when_the_first_is_down() -> None
         async with AsyncClient(config) as cluster:
             await cluster.brokers()
             assert cluster.image.cluster_id == "x"
+
+
+def never(call: Call) -> None:
+    """As a broker that starts, and waits for the controller."""
+
+
+@pytest.mark.parametrize("operation", ["refresh, as doctor does", "metadata", "any", "coordinator"])
+def test_a_broker_that_takes_connections_and_answers_nothing_is_passed_over(
+    operation: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("barnabas.client.core._METADATA_PATIENCE_MS", 50)
+    fake = FakeCluster()
+    fake.broker.handlers[FIND_COORDINATOR] = canned(
+        [FindCoordinatorResponse(coordinators=[Coordinator(key="g", node_id=1)])]
+    )
+    fake.broker.handlers[DESCRIBE_CLUSTER] = canned([DescribeClusterResponse(cluster_id="x")])
+
+    async def scenario() -> None:
+        silent_apis = (METADATA, FIND_COORDINATOR, DESCRIBE_CLUSTER)
+        async with FakeBroker(handlers=dict.fromkeys(silent_apis, never)) as waiting, fake.broker as healthy:
+            bootstrap = ((waiting.host, waiting.port), (healthy.host, healthy.port))
+            config = ClientConfig(bootstrap=bootstrap, request_timeout_ms=200, retry_backoff_ms=1)
+            async with AsyncClient(config) as cluster:
+                match operation:
+                    case "refresh, as doctor does":
+                        assert list((await cluster.refresh(None)).brokers) == [1]
+                    case "metadata":
+                        assert list(await cluster.brokers()) == [1]
+                    case "any":
+                        answer = await cluster.ask_any(DescribeClusterRequest(), DescribeClusterResponse)
+                        assert answer.cluster_id == "x"
+                    case "coordinator":
+                        assert await cluster.coordinator("g") == 1
+                await cluster.brokers()  # the broker that answered is the one that is asked again
+                assert (await cluster.any_link()).address == f"{healthy.host}:{healthy.port}"
+
+    asyncio.run(scenario())
+
+
+def test_a_cluster_of_brokers_that_answer_nothing_fails_and_a_broker_that_answers_again_serves(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("barnabas.client.core._METADATA_PATIENCE_MS", 50)
+
+    async def scenario() -> None:
+        async with FakeBroker(handlers={METADATA: never}) as one, FakeBroker(handlers={METADATA: never}) as two:
+            bootstrap = ((one.host, one.port), (two.host, two.port))
+            config = ClientConfig(bootstrap=bootstrap, request_timeout_ms=100, retry_backoff_ms=1)
+            async with AsyncClient(config) as cluster:
+                with pytest.raises(RequestTimedOut, match="Metadata"):
+                    await cluster.refresh(())
+                one.handlers[METADATA] = canned([MetadataResponse(cluster_id="x")])
+                await cluster.refresh(())
+                assert cluster.image.cluster_id == "x"
+
+    asyncio.run(scenario())
+
+
+async def test_the_cluster_may_change_while_a_client_looks_for_a_broker_that_answers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Another task of the client has refreshed the metadata meanwhile."""
+
+    async def link(broker_id: int) -> Connection:
+        cluster.image = ClusterImage()
+        raise ConnectionLost("it is gone")
+
+    async with (
+        FakeBroker(handlers={METADATA: canned([MetadataResponse(cluster_id="x")])}) as broker,
+        AsyncClient(ClientConfig(bootstrap=((broker.host, broker.port),))) as cluster,
+    ):
+        monkeypatch.setattr(cluster, "link", link)
+        cluster.image = ClusterImage(brokers={each: Broker(each, "127.0.0.1", 1) for each in (1, 2)})
+        assert (await cluster.any_link()).address == f"{broker.host}:{broker.port}"
 
 
 def test_those_who_come_at_once_share_the_first_connection() -> None:

@@ -1,7 +1,10 @@
 """A query without Spark: tasks that write and drivers that decide, each start of it with the same rows in the same batches."""
 
 import itertools
+import json
+import tempfile
 from collections.abc import Sequence
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -62,6 +65,7 @@ class Run:
         return writer
 
     def write(self, batch: int, partition: int, rows: Sequence[str], *, attempt: int = 0) -> Written:
+        self.query.plan(batch)
         self.query.monkeypatch.setattr(
             sink, "_task", lambda: Task(self.query.name, self.run, batch, partition, attempt)
         )
@@ -90,7 +94,11 @@ class Query:
         self.monkeypatch = monkeypatch
         self.name = name
         self.topic = f"{name}-out"
+        self.checkpoint = Path(tempfile.mkdtemp(prefix="checkpoint-"))
+        (self.checkpoint / "offsets").mkdir()
+        (self.checkpoint / "metadata").write_text(json.dumps({"id": name}))
         self.options = {
+            "checkpointLocation": str(self.checkpoint),
             "kafka.bootstrap.servers": bootstrap,
             "topic": self.topic,
             "decisionsTopic": "decisions",
@@ -99,6 +107,17 @@ class Query:
         admin = AdminClient({"bootstrap.servers": bootstrap})
         [made] = admin.create_topics([NewTopic(self.topic, 2, replicas)]).values()
         made.result(60)
+
+    def plan(self, batch: int, end: int | None = None, *, at_ms: int = 1) -> None:
+        """As Spark notes what a batch reads, before it makes the writer. A batch that comes again is not planned again."""
+        file = self.checkpoint / "offsets" / str(batch)
+        if not file.exists():
+            metadata = json.dumps({"batchWatermarkMs": 0, "batchTimestampMs": at_ms, "conf": {}})
+            file.write_text(f"v1\n{metadata}\n{json.dumps({'in': {'0': 10 * batch if end is None else end}})}")
+
+    def forget(self, batch: int) -> None:
+        """As an operator does who wants Spark to plan the batch again."""
+        (self.checkpoint / "offsets" / str(batch)).unlink()
 
     def start(self, **options: str) -> Run:
         return Run(self, **options)

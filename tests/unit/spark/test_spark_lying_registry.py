@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from barnabas.services.registry import client
+from barnabas.services.registry import client, references
 from barnabas.services.registry.client import RegistryClient, RegistryUnreachable
 from barnabas.spark.pipelines.codecs import registry
 from barnabas.spark.pipelines.codecs.registry import RegistryRefused, SchemaRegistry
@@ -72,9 +72,9 @@ def test_spark_takes_its_password_to_no_other_host(url: str) -> None:
 
 
 def test_spark_follows_no_endless_references(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "REFERENCES_MAX", 30)
+    monkeypatch.setattr(references, "REFERENCES_MAX", 30)
     lying = SchemaRegistry(url)
-    with pytest.raises(RegistryRefused, match="more than 30 others"):
+    with pytest.raises(RegistryRefused, match="more than 30 schemas"):
         lying.resolve(lying.schema(4))
     assert len(Liar.asked) < 40
 

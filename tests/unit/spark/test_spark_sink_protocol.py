@@ -17,7 +17,9 @@ from barnabas.client.blocking_transactions import BlockingTransactions, Initiali
 from barnabas.client.errors import BrokerRefused
 from barnabas.client.transactions import Transactions
 from barnabas.spark import sink, transactions
+from barnabas.spark.checkpoint import BY_CALLER
 from barnabas.spark.pipelines import sinks
+from barnabas.spark.pipelines.connector import Origin
 from barnabas.spark.sink import Written
 from barnabas.spark.sink_connection import SinkConnection, close_connections
 from barnabas.spark.transactions import (
@@ -263,6 +265,7 @@ def test_prepared_transactions_do_not_time_out_and_undecided_ones_do(
     (name,) = [name for name in query.open_transactions() if run.run in name]
     state = query.connection().transactions.describe_all([name])[name]
     assert state.transaction_timeout_ms == 60000  # type: ignore[union-attr]
+    query.forget(1)
     query.start().do(0)
     assert query.seen() == all_of(0)
 
@@ -437,13 +440,13 @@ def test_the_next_batch_write_finishes_one_whose_driver_died_after_deciding(quer
 def test_a_micro_batch_that_spark_does_not_tell_of_is_known_by_what_the_write_says(query: Query) -> None:
     """Over Spark Connect, a write within foreachBatch has no properties of its query."""
 
-    def write(batch: int, run: str) -> None:
-        known_by = {
+    def write(batch: int, run: str, **options: str) -> None:
+        known_by = options | {
             "queryName": "q",
-            "checkpointLocation": f"/state/{query.name}",
             "__batchId": str(batch),
             "__runId": run,
         }
+        query.plan(batch)
         writer = sink.batch_writer(query.options | known_by, SCHEMA, False)
         query.monkeypatch.setattr(sink, "_task", lambda: Untold())
         rows = pa.record_batch([pa.array(rows_of(batch, 0), pa.string())], names=["value"])
@@ -458,7 +461,12 @@ def test_a_micro_batch_that_spark_does_not_tell_of_is_known_by_what_the_write_sa
     write(1, "first")
     write(1, "second")
     write(2, "second")
-    assert query.seen() == all_of(0, 1, 2, tasks=1)
+    # A checkpoint that was moved still names the query by the place where it was.
+    query.checkpoint = query.checkpoint.rename(query.checkpoint.with_name(f"{query.checkpoint.name}-moved"))
+    query.options["checkpointLocation"] = str(query.checkpoint)
+    write(2, "third", acceptCheckpoint="moved")
+    write(3, "third")
+    assert query.seen() == all_of(0, 1, 2, 3, tasks=1)
 
 
 def test_a_write_within_a_micro_batch_is_known_by_the_number_that_it_was_given(query: Query) -> None:
@@ -466,7 +474,9 @@ def test_a_write_within_a_micro_batch_is_known_by_the_number_that_it_was_given(q
 
     def write(number: int) -> None:
         sink_of_parts = sinks.topic(query.topic, bootstrap=query.bootstrap, options=query.options)
-        writer = sink.batch_writer({**sink_of_parts.options, **sink_of_parts._once("parts", number)}, SCHEMA, False)
+        writer = sink.batch_writer(
+            {**sink_of_parts.options, **sink_of_parts._once("parts", number, Origin(BY_CALLER))}, SCHEMA, False
+        )
         query.monkeypatch.setattr(sink, "_task", lambda: Task(query.name, "run", 3, 0, 0))
         rows = pa.record_batch([pa.array(rows_of(number, 0), pa.string())], names=["value"])
         writer.commit([writer.write(iter([rows]))])

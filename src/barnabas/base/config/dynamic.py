@@ -22,7 +22,7 @@ from barnabas.base.config.catalog import (
     broker_synonyms,
     listener_base_name,
 )
-from barnabas.base.config.log_config import LogConfig
+from barnabas.base.config.log_config import AS_RETENTION, LogConfig
 from barnabas.base.config.topic import log_config, topic_defaults
 from barnabas.base.errors import ConfigError, ErrorCode, Refused
 
@@ -33,6 +33,9 @@ TransitionCheck = Callable[[BrokerConfig], None]
 
 #: Pool sizes, which Kafka lets change by a factor of two at most.
 _POOLS: Final = ("num.io.threads", "num.replica.fetchers", "num.recovery.threads.per.data.dir", "background.threads")
+
+
+_UNLIMITED: Final = -1
 
 
 class DynamicConfig:
@@ -189,6 +192,8 @@ class DynamicConfig:
         try:
             _check_pools(self._broker, config)
             _check_listeners(self._broker, config)
+            _check_listener_limits(self._broker, config)
+            _check_local_retention(self._broker, config)
             for check in self._checks:
                 check(config)
         except ConfigError as error:
@@ -258,15 +263,7 @@ def _check_pools(before: BrokerConfig, after: BrokerConfig) -> None:
     for name in _POOLS:
         old, new = before.values[name], after.values[name]
         assert isinstance(old, int) and isinstance(new, int), name
-        failed = f"Dynamic thread count update validation failed for {name}={new}"
-        if new == old:
-            continue
-        if new <= 0:
-            raise ConfigError(f"{failed}, value should be at least 1")
-        if new < old // 2:
-            raise ConfigError(f"{failed}, value should be at least half the current value {old}")
-        if new > old * 2:
-            raise ConfigError(f"{failed}, value should not be greater than double the current value {old}")
+        _check_pool(name, old, new)
     old, new = before.values["log.cleaner.threads"], after.values["log.cleaner.threads"]
     assert isinstance(old, int) and isinstance(new, int)
     if new != old:
@@ -274,6 +271,59 @@ def _check_pools(before: BrokerConfig, after: BrokerConfig) -> None:
             raise ConfigError(f"Log cleaner threads cannot be reduced to less than half the current value {old}")
         if new > old * 2:
             raise ConfigError(f"Log cleaner threads cannot be increased to more than double the current value {old}")
+
+
+def _check_pool(name: str, old: int, new: int) -> None:
+    failed = f"Dynamic thread count update validation failed for {name}={new}"
+    if new == old:
+        return
+    if new <= 0:
+        raise ConfigError(f"{failed}, value should be at least 1")
+    if new < old // 2:
+        raise ConfigError(f"{failed}, value should be at least half the current value {old}")
+    if new > old * 2:
+        raise ConfigError(f"{failed}, value should not be greater than double the current value {old}")
+
+
+def _check_listener_limits(before: BrokerConfig, after: BrokerConfig) -> None:
+    """A limit of 0 would keep out everyone, those who could raise it again included."""
+    for listener in after.listeners:
+        for name in sorted(CLUSTER_LISTENER_NAMES):
+            old, new = before.for_listener(listener.name, name), after.for_listener(listener.name, name)
+            assert isinstance(old, int) and isinstance(new, int), name
+            if name == "num.network.threads":
+                _check_pool(name, old, new)
+            elif new <= 0 and new != old:
+                raise ConfigError(f"Invalid {name} {new}")
+
+
+def _check_local_retention(before: BrokerConfig, after: BrokerConfig) -> None:
+    """Of tiered topics: no more is kept on the brokers' disks than in all."""
+    for local_name, name in (
+        ("log.local.retention.ms", "log.retention.ms"),
+        ("log.local.retention.bytes", "log.retention.bytes"),
+    ):
+        local, total = (_retention(after, each) for each in (local_name, name))
+        if (local, total) == tuple(_retention(before, each) for each in (local_name, name)):
+            continue
+        if total == _UNLIMITED or local == AS_RETENTION:
+            continue
+        if local == _UNLIMITED:
+            raise ConfigError(
+                f"Invalid value {local} for configuration {local_name}: Value must not be {_UNLIMITED} as {name} value is "
+                f"set as {total}."
+            )
+        if local > total:
+            raise ConfigError(
+                f"Invalid value {local} for configuration {local_name}: Value must not be more than {name} property "
+                f"value: {total}"
+            )
+
+
+def _retention(config: BrokerConfig, name: str) -> int:
+    value = config.log_retention_ms if name == "log.retention.ms" else config.values[name]
+    assert isinstance(value, int), name
+    return value
 
 
 def _check_listeners(before: BrokerConfig, after: BrokerConfig) -> None:

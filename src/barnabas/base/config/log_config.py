@@ -171,7 +171,8 @@ class LogConfig:
         "Age below which a record is never compacted away.",
         inherits=default_of("log.cleaner.min.compaction.lag.ms"))
     max_compaction_lag_ms: int = topic_setting(LONG, LONG_MAX, at_least(1),
-        "Age at which a record of a compacted topic becomes due for compaction, whatever the dirty ratio is.",
+        "Age at which a record of a compacted topic becomes due for compaction, whatever the dirty ratio is. The active "
+        "segment of such a topic is closed at this age, if segment.ms is longer.",
         inherits=default_of("log.cleaner.max.compaction.lag.ms"))
     delete_retention_ms: int = topic_setting(LONG, DAY_MS, at_least(0),
         "How long a tombstone, or a transaction marker, stays in a compacted log. A reader that starts at the beginning has to"
@@ -282,6 +283,12 @@ class LogConfig:
     def kept_locally_ms(self) -> int:
         """`local.retention.ms`, of a tiered topic."""
         return self.retention_ms if self.local_retention_ms == AS_RETENTION else self.local_retention_ms
+
+    @property
+    def roll_ms(self) -> int:
+        """Age at which the active segment is closed. Compaction never reads the active segment, so `max.compaction.lag.ms`
+        could not be kept if a compacted topic closed its segments later than that (KIP-354)."""
+        return min(self.segment_ms, self.max_compaction_lag_ms) if self.is_compacted else self.segment_ms
 
     @property
     def kept_locally_bytes(self) -> int:

@@ -97,8 +97,7 @@ class AclApi:
                 await store.add(pattern, [bindings[index][1] for index in indexes])
             except AclUpdateFailed as error:
                 for index in indexes:
-                    results[index].error_code = ErrorCode.UNKNOWN_SERVER_ERROR
-                    results[index].error_message = str(error)
+                    results[index].error_code, results[index].error_message = error.code, str(error)
         return CreateAclsResponse(results=results)
 
     @serves("DeleteAcls", refusal("filter_results <- filters"))

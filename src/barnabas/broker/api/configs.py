@@ -27,6 +27,8 @@ from barnabas.broker.server.handler import serves
 from barnabas.broker.server.refusal import refusal
 from barnabas.broker.zookeeper_client import paths
 from barnabas.broker.zookeeper_client.config_store import ChangeConfig, ConfigStore
+from barnabas.broker.zookeeper_client.request_sizes import check_fits
+from barnabas.broker.zookeeper_client.znodes import encode_config
 from barnabas.wire.messages import alter_configs as full
 from barnabas.wire.messages import incremental_alter_configs as incremental
 from barnabas.wire.messages.base import ApiMessage
@@ -196,10 +198,10 @@ class ConfigsApi:
 
         if not validate_only:
             await self._change(entity_type, entity, changed)
-        elif entity_type == paths.TOPICS:
-            changed(await self._store.read(entity_type, entity))
-        else:
-            changed(await self._read_broker(entity))
+            return
+        is_topic = entity_type == paths.TOPICS
+        existing = await (self._store.read(entity_type, entity) if is_topic else self._read_broker(entity))
+        check_fits(paths.config_entity(entity_type, entity), encode_config(changed(existing)))
 
     def _checked_topic(self, name: str, existing: Mapping[str, str], settings: Mapping[str, str]) -> Mapping[str, str]:
         settings = keep_link(settings, existing)

@@ -127,7 +127,7 @@ class FetchApi:
         )
         if len(wanted) > TURN_PARTITIONS and not may_follow:
             return self._in_turns(call, fetched, params, wanted)
-        waiting = context.replicas.fetch(
+        waiting = context.replicas.fetches.fetch(
             params,
             wanted,
             lambda reads: self._answer(call, fetched, params, wanted, reads),
@@ -152,7 +152,7 @@ class FetchApi:
 
     async def _fetch_in_turns(self, call: Call, params: FetchParams, wanted: Wanted) -> list[PartitionRead]:
         """Each slice is a fetch of its own, until one has enough. What the others have by then is read at once."""
-        fetch = self._context.replicas.fetch
+        fetch = self._context.replicas.fetches.fetch
         slices = [list(wanted[at : at + SLICE_ELEMENTS]) for at in range(0, len(wanted), SLICE_ELEMENTS)]
         answered = asyncio.Event()
         reads: dict[int, list[PartitionRead]] = {}
@@ -279,7 +279,7 @@ class FetchApi:
                 if isinstance(tp, ErrorCode):
                     continue
                 if not params.is_from_follower:
-                    self._context.replicas.counters(tp.topic).bytes_out.value += read.size_bytes
+                    self._context.replicas.hosted.counters(tp.topic).bytes_out.value += read.size_bytes
                 elif self._context.leader_throttle is not None:
                     self._context.leader_throttle.record(tp, read.size_bytes)
         if session is not None and served:
@@ -287,7 +287,7 @@ class FetchApi:
 
     def _rest(self, want: CachedPartition, tp: TopicPartition, read: PartitionRead, params: FetchParams) -> None:
         """A follower that has everything, and is being told everything, need not be looked at until something happens."""
-        partition = self._context.replicas.get(tp)
+        partition = self._context.replicas.hosted.get(tp)
         if partition is not None and not read.error and read.diverging_epoch is None:
             partition.rest(want, params.replica_id)
 
@@ -346,7 +346,7 @@ class FetchApi:
         """For consumers of long ago: what they do not know is told in words that they know."""
         if read.error is ErrorCode.KAFKA_STORAGE_ERROR and version < STORAGE_ERROR_FROM_VERSION:
             read.error = ErrorCode.NOT_LEADER_OR_FOLLOWER  # they ask for the leader, and again
-        partition = None if isinstance(tp, ErrorCode) else self._context.replicas.get(tp)
+        partition = None if isinstance(tp, ErrorCode) else self._context.replicas.hosted.get(tp)
         if (
             partition is not None
             and partition.log is not None

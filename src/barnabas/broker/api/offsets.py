@@ -124,7 +124,7 @@ class OffsetsApi:
         twice = _named_twice(request)
         is_consumer = request.replica_id == CONSUMER_REPLICA_ID and request.isolation_level != READ_COMMITTED
         wants_ends = is_consumer and not twice and call.api_version >= SPECIAL_FROM_VERSION[LATEST]
-        get = self._context.replicas.get
+        get = self._context.replicas.hosted.get
         for topic in request.topics:
             answers = ListOffsetsTopicResponse(name=topic.name)
             response.topics.append(answers)
@@ -163,7 +163,7 @@ class OffsetsApi:
         tier = self._context.replicas.fetches.tier
         if tier is None or (timestamp < 0 and timestamp != MAX_TIMESTAMP):
             return False
-        partition = self._context.replicas.get(tp)
+        partition = self._context.replicas.hosted.get(tp)
         return partition is not None and tier.may_have(partition)
 
     async def _find_in_tier(
@@ -179,7 +179,7 @@ class OffsetsApi:
         assert tier is not None
         found: TimestampedOffset | None = None
         try:
-            partition = self._context.replicas.require(tp)
+            partition = self._context.replicas.hosted.require(tp)
             if request.replica_id != DEBUGGING_REPLICA_ID:
                 partition.leader_log(wanted.current_leader_epoch)
             found = await tier.offset_for(partition, wanted.timestamp)
@@ -210,7 +210,7 @@ class OffsetsApi:
         in_tier: TimestampedOffset | None = None,
     ) -> None:
         try:
-            partition = self._context.replicas.require(tp)
+            partition = self._context.replicas.hosted.require(tp)
             if request.replica_id != DEBUGGING_REPLICA_ID:
                 partition.leader_log(wanted.current_leader_epoch)
             found = in_tier or partition.offset_for(
@@ -248,7 +248,7 @@ class OffsetsApi:
 
     def _find_epoch_end(self, tp: TopicPartition, wanted: OffsetForLeaderPartition, answer: EpochEndOffset) -> None:
         try:
-            log = self._context.replicas.require(tp).leader_log(wanted.current_leader_epoch)
+            log = self._context.replicas.hosted.require(tp).leader_log(wanted.current_leader_epoch)
             end = log.end_offset_for_epoch(wanted.leader_epoch)
         except Refused as refusal:
             answer.error_code = refusal.code

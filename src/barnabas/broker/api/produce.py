@@ -127,7 +127,9 @@ class ProduceApi:
                 if error is not ErrorCode.NONE:
                     answer.error_code = error
                     if error is ErrorCode.UNKNOWN_TOPIC_ID and isinstance(data.records, memoryview):
-                        self._context.replicas.refused(nameless(topic_data.topic_id, data.index), data.records, error)
+                        self._context.replicas.appends.refused(
+                            nameless(topic_data.topic_id, data.index), data.records, error
+                        )
                 elif not isinstance(data.records, memoryview):
                     answer.error_code = ErrorCode.INVALID_RECORD
                     answer.error_message = "the request has no records for this partition"
@@ -168,7 +170,7 @@ class ProduceApi:
         entries: list[AppendEntry],
         done: Callable[[Outcomes], None],
     ) -> None:
-        wait = self._context.replicas.append(
+        wait = self._context.replicas.appends.append(
             entries,
             required_acks=request.acks,
             timeout_ms=request.timeout_ms,
@@ -194,7 +196,7 @@ class ProduceApi:
         refusals = await asyncio.gather(*(self.checks.refusal(entries[index].tp, copies[index]) for index in unclear))
         for index, refused in zip(unclear, refusals, strict=True):
             if refused is not None:
-                outcome = self._context.replicas.refuse(left.pop(index), refused)
+                outcome = self._context.replicas.appends.refuse(left.pop(index), refused)
                 self._fill(call, response, answers[index], outcome, entries[index].tp)
         if request.transactional_id is not None:
             await self._verify(call, request.transactional_id, left, answers)
@@ -215,7 +217,7 @@ class ProduceApi:
             index
             for index, entry in enumerate(entries)
             if not self.checks.is_clear(entry.tp, entry.records)
-            and (partition := self._context.replicas.get(entry.tp)) is not None
+            and (partition := self._context.replicas.hosted.get(entry.tp)) is not None
             and partition.is_leader
         ]
 
@@ -226,7 +228,7 @@ class ProduceApi:
         found: dict[int, tuple[Log, BatchHeader]] = {}
         asked = Asked.of_produce(call.api_version)
         for index, entry in entries.items():
-            partition = self._context.replicas.get(entry.tp)
+            partition = self._context.replicas.hosted.get(entry.tp)
             if partition is None or partition.log is None or len(entry.records) < HEADER_SIZE:
                 continue  # the append refuses it
             try:
@@ -265,7 +267,7 @@ class ProduceApi:
             else:
                 refused = left.pop(index)
                 answers[index].error_code, answers[index].error_message = verdict.error, verdict.message
-                self._context.replicas.refused(refused.tp, refused.records, verdict.error)
+                self._context.replicas.appends.refused(refused.tp, refused.records, verdict.error)
 
     def _resolve(self, call: Call, data: TopicProduceData) -> tuple[str, ErrorCode]:
         """The topic's name, and what is wrong with it."""

@@ -48,7 +48,7 @@ class ProducersApi:
 
     def _describe(self, partition: TopicPartition, answer: PartitionResponse) -> None:
         try:
-            log = self._context.replicas.require(partition).local_log
+            log = self._context.replicas.hosted.require(partition).local_log
         except Refused as refusal:
             answer.error_code = refusal.code
             return

@@ -101,7 +101,7 @@ class TxnMarkersApi:
         self._append_all(entries, done)
 
     def _refusal(self, marker: WritableTxnMarker, partition: TopicPartition) -> ErrorCode:
-        replica = self._context.replicas.get(partition)
+        replica = self._context.replicas.hosted.get(partition)
         if replica is None or replica.log is None:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         if replica.log.config.barnabas_link_name:
@@ -132,7 +132,7 @@ class TxnMarkersApi:
 
     def _append(self, entries: list[_Entry], done: Callable[[list[AppendOutcome]], None]) -> None:
         now_ms = self._context.clock.now_ms()
-        self._context.replicas.append(
+        self._context.replicas.appends.append(
             [AppendEntry(partition, _batch(marker, now_ms)) for marker, partition in entries],
             required_acks=-1,
             timeout_ms=self._context.config.request_timeout_ms,
@@ -143,7 +143,7 @@ class TxnMarkersApi:
     def _append_to_offsets(
         self, marker: WritableTxnMarker, partition: TopicPartition, done: Callable[[list[AppendOutcome]], None]
     ) -> None:
-        replica = self._context.replicas.get(partition)
+        replica = self._context.replicas.hosted.get(partition)
         assert replica is not None  # `_refusal` has seen to it, and nothing was waited for since
         log: Log = replica.local_log
         offset = log.log_end_offset

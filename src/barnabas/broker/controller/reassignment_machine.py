@@ -35,6 +35,14 @@ _UNKNOWN = Failure(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "The partition does not
 Target = tuple[int, ...]
 
 
+def _too_large(partition: TopicPartition) -> Failure:
+    return Failure(
+        ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+        f"{paths.topic(partition.topic)} would be {ZkCode.TOO_LARGE.value}: it lists the replicas of all partitions, the "
+        "former and the new ones. Reassign fewer partitions of the topic at a time.",
+    )
+
+
 class ReassignmentMachine:
     def __init__(
         self,
@@ -150,15 +158,16 @@ class ReassignmentMachine:
                     "Wait until one is, or name one of these in the reassignment.",
                 )
                 continue
-            yield from self._proceed(partition, assignment)
-            results[partition] = None
+            results[partition] = yield from self._proceed(partition, assignment)
         return results
 
     # --- the steps of one reassignment --------------------------------------------------------------------------------
 
-    def _proceed(self, partition: TopicPartition, wanted: ReplicaAssignment) -> Program[None]:
+    def _proceed(self, partition: TopicPartition, wanted: ReplicaAssignment) -> Program[Failure | None]:
         self._deletions.halt((partition.topic,), "a reassignment is under way")
-        yield from self._adopt(partition, wanted)
+        if not (yield from self._adopt(partition, wanted)):
+            yield from self._deletions.resume_for((partition.topic,))
+            return _too_large(partition)
         if self._is_complete(partition, wanted):
             yield from self._finish(partition, wanted)
         else:
@@ -169,9 +178,10 @@ class ReassignmentMachine:
                 for each in (Replica(partition, broker) for broker in wanted.adding)
                 if self._state.context.replica_state(each) in REPLICA_TRANSITIONS[ReplicaState.NEW]
             )
+        return None
 
-    def _adopt(self, partition: TopicPartition, wanted: ReplicaAssignment) -> Program[None]:
-        """Writes the plan down before any replica is added."""
+    def _adopt(self, partition: TopicPartition, wanted: ReplicaAssignment) -> Program[bool]:
+        """Writes the plan down before any replica is added. False if the plan is larger than ZooKeeper takes."""
         context = self._state.context
         current = context.assignment(partition)
         if current != wanted:
@@ -182,12 +192,14 @@ class ReassignmentMachine:
                 context.assign(partition, current.without(*unneeded))
                 yield from self._partitions.to_online((partition,), Strategy.OFFLINE)
             yield from self._remove_replicas(partition, unneeded)
-            yield from self._write_assignment(partition, wanted)
+            if not (yield from self._write_assignment(partition, wanted)):
+                return False
             context.assign(partition, wanted)
             self._state.note(
                 "reassignment began", topic=partition.topic, partition=partition.partition, replicas=list(wanted.target)
             )
         context.reassigning[partition] = None
+        return True
 
     def _finish(self, partition: TopicPartition, wanted: ReplicaAssignment) -> Program[None]:
         context = self._state.context
@@ -196,7 +208,8 @@ class ReassignmentMachine:
         context.assign(partition, done)
         yield from self._move_leader(partition, done)
         yield from self._remove_replicas(partition, wanted.removing)
-        yield from self._write_assignment(partition, done)
+        if not (yield from self._write_assignment(partition, done)):
+            raise BrokenInvariant(f"{partition}: the assignment without the former replicas is larger than with them")
         yield from self._remove_from_znode(lambda each, target: each == partition and target == done.replicas)
         context.reassigning.pop(partition, None)
         # The leader and the replicas have changed since the last news.
@@ -261,8 +274,11 @@ class ReassignmentMachine:
         # Replicas that are being added may be made in any good log directory.
         self._requests.add_leader_and_isr(assignment.adding, partition, written, assignment, is_new=True)
 
-    def _write_assignment(self, partition: TopicPartition, assignment: ReplicaAssignment) -> Program[None]:
-        """Partitions that were added meanwhile, and that this controller has not heard of yet, stay. Kafka drops them."""
+    def _write_assignment(self, partition: TopicPartition, assignment: ReplicaAssignment) -> Program[bool]:
+        """Partitions that were added meanwhile, and that this controller has not heard of yet, stay. Kafka drops them.
+
+        False if it is larger than ZooKeeper takes.
+        """
         context, topic = self._state.context, partition.topic
         path, version = paths.topic(topic), context.assignment_versions[partition.topic]
         added: Mapping[int, ReplicaAssignment] = {}
@@ -272,7 +288,9 @@ class ReassignmentMachine:
             [result] = yield from write((SetData(path, data, version),))
             if result.ok and result.stat is not None:
                 context.assignment_versions[topic] = result.stat.version
-                return
+                return True
+            if result.code is ZkCode.TOO_LARGE:
+                return False
             [found] = yield from ask((Get(path),))
             if result.code is not ZkCode.BAD_VERSION or found.stat is None:
                 raise BrokenInvariant(f"{path} could not be written: {result.code.value}")

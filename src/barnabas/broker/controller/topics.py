@@ -31,6 +31,7 @@ from barnabas.broker.zookeeper_client import paths
 from barnabas.broker.zookeeper_client.metadata_cache import MetadataCache
 from barnabas.broker.zookeeper_client.metadata_waits import wait_until_shown
 from barnabas.broker.zookeeper_client.operations import Create, Exists, Get, Guard, Operation, Result, SetData, ZkCode
+from barnabas.broker.zookeeper_client.request_sizes import check_fits
 from barnabas.broker.zookeeper_client.session import ZooKeeperSession
 from barnabas.broker.zookeeper_client.znodes import ReplicaAssignment, TopicAssignment, encode_config
 
@@ -223,6 +224,7 @@ class TopicAdmin:
             self._validate_config(topic.configs)
         except ConfigError as error:
             raise Refused(ErrorCode.INVALID_CONFIG, str(error)) from error
+        check_fits(paths.config_entity(paths.TOPICS, topic.name), encode_config(topic.configs))
         return assignment
 
     async def _write(self, planned: Mapping[str, tuple[NewTopic, Assignment]]) -> dict[str, TopicId | Failure]:
@@ -262,7 +264,10 @@ class TopicAdmin:
             elif result.code is ZkCode.NODE_EXISTS:
                 outcomes[name] = Failure(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
             else:
-                outcomes[name] = Failure(ErrorCode.UNKNOWN_SERVER_ERROR, f"{paths.topic(name)}: {result.code.value}")
+                code = (
+                    ErrorCode.INVALID_PARTITIONS if result.code is ZkCode.TOO_LARGE else ErrorCode.UNKNOWN_SERVER_ERROR
+                )
+                outcomes[name] = Failure(code, f"{paths.topic(name)}: {result.code.value}")
         return outcomes
 
     async def _made_here(self, names: Sequence[str], ids: Mapping[str, TopicId]) -> set[str]:
@@ -326,7 +331,9 @@ class TopicAdmin:
         ]
         written = await self._guarded(writes)
         for name, operation, result in zip(planned, writes, written, strict=True):
-            if not result.ok and not await self._is_written(operation):
+            if result.code is ZkCode.TOO_LARGE:
+                results[name] = Failure(ErrorCode.INVALID_PARTITIONS, f"{operation.path}: {result.code.value}")
+            elif not result.ok and not await self._is_written(operation):
                 # The topic was changed meanwhile.
                 results[name] = Failure(ErrorCode.REASSIGNMENT_IN_PROGRESS, f"'{name}': {result.code.value}")
         waiting = {name: tuple(planned[name][2]) for name in planned if results[name] is None}

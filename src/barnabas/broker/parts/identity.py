@@ -1,4 +1,4 @@
-"""Who a broker is: its id, and where others reach it."""
+"""The id of a broker, and the addresses at which others reach it."""
 
 import socket
 from collections.abc import Mapping
@@ -27,7 +27,7 @@ async def find_broker_id(config: BrokerConfig, session: ZooKeeperSession, disk: 
 
 
 def advertised_endpoints(config: BrokerConfig, ports: Mapping[str, int]) -> tuple[Endpoint, ...]:
-    """Where clients and brokers are told to connect. `ports` has the ports that the OS chose for listeners with port 0."""
+    """The addresses at which clients and brokers connect. `ports` has the ports of the listeners that this broker has."""
     return tuple(
         Endpoint(
             listener=listener.name,
@@ -36,4 +36,5 @@ def advertised_endpoints(config: BrokerConfig, ports: Mapping[str, int]) -> tupl
             port=listener.port or ports[listener.name],
         )
         for listener in config.advertised_listeners
+        if listener.name in ports
     )

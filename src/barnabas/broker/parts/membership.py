@@ -6,11 +6,13 @@ Owner: the event loop.
 import asyncio
 from collections.abc import Mapping
 
+from barnabas.base.config.broker import BrokerConfig
 from barnabas.base.config.dynamic import DynamicConfig
 from barnabas.base.ids import BrokerEpoch, BrokerId
 from barnabas.broker.parts.identity import advertised_endpoints
 from barnabas.broker.parts.readiness import Readiness
 from barnabas.broker.runtime.faults import Faults
+from barnabas.broker.runtime.tasks import Spawn
 from barnabas.broker.runtime.threads import OnThread
 from barnabas.broker.server.broker_connections import BrokerConnections, Opener
 from barnabas.broker.server.controller_client import ControllerClient
@@ -39,9 +41,12 @@ class MembershipParts:
         faults: Faults | None,
         stop: asyncio.Event,
         on_thread: OnThread,
+        spawn: Spawn,
     ) -> None:
         config = dynamic.broker
         self._dynamic = dynamic
+        self._ports = ports
+        self._spawn = spawn
         self._faults = faults
         self.metadata = MetadataCache()
         self.features = ClusterFeatures(session)
@@ -70,6 +75,12 @@ class MembershipParts:
             config=lambda: dynamic.broker,
             broker_epoch=self.epoch,
         )
+
+    def settings_changed(self, before: BrokerConfig, after: BrokerConfig) -> None:
+        """Called after the listeners were moved."""
+        endpoints = advertised_endpoints(after, self._ports)
+        if endpoints != self.registrar.registration.endpoints:
+            self._spawn(self.registrar.announce(endpoints), "new endpoints")
 
     def epoch(self) -> BrokerEpoch:
         return self.registrar.epoch

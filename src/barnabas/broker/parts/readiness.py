@@ -50,7 +50,7 @@ class Readiness:
 
         A new controller sends brokers first. It never sends topics that are being deleted.
         """
-        topics = await session.children(paths.BROKER_TOPICS)
+        topics = await session.outlive(lambda: session.children(paths.BROKER_TOPICS))
         telling = asyncio.get_running_loop().call_later(TELL_AFTER_S, self._tell)
         try:
             await self._metadata_shows(lambda: self._metadata.is_alive(self._broker_id))

@@ -119,7 +119,7 @@ class ReplicationParts:
             report=report_failed_dir,
             fail=fail,
         )
-        logs.on_log_start = self.replicas.log_start_moved
+        logs.on_log_start = self.replicas.hosted.log_start_moved
         metadata.subscribe(self._metadata_changed)
 
     def start(self) -> None:
@@ -140,7 +140,7 @@ class ReplicationParts:
     def _metadata_changed(self, change: MetadataChange) -> None:
         for topic in {partition.topic for partition in change.deleted}:
             if self._metadata.topic(topic) is None:
-                self.replicas.forget_topic(topic)
+                self.replicas.hosted.forget_topic(topic)
 
     def _make_machine(self, tp: TopicPartition) -> PartitionMachine:
         return PartitionMachine(

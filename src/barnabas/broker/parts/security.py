@@ -4,9 +4,12 @@ Owner: the event loop.
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from barnabas.base.clock import Clock
+from barnabas.base.config.broker import BrokerConfig
 from barnabas.base.config.dynamic import DynamicConfig
+from barnabas.base.config.listeners import Listener
 from barnabas.broker.api.acls import AclApi
 from barnabas.broker.api.delegation_tokens import TokensApi
 from barnabas.broker.api.sasl import SaslApi
@@ -21,9 +24,9 @@ from barnabas.broker.security.setup import make_authorizer, make_tokens
 from barnabas.broker.security.tls import Certificates
 from barnabas.broker.security.token_store import TokenStore
 from barnabas.broker.server.context import BrokerContext
-from barnabas.broker.server.listener import SocketServer
+from barnabas.broker.server.listener import Endpoint, SocketServer
 from barnabas.broker.zookeeper_client.session import ZooKeeperSession
-from barnabas.client.key_sets import KeySets
+from barnabas.client.key_sets import KeySets, KeySetSource
 
 
 class SecurityParts:
@@ -39,11 +42,14 @@ class SecurityParts:
         config = dynamic.broker
         self._dynamic = dynamic
         self._clock = clock
+        self._now_s = now_s
         self._spawn = spawn
         self._sasl = SaslApi(clock, failure_delay_ms=config.connection_failed_authentication_delay_ms)
         self._parts = SaslParts(
             scram=ScramCredentials(), tokens=make_tokens(config), key_sets=KeySets(now_s), now_ms=clock.now_ms
         )
+        #: Key sets that a task keeps current.
+        self._loading: set[KeySetSource] = set()
         self._inter_broker = InterBrokerSecurity(config)
         self.authorizer = make_authorizer(config)
         self.acl_store: AclStore | None = None
@@ -52,18 +58,22 @@ class SecurityParts:
         #: Passwords among the broker's dynamic settings.
         self.secrets = DynamicSecrets(config)
 
-    def bind(self, server: SocketServer) -> dict[str, int]:
-        """Takes the ports of all listeners; the ports by listener."""
-        config = self._dynamic.broker
-        ports = {
-            listener.name: server.bind(secured(config, listener, self._sasl, self._parts))
-            for listener in config.listeners
-        }
+    def endpoint(self, config: BrokerConfig, listener: Listener) -> Endpoint:
+        """A listener with the security that its settings ask for. :raises ConfigError: for settings that cannot work."""
+        endpoint = secured(config, listener, self._sasl, self._parts)
         for source in self._parts.key_sets:
-            self._spawn(source.run(), "oauth key set")
-        self._certificates = Certificates(config, on_change=server.replace_tls)
+            if source not in self._loading:
+                self._loading.add(source)
+                self._spawn(source.run(), "oauth key set")
+        return endpoint
+
+    def check_endpoint(self, config: BrokerConfig, listener: Listener) -> None:
+        """:raises ConfigError: if `endpoint` would."""
+        secured(config, listener, self._sasl, replace(self._parts, key_sets=KeySets(self._now_s)))
+
+    def watch_certificates(self, server: SocketServer) -> None:
+        self._certificates = Certificates(self._dynamic.broker, on_change=server.replace_tls)
         self._dynamic.add_check(self._certificates.check)
-        return ports
 
     async def start(self, session: ZooKeeperSession) -> None:
         """Read ACLs and delegation tokens from ZooKeeper, if this broker uses them."""

@@ -64,6 +64,6 @@ class ServingParts:
         )
 
     def settings_changed(self, before: BrokerConfig, after: BrokerConfig) -> None:
-        self.server.limits = connection_limits(after)
+        self.server.set_limits(connection_limits(after))
         self.quotas.connections.limits = connection_rate_limits(after)
         self.pipeline.elements_max = after.barnabas_request_max_elements

@@ -97,7 +97,9 @@ def offsets_verifier(
 
     async def verify(transaction: TransactionToVerify) -> object | None:
         try:
-            log = context.replicas.require(TopicPartition(GROUP_METADATA_TOPIC, transaction.partition)).leader_log()
+            log = context.replicas.hosted.require(
+                TopicPartition(GROUP_METADATA_TOPIC, transaction.partition)
+            ).leader_log()
         except Refused as refusal:
             raise Refused(coordinator_error(refusal.code), refusal.message) from refusal
         verdict = await verifier().verify_offsets(

@@ -163,7 +163,7 @@ class ControlRequests:
             return ErrorCode.NONE, errors
 
     def _carry_out(self, order: PartitionOrder, led: list[Partition], followed: list[Partition]) -> ErrorCode:
-        partition = self._replicas.get(order.tp) or self._new_partition(order.tp)
+        partition = self._replicas.hosted.get(order.tp) or self._new_partition(order.tp)
         known_log = self._logs.get(order.tp)
         decision = decide_leader_and_isr(
             order.state,
@@ -196,14 +196,16 @@ class ControlRequests:
             if code is ErrorCode.KAFKA_STORAGE_ERROR:
                 self._fetchers.remove([order.tp])
                 partition.machine.go_offline()
-                self._replicas.add(partition)
-                self._replicas.wake_all(partition)
+                self._replicas.hosted.add(partition)
+                self._replicas.hosted.wake_all(partition)
             return code
-        self._replicas.add(partition)
+        self._replicas.hosted.add(partition)
         return ErrorCode.NONE
 
     def _new_partition(self, tp: TopicPartition) -> Partition:
-        return Partition(tp, self._make_machine(tp), self._clock, on_high_watermark=self._replicas.high_watermark_moved)
+        return Partition(
+            tp, self._make_machine(tp), self._clock, on_high_watermark=self._replicas.hosted.high_watermark_moved
+        )
 
     def _open_log(self, partition: Partition, order: PartitionOrder) -> None:
         topic_id = order.topic_id if order.topic_id != ZERO_TOPIC_ID else None
@@ -230,14 +232,14 @@ class ControlRequests:
         partition.become_leader(order.state, now_ms=self._clock.now_ms())
         log.debug("leading %s in epoch %d, ISR %s", order.tp, order.state.leader_epoch, order.state.isr)
         if not led_before:
-            self._replicas.elected(partition)
-        self._replicas.wake_all(partition)
+            self._replicas.appends.elected(partition)
+        self._replicas.hosted.wake_all(partition)
 
     def _follow(self, partition: Partition, order: PartitionOrder) -> None:
         self._open_log(partition, order)
         must_refetch = partition.become_follower(order.state)
         log.debug("following %s of %s in epoch %d", order.state.leader, order.tp, order.state.leader_epoch)
-        self._replicas.wake_all(partition)
+        self._replicas.hosted.wake_all(partition)
         leader = order.state.leader
         if leader < 0 or not self._is_alive(leader):
             self._fetchers.remove([order.tp])
@@ -274,7 +276,7 @@ class ControlRequests:
         return ErrorCode.NONE, errors
 
     def _stop(self, order: StopOrder, stopped: list[Partition]) -> ErrorCode:
-        partition = self._replicas.get(order.tp)
+        partition = self._replicas.hosted.get(order.tp)
         if partition is not None:
             verdict = decide_stop_replica(
                 request_leader_epoch=order.leader_epoch,
@@ -287,9 +289,9 @@ class ControlRequests:
             partition.machine.stop()
             stopped.append(partition)
             if order.delete:
-                self._replicas.remove(order.tp)
+                self._replicas.hosted.remove(order.tp)
                 partition.log = None
-            self._replicas.wake_all(partition)
+            self._replicas.hosted.wake_all(partition)
         if order.delete:
             try:
                 self._logs.delete(order.tp)
@@ -308,7 +310,7 @@ class ControlRequests:
         records that nobody will ever read."""
         stopped: list[Partition] = []
         for tp, topic_id, leader_epoch, replicas in elsewhere:
-            partition = self._replicas.get(tp)
+            partition = self._replicas.hosted.get(tp)
             if partition is None or partition.machine.role not in (Role.LEADER, Role.FOLLOWER):
                 continue
             is_former = topic_id != ZERO_TOPIC_ID and partition.topic_id not in (None, topic_id)
@@ -317,7 +319,7 @@ class ControlRequests:
                 self._fetchers.remove([tp])
                 partition.machine.stop()
                 stopped.append(partition)
-                self._replicas.wake_all(partition)
+                self._replicas.hosted.wake_all(partition)
         self._tell([], stopped)
 
     # -- brokers come and go ------------------------------------------------------------------------------------------

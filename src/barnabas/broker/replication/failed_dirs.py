@@ -40,11 +40,11 @@ class FailedDirs:
 
     def failed(self, directory: str, gone: list[TopicPartition]) -> None:
         self._fetchers.remove(gone)
-        offline = [partition for tp in gone if (partition := self._replicas.get(tp)) is not None]
+        offline = [partition for tp in gone if (partition := self._replicas.hosted.get(tp)) is not None]
         for partition in offline:
             partition.machine.go_offline()
             partition.log = None
-            self._replicas.wake_all(partition)
+            self._replicas.hosted.wake_all(partition)
         # Later: a coordinator may be in the middle of the append that found the failure.
         self._call_soon(self._control.went_offline, offline)
         if not self._logs.live_dirs:

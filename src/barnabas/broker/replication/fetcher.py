@@ -70,7 +70,7 @@ class FollowerPartition(LocalLog, Protocol):
 
 
 class TierStarts(Protocol):
-    """The tier, as followers see it; `replication.tier_reads.TierReads` is one."""
+    """The tier, as followers see it; `features.tiered.reads.TierReads` implements it."""
 
     async def begin(
         self,

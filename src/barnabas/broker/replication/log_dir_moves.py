@@ -69,7 +69,7 @@ class LogDirMoves:
         """Start moving. Where the partition is not here yet, note where it is to be made, and say that it is not here."""
         try:
             self._logs.prefer_dir(tp, path)
-            partition = self._replicas.require(tp)
+            partition = self._replicas.hosted.require(tp)
             current = partition.local_log
             future = self._logs.get_future(tp)
             if future is not None and future.log_dir != path:
@@ -212,7 +212,7 @@ class LogDirMoves:
                 partition.attach(moved)
                 # What the old log had on disk and the copy has not yet is committed when the copy has.
                 partition.flush_what_is_due()
-            self._replicas.wake_all(partition)
+            self._replicas.hosted.wake_all(partition)
 
     def _is_current(self, partition: Partition, future: Log) -> bool:
         """The move was not overtaken by another one, by a deletion, or by a disk that failed."""

@@ -44,8 +44,8 @@ class ReplicaManager:
         self._clock = clock
         self._submit_isr_change = submit_isr_change
         self.hosted = hosted = HostedPartitions(broker_id, timers=timers, registry=registry, is_known=is_known)
-        self.appends = appends = Appends(hosted, clock)
-        self.fetches = fetches = Fetches(
+        self.appends = Appends(hosted, clock)
+        self.fetches = Fetches(
             hosted,
             clock,
             bytes_max=fetch_bytes_max,
@@ -53,24 +53,6 @@ class ReplicaManager:
             prefers_replica=prefers_replica,
             is_throttled=is_throttled,
         )
-        # Callers reach the parts straight: a call less on the hot path.
-        self.append = appends.append
-        self.append_own = appends.append_own
-        self.when_replicated = appends.when_replicated
-        self.refused = appends.refused
-        self.refuse = appends.refuse
-        self.elected = appends.elected
-        self.fetch = fetches.fetch
-        self.get = hosted.get
-        self.require = hosted.require
-        self.add = hosted.add
-        self.remove = hosted.remove
-        self.counters = hosted.counters
-        self.forget_topic = hosted.forget_topic
-        self.log_end_moved = hosted.log_end_moved
-        self.log_start_moved = hosted.log_start_moved
-        self.high_watermark_moved = hosted.high_watermark_moved
-        self.wake_all = hosted.wake_all
         self._add_gauges(registry)
 
     def _add_gauges(self, registry: Registry) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
 from barnabas.base.clock import Clock
-from barnabas.base.errors import BarnabasError, Malformed
+from barnabas.base.errors import BarnabasError, ErrorCode, Malformed
 from barnabas.base.words import (
     ACL_OPERATIONS,
     ACL_PATTERNS,
@@ -26,7 +26,7 @@ from barnabas.broker.zookeeper_client.notifications import ChangeNotifications, 
 from barnabas.broker.zookeeper_client.operations import Get, GetChildren
 from barnabas.broker.zookeeper_client.operations import Operation as ZkOperation
 from barnabas.broker.zookeeper_client.session import ZooKeeperSession
-from barnabas.broker.zookeeper_client.zk_errors import BadVersion, NodeExists, NoNode
+from barnabas.broker.zookeeper_client.zk_errors import BadVersion, NodeExists, NoNode, TooLarge
 from barnabas.broker.zookeeper_client.znodes_security import AclChange, AclEntry, decode_acls, encode_acls
 
 log = logging.getLogger(__name__)
@@ -48,7 +48,11 @@ NOBODY: Final = Entry("User:*", "*", ALL, Permission.DENY)
 
 
 class AclUpdateFailed(BarnabasError):
-    """Others changed the resource again and again."""
+    """The ACLs of a resource could not be written."""
+
+    def __init__(self, message: str, code: ErrorCode = ErrorCode.UNKNOWN_SERVER_ERROR) -> None:
+        super().__init__(message)
+        self.code = code
 
 
 class AclUnreadable(AclUpdateFailed):
@@ -249,6 +253,8 @@ class AclStore:
                     await self._session.delete(path, version)
             except (BadVersion, NodeExists, NoNode):
                 continue  # another broker changed it: read it again
+            except TooLarge as error:
+                raise AclUpdateFailed(error.message or str(error), error.code) from error
             return before, after
         raise AclUpdateFailed(f"ACLs of {pattern.name} were changed by others {UPDATE_ATTEMPTS_MAX} times in a row")
 

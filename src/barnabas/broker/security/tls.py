@@ -108,7 +108,10 @@ class Certificates:
 
     def reload(self, config: BrokerConfig) -> None:
         """Reads the settings and files again. If they cannot be used, it logs that and keeps the old certificate."""
-        for listener in _tls_listeners(config):
+        listeners = _tls_listeners(config)
+        for gone in self._held.keys() - {each.name for each in listeners}:
+            del self._held[gone]
+        for listener in listeners:
             try:
                 new = _material(config, listener)
                 if new == self._held.get(listener.name):

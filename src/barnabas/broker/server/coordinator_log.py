@@ -59,7 +59,7 @@ class InternalTopicLog:
             on_committed(ErrorCode.NONE if error is ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND else error)
 
         tp = TopicPartition(self._topic, partition)
-        return self._replicas.append_own(
+        return self._replicas.appends.append_own(
             tp,
             self._batch(records, producer, now_ms),
             origin=Origin.COORDINATOR,
@@ -88,13 +88,13 @@ class InternalTopicLog:
 
     async def load(self, partition: int, replay: Replay) -> None:
         """Reading and decompressing run on a thread; the loop only replays."""
-        replica = self._replicas.require(TopicPartition(self._topic, partition))
+        replica = self._replicas.hosted.require(TopicPartition(self._topic, partition))
         leadership = replica.machine.leaderships
         offset = await self._load_from(replica.local_log.log_start_offset, replica, replay)
         # What the former leader left above the high watermark is not committed yet. Nobody may see it before it is, and no
         # decision may be carried out: another leader might not have it.
         replicated: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
-        self._replicas.when_replicated(replica, offset, leadership, replicated.set_result)
+        self._replicas.appends.when_replicated(replica, offset, leadership, replicated.set_result)
         error = await replicated
         if error not in (ErrorCode.NONE, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND):
             raise Refused(error, f"{replica.tp} is not led by this broker any more")

@@ -1,21 +1,21 @@
-"""Listeners: accept connections within the limits, close idle ones, stop in order.
+"""Listeners: accept connections within the limits, close idle ones, stop in order. Listeners come and go while others serve.
 
-Owner: the event loop. At `max.connections` the broker stops accepting until a connection closes, as Kafka does; over
-`max.connections.per.ip` it closes the newcomer. Where they are not set, connections may take the descriptors that are not
-kept for files and other brokers, and one address half of those. Peers that have not said who they are have a limit of their
-own (`server.strangers`). Rates (KIP-612) are `security.connection_rates`: over the
-broker's or the listener's, the connection just taken waits, and nothing more is accepted there meanwhile; over its address's,
-it is held and then closed.
+Owner: the event loop. At `max.connections` a listener stops accepting until a connection closes or the limit rises, as in
+Kafka; over `max.connections.per.ip` the broker closes the new connection (`server.connection_quotas`). Where these are not
+set, connections may take the descriptors that are not kept for files and other brokers, and one address half of those. Peers
+that have not authenticated have a limit of their own (`server.strangers`). Rates (KIP-612) are
+`security.connection_rates`: over the broker's or the listener's rate, the connection just accepted waits, and nothing more is
+accepted there meanwhile; over its address's rate, the connection is held and then closed.
 """
 
 import asyncio
 import contextlib
+import heapq
 import logging
 import socket
 import ssl
 import time
-from collections import Counter as Tally
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -31,6 +31,7 @@ from barnabas.broker.security.connection_rates import ConnectionRates
 from barnabas.broker.security.principal import Principal
 from barnabas.broker.server.call import Gate
 from barnabas.broker.server.connection import Connection, Executes, SharedBuffer
+from barnabas.broker.server.connection_quotas import ConnectionLimits, ConnectionQuotas
 from barnabas.broker.server.request_memory import RequestMemory
 from barnabas.broker.server.strangers import Stranger, Strangers
 
@@ -40,14 +41,14 @@ log = logging.getLogger(__name__)
 ACCEPT_BURST = 64
 #: Connections of addresses that are too fast, held before they are closed; more are closed at once.
 HELD_MAX = 1_000
-#: Kafka's default of `max.connections` and `max.connections.per.ip`.
-NO_LIMIT = 2**31 - 1
 #: Not more often than this is it said that there is no descriptor left.
 DESCRIPTOR_WARNING_S = 10.0
 #: The wait before accepting again when there is no descriptor left; a connection that closes ends it.
 NO_DESCRIPTOR_WAIT_S = 1.0
 #: How long a peer may take to say who it is, in TLS and in SASL.
 AUTHENTICATION_TIMEOUT_S = 30.0
+#: How long a listener that is removed keeps its connections: the answer to the change itself may be due on one of them.
+ANSWERS_WAIT_S = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,26 +63,6 @@ class Endpoint:
     gate: Callable[[], Gate] | None = None
     #: Makes the principal of the subject of a client's certificate. Raises `ValueError` for one that it refuses.
     principal_of: Callable[[Subject], Principal] | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConnectionLimits:
-    max_connections: int = NO_LIMIT
-    max_connections_per_ip: int = NO_LIMIT
-    per_ip_overrides: Mapping[str, int] | None = None
-    idle_ms_max: int = 600_000
-    #: The listener of the brokers, where it is not the clients' as well: it may use more descriptors.
-    broker_listener: str | None = None
-
-    def for_ip(self, host: str) -> int:
-        """No limit is set: one address may still not take all connections."""
-        limit = (self.per_ip_overrides or {}).get(host, self.max_connections_per_ip)
-        if limit != NO_LIMIT or self.max_connections != NO_LIMIT:
-            return limit
-        return descriptors.for_connections() // descriptors.PER_CONNECTION // 2
-
-    def descriptors_for(self, listener_name: str) -> int:
-        return descriptors.for_brokers() if listener_name == self.broker_listener else descriptors.for_connections()
 
 
 class Listen(Protocol):
@@ -130,11 +111,13 @@ class SocketServer:
         self._monotonic_s = monotonic_s
         self._pipeline = pipeline
         self._pool = pool
-        self.limits = limits
+        self._quotas = ConnectionQuotas(limits)
         self._spawn = spawn
         self._rates = rates or ConnectionRates(windows=11, window_ms=1_000)
         #: Sockets that are not accepted from until their listener's rate allows, and connections held until they are closed.
         self._paused: set[socket.socket] = set()
+        #: Sockets that are not accepted from until there is room for a connection, or a descriptor.
+        self._full: set[socket.socket] = set()
         self._held: dict[socket.socket, asyncio.TimerHandle] = {}
         self._backlog = backlog
         self._send_buffer_bytes = send_buffer_bytes
@@ -144,9 +127,7 @@ class SocketServer:
         self._listening: dict[socket.socket, Endpoint] = {}
         #: In the order in which they came.
         self._connections: dict[Connection, None] = {}
-        self._per_ip: Tally[str] = Tally()
         self._strangers = Strangers()
-        self._opening = 0  #: accepted, but not connections yet: the TLS handshake is under way
         self._accepting = False
         self._idle_timer: asyncio.TimerHandle | None = None
         self._told_of_descriptors_s = float("-inf")
@@ -180,22 +161,77 @@ class SocketServer:
         self._listener_throttle, self._ip_throttle = throttle("listener"), throttle("ip")
 
     def bind(self, endpoint: Endpoint) -> int:
-        """Take the port, without accepting yet: the broker registers first. Returns the port."""
-        try:
-            sock = self._listen(
-                endpoint.host,
-                endpoint.port,
-                backlog=self._backlog,
-                receive_buffer_bytes=self._receive_buffer_bytes,
-            )
-        except OSError as error:
-            raise ConfigError(
-                f"cannot listen on {endpoint.host or '0.0.0.0'}:{endpoint.port} ({endpoint.name}): {error.strerror}; "
-                f"stop what uses the port or change `listeners`"
-            ) from error
+        """Take the port. Accepting begins at once if the other listeners do, otherwise with `start_accepting`: the broker
+        registers first. Returns the port."""
+        sock = self._open_socket(endpoint.name, endpoint.host, endpoint.port)
         self._listening[sock] = endpoint
+        self._watch(sock)
         port: int = sock.getsockname()[1]
         return port
+
+    def _open_socket(self, name: str, host: str, port: int) -> socket.socket:
+        try:
+            return self._listen(host, port, backlog=self._backlog, receive_buffer_bytes=self._receive_buffer_bytes)
+        except OSError as error:
+            raise ConfigError(
+                f"cannot listen on {host or '0.0.0.0'}:{port} ({name}): {error.strerror}; "
+                f"stop what uses the port or change `listeners`"
+            ) from error
+
+    def check_free(self, name: str, host: str, port: int) -> None:
+        """:raises ConfigError: if `bind` would not get the port."""
+        self._open_socket(name, host, port).close()
+
+    def replace(self, endpoint: Endpoint) -> None:
+        """Connections that come from now on get this endpoint's security."""
+        for sock, present in self._listening.items():
+            if present.name == endpoint.name:
+                self._listening[sock] = endpoint
+
+    def move(self, endpoint: Endpoint) -> int:
+        """Listen at another address under the same name. Connections stay. Returns the port.
+
+        :raises ConfigError: if the port is taken; then the listener stays where it was.
+        """
+        [(sock, former)] = [each for each in self._listening.items() if each[1].name == endpoint.name]
+        former_port: int = sock.getsockname()[1]
+        self._close_socket(sock)
+        try:
+            return self.bind(endpoint)
+        except ConfigError:
+            self.bind(replace(former, port=former_port))
+            raise
+
+    def unbind(self, name: str) -> None:
+        """Stop listening there, and end the listener's connections, after the answers that are due."""
+        for sock in [each for each, endpoint in self._listening.items() if endpoint.name == name]:
+            self._close_socket(sock)
+        self._loop.call_later(ANSWERS_WAIT_S, self._close_connections_of, name)
+
+    def _close_socket(self, sock: socket.socket) -> None:
+        self._loop.remove_reader(sock.fileno())
+        del self._listening[sock]
+        self._full.discard(sock)
+        self._paused.discard(sock)
+        sock.close()
+
+    def _close_connections_of(self, name: str) -> None:
+        if not self._listens_on(name):
+            for connection in [each for each in self._connections if each.listener_name == name]:
+                connection.close()
+
+    def _listens_on(self, name: str) -> bool:
+        return any(endpoint.name == name for endpoint in self._listening.values())
+
+    @property
+    def limits(self) -> ConnectionLimits:
+        return self._quotas.limits
+
+    def set_limits(self, limits: ConnectionLimits) -> None:
+        """Connections that wait come in at once if there is room for them now."""
+        self._quotas.limits = limits
+        self._close_excess()
+        self._resume_accepting()
 
     def replace_tls(self, listener_name: str, context: ssl.SSLContext) -> None:
         """Connections that come from now on are offered another certificate; those that are open stay as they are."""
@@ -206,14 +242,19 @@ class SocketServer:
     def start_accepting(self) -> None:
         self._accepting = True
         for sock in self._listening:
-            self._loop.add_reader(sock.fileno(), self._accept, sock)
+            self._watch(sock)
         self._schedule_idle_check()
+
+    def _watch(self, sock: socket.socket) -> None:
+        """Accept from a socket, unless it has to wait."""
+        if self._accepting and sock in self._listening and sock not in self._paused and sock not in self._full:
+            self._loop.add_reader(sock.fileno(), self._accept, sock)
 
     def _accept(self, sock: socket.socket) -> None:
         endpoint = self._listening[sock]
         for _ in range(ACCEPT_BURST):
-            if len(self._connections) + self._opening >= self.limits.max_connections:
-                self._pause_accepting()
+            if not self._quotas.has_room(endpoint.name):
+                self._wait_for_room(sock)
                 return
             if wait_s := self._strangers.wait_s(endpoint.name, self._loop.time()):
                 self._pause(sock)
@@ -250,18 +291,21 @@ class SocketServer:
         if now_s - self._told_of_descriptors_s > DESCRIPTOR_WARNING_S:
             self._told_of_descriptors_s = now_s
             log.error("%s", why)
-        self._pause_accepting()
+        for sock in self._listening:
+            self._wait_for_room(sock)
         self._loop.call_later(NO_DESCRIPTOR_WAIT_S, self._resume_accepting)
 
     def _go_on(self, sock: socket.socket, peer: socket.socket, host: str, endpoint: Endpoint) -> None:
         """A listener's time is up: the connection that waited comes first, then the backlog."""
-        self._admit(peer, host, endpoint)
+        if sock in self._listening:
+            self._admit(peer, host, endpoint)
+        else:
+            peer.close()
         self._unpause(sock)
 
     def _unpause(self, sock: socket.socket) -> None:
         self._paused.discard(sock)
-        if self._accepting and sock in self._listening:
-            self._loop.add_reader(sock.fileno(), self._accept, sock)
+        self._watch(sock)
 
     def _admit(self, peer: socket.socket, host: str, endpoint: Endpoint) -> None:
         held_ms = self._rates.came_from(host, endpoint.name, int(self._loop.time() * 1000))
@@ -273,7 +317,7 @@ class SocketServer:
             else:
                 peer.close()
             return
-        if self._per_ip[host] >= self.limits.for_ip(host):
+        if self._quotas.is_host_full(host):
             # Here and not after the TLS handshake: a client that never ends one must not take all places.
             log.info("closing connection from %s: max.connections.per.ip=%s reached", host, self.limits.for_ip(host))
             self._rejected.add()
@@ -292,14 +336,34 @@ class SocketServer:
         self._paused.add(sock)
         self._loop.remove_reader(sock.fileno())
 
+    def _wait_for_room(self, sock: socket.socket) -> None:
+        self._full.add(sock)
+        self._loop.remove_reader(sock.fileno())
+
+    def _resume_accepting(self) -> None:
+        """There may be room again."""
+        for sock in [each for each in self._full if self._quotas.has_room(self._listening[each].name)]:
+            self._full.discard(sock)
+            self._watch(sock)
+
+    def _close_excess(self) -> None:
+        """Brokers have come in above `max.connections`, or the limit was lowered: others that were idle for longest go."""
+        others = [each for each in self._connections if each.listener_name != self.limits.broker_listener]
+        for connection in heapq.nsmallest(self._quotas.excess, others, key=lambda each: each.active_s):
+            log.info(
+                "closing connection from %s: max.connections=%d", connection.peer_host, self.limits.max_connections
+            )
+            connection.close()
+
     def _take(self, peer: socket.socket, host: str, endpoint: Endpoint) -> None:
         peer.setblocking(False)
         peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         peer.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         if self._send_buffer_bytes > 0:
             peer.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self._send_buffer_bytes)
-        self._opening += 1
-        self._per_ip[host] += 1
+        self._quotas.take(endpoint.name, host)
+        if endpoint.name == self.limits.broker_listener:
+            self._close_excess()
         self._spawn(self._open(peer, host, endpoint), f"accept {endpoint.name}")
 
     async def _open(self, peer: socket.socket, host: str, endpoint: Endpoint) -> None:
@@ -309,8 +373,9 @@ class SocketServer:
         def leave() -> None:
             """Its place is free again. A handshake that fails late is reported twice."""
             if taken:
-                self._forget(taken.pop())
+                self._quotas.give_back(endpoint.name, taken.pop())
             self._strangers.left(endpoint.name, stranger)
+            self._resume_accepting()
 
         line: socket.socket | None = None
         try:
@@ -350,12 +415,11 @@ class SocketServer:
         finally:
             if line is not None:
                 line.close()
-            self._opening -= 1
-            if not self._accepting:
-                self._resume_accepting()
 
     def _opened(self, endpoint: Endpoint, stranger: Stranger, connection: Connection) -> str | None:
         """None, or why the connection may not stay."""
+        if not self._listens_on(endpoint.name):
+            return f"the broker no longer listens on {endpoint.name}"
         if endpoint.principal_of is not None and (subject := connection.peer_subject) is not None:
             try:
                 connection.principal = endpoint.principal_of(subject)
@@ -385,28 +449,7 @@ class SocketServer:
     def _closed(self, leave: Callable[[], None], connection: Connection) -> None:
         """Each connection that was made: also one that was refused by `_opened`."""
         leave()
-        if connection in self._connections:
-            del self._connections[connection]
-            if not self._accepting:
-                self._resume_accepting()
-
-    def _forget(self, host: str) -> None:
-        self._per_ip[host] -= 1
-        if not self._per_ip[host]:
-            del self._per_ip[host]
-
-    def _pause_accepting(self) -> None:
-        self._accepting = False
-        for sock in self._listening:
-            self._loop.remove_reader(sock.fileno())
-
-    def _resume_accepting(self) -> None:
-        taken = len(self._connections) + self._opening
-        if self._listening and not self._accepting and taken < self.limits.max_connections:
-            self._accepting = True
-            for sock in self._listening:
-                if sock not in self._paused:
-                    self._loop.add_reader(sock.fileno(), self._accept, sock)
+        self._connections.pop(connection, None)
 
     def _schedule_idle_check(self) -> None:
         self._idle_timer = self._loop.call_later(max(0.1, self.limits.idle_ms_max / 1000 / 4), self._close_idle)
@@ -428,13 +471,20 @@ class SocketServer:
     def connections(self) -> Collection[Connection]:
         return self._connections.keys()
 
+    @property
+    def places_taken(self) -> int:
+        """Connections, and those that are still in their TLS handshake."""
+        return self._quotas.taken
+
     def stop_accepting(self) -> None:
         if self._idle_timer is not None:
             self._idle_timer.cancel()
-        self._pause_accepting()
+        self._accepting = False
         for sock in self._listening:
+            self._loop.remove_reader(sock.fileno())
             sock.close()
         self._listening.clear()
+        self._full.clear()
         for peer, timer in self._held.items():
             timer.cancel()
             peer.close()

@@ -1,6 +1,6 @@
 """HTTP on `barnabas.metrics.port`: GET /metrics in Prometheus's text form, /health and /ready for who watches over brokers.
 
-With `barnabas.inside.enable` also /inside, for who wants to see how the broker works (`server.inside`).
+With `barnabas.inside.enable` also /inside, which shows how the broker works (`features.inside`).
 """
 
 import asyncio

@@ -10,7 +10,7 @@ from barnabas.base.tls.contexts import TlsSettings, client_context
 from barnabas.broker.controller.settings import ControllerSettings
 from barnabas.broker.replication.leader_endpoint import FetcherSettings
 from barnabas.broker.security.connection_rates import RateLimits
-from barnabas.broker.server.listener import ConnectionLimits
+from barnabas.broker.server.connection_quotas import ConnectionLimits
 from barnabas.broker.zookeeper_client.session_config import IN_FLIGHT_MAX, SessionConfig
 
 
@@ -126,23 +126,33 @@ def buffer_bytes(config: BrokerConfig, setting: str) -> int:
 
 
 def connection_rate_limits(config: BrokerConfig) -> RateLimits:
-    listeners: dict[str, int] = {}
-    for listener in config.listeners:
-        rate = config.for_listener(listener.name, "max.connection.creation.rate")
-        assert isinstance(rate, int)
-        listeners[listener.name] = rate
     return RateLimits(
         broker=config.max_connection_creation_rate,
-        listeners=listeners,
-        protected=config.inter_broker_listener_name if len(listeners) > 1 else None,
+        listeners=_by_listener(config, "max.connection.creation.rate"),
+        protected=_broker_listener(config),
     )
 
 
 def connection_limits(config: BrokerConfig) -> ConnectionLimits:
     return ConnectionLimits(
         max_connections=config.max_connections,
+        listeners=_by_listener(config, "max.connections"),
         max_connections_per_ip=config.max_connections_per_ip,
         per_ip_overrides=config.max_connections_per_ip_overrides,
         idle_ms_max=config.connections_max_idle_ms,
-        broker_listener=config.inter_broker_listener_name if len(config.listeners) > 1 else None,
+        broker_listener=_broker_listener(config),
     )
+
+
+def _broker_listener(config: BrokerConfig) -> str | None:
+    """The brokers' listener, if clients have another one: clients must not keep brokers out."""
+    return config.inter_broker_listener_name if len(config.listeners) > 1 else None
+
+
+def _by_listener(config: BrokerConfig, setting: str) -> dict[str, int]:
+    values: dict[str, int] = {}
+    for listener in config.listeners:
+        value = config.for_listener(listener.name, setting)
+        assert isinstance(value, int)
+        values[listener.name] = value
+    return values

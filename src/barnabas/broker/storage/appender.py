@@ -229,7 +229,7 @@ class LogAppender:
                 last_offset=last,
                 now_ms=now_ms,
                 segment_bytes=config.segment_bytes,
-                segment_ms=config.segment_ms,
+                roll_ms=config.roll_ms,
             ):
                 # A segment begins where the log ends, also where compaction has left out what a follower would get next:
                 # recovery takes a hole between two segments for a tail that was lost.

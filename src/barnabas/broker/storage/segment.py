@@ -394,7 +394,7 @@ class Segment:
     # -- writing
 
     def should_roll(
-        self, *, size_bytes: int, max_timestamp: int, last_offset: int, now_ms: int, segment_bytes: int, segment_ms: int
+        self, *, size_bytes: int, max_timestamp: int, last_offset: int, now_ms: int, segment_bytes: int, roll_ms: int
     ) -> bool:
         """Whether the next append of `size_bytes` belongs into a new segment."""
         size = self.size_bytes
@@ -408,7 +408,7 @@ class Segment:
         if first is None:
             first = self.first_timestamp
         waited_ms = max_timestamp - first if first >= 0 else now_ms - self.created_ms
-        if waited_ms <= segment_ms - self.roll_jitter_ms:
+        if waited_ms <= roll_ms - self.roll_jitter_ms:
             return False
         # Producers choose the timestamps. With ever later ones, a producer could force a new segment for each batch.
         return size >= ROLLED_BYTES_MIN or not 0 <= now_ms - self.created_ms < ROLLED_AGE_MS_MIN

@@ -23,23 +23,26 @@ from kazoo.retry import KazooRetry
 from kazoo.security import ACL, Id
 
 from barnabas.broker.zookeeper_client.operations import (
+    ANY_VERSION,
     Check,
     Create,
     Delete,
     Exists,
     Get,
+    GetAcl,
     GetChildren,
     Interrupted,
     Multi,
     MultiRead,
     Operation,
     Result,
+    SetAcl,
     SetData,
     Stat,
     ZkCode,
 )
 from barnabas.broker.zookeeper_client.session_config import SessionConfig, SessionKey
-from barnabas.broker.zookeeper_client.znodes_security import default_acl
+from barnabas.broker.zookeeper_client.znodes_security import ZnodeAcl, default_acl
 
 _log = logging.getLogger(__name__)
 
@@ -331,6 +334,10 @@ class KazooConnection:
                 return requests.Exists(self._absolute(path), self._watcher("data", path, watch)), _existed
             case GetChildren(path, watch):
                 return requests.GetChildren2(self._absolute(path), self._watcher("children", path, watch)), _listed
+            case GetAcl(path):
+                return requests.GetACL(self._absolute(path)), _got_acl
+            case SetAcl(path):
+                return requests.SetACL(self._absolute(path), self._acl(path), ANY_VERSION), _was_set
             case Multi(operations):
                 return requests.Transaction([self._part(each) for each in operations]), self._committed
             case MultiRead(gets):
@@ -388,6 +395,13 @@ def _stat(stat: ZnodeStat) -> Stat:
 def _got(value: Any) -> Result:
     data, stat = value
     return Result(ZkCode.OK, data=data, stat=_stat(stat))
+
+
+def _got_acl(value: Any) -> Result:
+    entries, stat = value
+    return Result(
+        ZkCode.OK, stat=_stat(stat), acl=tuple(ZnodeAcl(each.id.scheme, each.id.id, each.perms) for each in entries)
+    )
 
 
 def _read_together(results: Any) -> Result:

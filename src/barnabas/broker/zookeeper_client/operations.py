@@ -8,6 +8,8 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from enum import Enum
 
+from barnabas.broker.zookeeper_client.znodes_security import ZnodeAcl
+
 #: A version that matches any.
 ANY_VERSION = -1
 
@@ -24,6 +26,8 @@ class ZkCode(Enum):
     NO_CHILDREN_FOR_EPHEMERALS = "no children for ephemerals"
     #: A server of an older release.
     UNIMPLEMENTED = "unimplemented"
+    #: More bytes than ZooKeeper takes in one request.
+    TOO_LARGE = "larger than ZooKeeper takes (jute.maxbuffer)"
     #: The request was refused for a reason that callers do not tell apart.
     REFUSED = "refused"
 
@@ -88,6 +92,18 @@ class Delete:
 
 
 @dataclass(frozen=True, slots=True)
+class GetAcl:
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class SetAcl:
+    """Gives a znode the ACL with which this session would create it: closed with `zookeeper.set.acl`, else open."""
+
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
 class Check:
     """Only inside a `Multi`: it succeeds if the znode has this version."""
 
@@ -110,7 +126,7 @@ class MultiRead:
 
 
 Write = Create | SetData | Delete
-Operation = Get | Exists | GetChildren | Create | SetData | Delete | Multi
+Operation = Get | Exists | GetChildren | GetAcl | SetAcl | Create | SetData | Delete | Multi
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +142,8 @@ class Result:
     stat: Stat | None = None
     #: GetChildren, sorted.
     children: tuple[str, ...] = ()
+    #: GetAcl.
+    acl: tuple[ZnodeAcl, ...] = ()
     #: Multi and MultiRead, in the order of their operations.
     results: "tuple[Result, ...]" = ()
 

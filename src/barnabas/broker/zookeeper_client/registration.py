@@ -15,8 +15,8 @@ from barnabas.broker.zookeeper_client import paths
 from barnabas.broker.zookeeper_client.former_session import FormerSession
 from barnabas.broker.zookeeper_client.operations import Create, SetData
 from barnabas.broker.zookeeper_client.session import ZooKeeperSession
-from barnabas.broker.zookeeper_client.zk_errors import NodeExists, NoNode
-from barnabas.broker.zookeeper_client.znodes import BrokerRegistration, decode_cluster_id, encode_cluster_id
+from barnabas.broker.zookeeper_client.zk_errors import BadVersion, NodeExists, NoNode, TooLarge
+from barnabas.broker.zookeeper_client.znodes import BrokerRegistration, Endpoint, decode_cluster_id, encode_cluster_id
 
 _log = logging.getLogger(__name__)
 
@@ -89,8 +89,44 @@ class BrokerRegistrar:
     def registration(self) -> BrokerRegistration:
         return self._registration
 
+    async def announce(self, endpoints: tuple[Endpoint, ...]) -> None:
+        """The broker listens elsewhere: change its registration, and keep to that when it registers again."""
+        self._registration = replace(self._registration, endpoints=endpoints)
+        if self._epoch >= 0:
+            await self._session.outlive(self._update)
+
+    async def _update(self) -> None:
+        """Write the endpoints into the znode, if this session owns it. If not, `register` will write them."""
+        path = paths.broker_id(self._registration.id)
+        while True:
+            try:
+                data, stat = await self._session.get(path)
+                if stat.ephemeral_owner != self._session.session_id:
+                    return
+                present = self._decode(data)
+                if present is not None and present.endpoints == self._registration.endpoints:
+                    return
+                stamped = replace(self._registration, timestamp_ms=self._clock.now_ms())
+                await self._session.set(path, stamped.encode(), stat.version)
+            except BadVersion:
+                continue  # the loop looks at what is there now
+            except NoNode:
+                return
+            except TooLarge as error:
+                _log.error("the new addresses are not registered: %s", error.message)
+                return
+            _log.info("broker %d registered %s", stamped.id, ", ".join(map(str, stamped.endpoints)))
+            return
+
     async def register(self) -> BrokerEpoch:
         """Makes the ephemeral znode. Raises `DuplicateBrokerId` if another broker has it."""
+        endpoints = self._registration.endpoints
+        epoch = await self._register()
+        if self._registration.endpoints != endpoints:
+            await self._update()  # they changed meanwhile
+        return epoch
+
+    async def _register(self) -> BrokerEpoch:
         deadline_s = self._clock.monotonic_s() + self._wait_for_former_self_ms / 1000
         path = paths.broker_id(self._registration.id)
         if self._former is not None:

@@ -1,42 +1,20 @@
 """Closes a Kafka tree in ZooKeeper to strangers, or opens it again: what Kafka's `ZkSecurityMigrator` does.
 
-Brokers with `zookeeper.set.acl` protect what they create. What was there before, and the root itself, they leave as it is: a
-stranger could delete and create beside them. Owner: the thread that calls.
+Brokers with `zookeeper.set.acl` protect what they create; `open_znodes` says what they do about the rest. This closes the root
+and every znode below it. Owner: the thread that calls.
 """
 
 from collections.abc import Iterator
-from typing import Final
 
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 from kazoo.security import ACL, Id
 
 from barnabas.base.errors import BarnabasError
-from barnabas.broker.zookeeper_client import paths
 from barnabas.broker.zookeeper_client.kazoo_client import TlsHandler
+from barnabas.broker.zookeeper_client.open_znodes import SECURED
 from barnabas.broker.zookeeper_client.session_config import SessionConfig
 from barnabas.broker.zookeeper_client.znodes_security import default_acl
-
-#: Everything of Kafka's, and ours, but `/consumers`, below which old consumers write themselves.
-SECURED: Final = (
-    paths.ADMIN,
-    paths.BROKERS,
-    paths.CLUSTER,
-    paths.CONFIG,
-    paths.CONTROLLER,
-    paths.CONTROLLER_EPOCH,
-    paths.ISR_CHANGE_NOTIFICATION,
-    paths.LATEST_PRODUCER_ID_BLOCK,
-    paths.LOG_DIR_EVENT_NOTIFICATION,
-    paths.DELEGATION_TOKEN,
-    paths.FEATURE,
-    paths.MIGRATION,
-    paths.ACL_LITERAL,
-    paths.ACL_EXTENDED,
-    paths.ACL_LITERAL_CHANGES,
-    paths.ACL_EXTENDED_CHANGES,
-    paths.BARNABAS,
-)
 
 
 class Unreachable(BarnabasError):

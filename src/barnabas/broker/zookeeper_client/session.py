@@ -14,7 +14,7 @@ import heapq
 import logging
 import threading
 from collections import deque
-from collections.abc import Awaitable, Callable, Hashable, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, TypeVar
 
@@ -39,6 +39,7 @@ from barnabas.broker.zookeeper_client.operations import (
     Write,
     ZkCode,
 )
+from barnabas.broker.zookeeper_client.request_sizes import RequestSizes, size_of
 from barnabas.broker.zookeeper_client.session_batch import BatchAnswer, PendingBatch, PendingRequest
 from barnabas.broker.zookeeper_client.session_config import SessionConfig, SessionKey
 from barnabas.broker.zookeeper_client.zk_errors import ConnectionLost, NotAuthorized, SessionExpired, checked
@@ -54,10 +55,6 @@ T = TypeVar("T")
 #: ZooKeeper takes 1 MB.
 _PACKED_MAX = 100
 _PACKED_BYTES_MAX = 256 * 1024
-#: A server closes the connection of whoever sends more than it takes, 1 MB by default. A request of this size that has lost so
-#: many connections is not sent again: nothing else would ever be.
-_LARGE_BYTES = 900_000
-_LOSSES_MAX = 3
 #: A first connection that takes longer is logged.
 _QUIET_S = 1.0
 
@@ -98,6 +95,7 @@ class ZooKeeperSession:
         self._packs_reads = True
         #: When the connection was lost, by the loop's clock; None while there is one.
         self.away_since_s: float | None = None
+        self._sizes = RequestSizes()
         self.disconnects = Counter()
         self.expirations = Counter()
         #: From the sending of a request to its answer.
@@ -302,6 +300,9 @@ class ZooKeeperSession:
 
     def _begin(self, batch: PendingBatch) -> None:
         self._sequence += 1
+        for index, operation in enumerate(batch.operations):
+            if self._sizes.refuses(operation, self._now_s()):
+                batch.settle(index, Result(ZkCode.TOO_LARGE))
         if batch.guard is None:
             self._push_all(batch)
         else:
@@ -316,6 +317,8 @@ class ZooKeeperSession:
         much more than what it asks for."""
         reads: list[int] = []
         for index, operation in enumerate(batch.operations):
+            if batch.results[index] is not None:
+                continue
             is_plain = isinstance(operation, Get) and operation.watch is None
             if reads and (not is_plain or len(reads) >= _PACKED_MAX):
                 self._push_reads(batch, reads)
@@ -340,23 +343,25 @@ class ZooKeeperSession:
 
     def _push_packed(self, batch: PendingBatch, guard: Guard) -> None:
         check = Check(paths.CONTROLLER_EPOCH, guard.epoch_zk_version)
-        pack: list[Write] = []
-        first = size = 0
+        pack: dict[int, Write] = {}
+        size = 0
         for index, operation in enumerate(batch.operations):
             if not isinstance(operation, Write):
                 raise TypeError(f"only a write can be guarded, not {operation}")
-            more = _size_of(operation)
+            if batch.results[index] is not None:
+                continue
+            more = size_of(operation)
             if pack and (len(pack) >= _PACKED_MAX or size + more > _PACKED_BYTES_MAX):
-                self._push_guarded(batch, check, pack, first)
-                pack, first, size = [], index, 0
-            pack.append(operation)
+                self._push_guarded(batch, check, pack)
+                pack, size = {}, 0
+            pack[index] = operation
             size += more
-        self._push_guarded(batch, check, pack, first)
+        if pack:
+            self._push_guarded(batch, check, pack)
 
-    def _push_guarded(self, batch: PendingBatch, check: Check, pack: Sequence[Write], first: int) -> None:
-        indexes = tuple(range(first, first + len(pack)))
-        work = PendingRequest((self._sequence, first), Multi((check, *pack)), batch, indexes, is_guarded=True)
-        self._push(work)
+    def _push_guarded(self, batch: PendingBatch, check: Check, pack: Mapping[int, Write]) -> None:
+        order = (self._sequence, min(pack))
+        self._push(PendingRequest(order, Multi((check, *pack.values())), batch, tuple(pack), is_guarded=True))
 
     def _pump(self) -> None:
         """Sends what may be sent."""
@@ -396,12 +401,12 @@ class ZooKeeperSession:
         if isinstance(work.operation, MultiRead):
             # An old server may close the connection because of it: not again.
             self._push_apart(work)
-        elif work.losses >= _LOSSES_MAX and _size_of(work.operation) >= _LARGE_BYTES:
+        elif self._sizes.is_hopeless(work.operation, work.losses, self._now_s()):
             _log.error(
                 "a request of %d bytes lost its connection %d times: it is larger than ZooKeeper takes (jute.maxbuffer)",
-                *(_size_of(work.operation), work.losses),
+                *(size_of(work.operation), work.losses),
             )
-            self._settle(work, Result(ZkCode.REFUSED))
+            self._settle(work, Result(ZkCode.TOO_LARGE))
         else:
             self._push(work)
 
@@ -518,13 +523,6 @@ class ZooKeeperSession:
         self._in_flight.clear()
         for batch in batches:
             batch.fail(error)
-
-
-def _size_of(operation: Operation | MultiRead | Check) -> int:
-    """About as many bytes as it takes on the wire."""
-    if isinstance(operation, Multi | MultiRead):
-        return sum(map(_size_of, operation.operations))
-    return len(operation.path) + len(getattr(operation, "data", None) or b"") + 64
 
 
 def _load_connection_type() -> "type[KazooConnection]":

@@ -1,7 +1,9 @@
 """What ZooKeeper refuses, as exceptions."""
 
-from barnabas.base.errors import BarnabasError
+from barnabas.base.errors import BarnabasError, ErrorCode, Refused
+from barnabas.broker.zookeeper_client import paths
 from barnabas.broker.zookeeper_client.operations import (
+    Multi,
     Operation,
     Result,
     ZkCode,
@@ -42,6 +44,17 @@ class ConnectionLost(ZkError):
     """No connection within `zookeeper.connection.timeout.ms`, or none any more."""
 
 
+class TooLarge(Refused):
+    """A request has more bytes than ZooKeeper takes. The client that chose the size gets this as its answer."""
+
+    def __init__(self, path: str, size_bytes: int) -> None:
+        is_of_settings = path.startswith((paths.config_type(paths.TOPICS), paths.config_type(paths.BROKERS_ENTITY)))
+        super().__init__(
+            ErrorCode.INVALID_CONFIG if is_of_settings else ErrorCode.INVALID_REQUEST,
+            f"{path} would have {size_bytes:,} bytes: ZooKeeper takes about 1,000,000 in one request (jute.maxbuffer)",
+        )
+
+
 ERRORS: dict[ZkCode, type[ZkError]] = {
     each.code: each for each in (NoNode, NodeExists, BadVersion, NotEmpty, NotAuthorized)
 }
@@ -51,5 +64,15 @@ def checked(operation: Operation, result: Result) -> Result:
     """The result, or the exception that it stands for."""
     if result.ok:
         return result
+    if result.code is ZkCode.TOO_LARGE:
+        raise TooLarge(*_largest(operation))
     where = getattr(operation, "path", None) or "a transaction"
     raise ERRORS.get(result.code, ZkError)(f"{where}: {result.code.value}")
+
+
+def _largest(operation: Operation) -> tuple[str, int]:
+    """The path with the most data, and the bytes of that data."""
+    parts = operation.operations if isinstance(operation, Multi) else (operation,)
+    sizes = {each.path: len(getattr(each, "data", None) or b"") for each in parts}
+    path = max(sizes, key=sizes.__getitem__)
+    return path, sizes[path]

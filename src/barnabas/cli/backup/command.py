@@ -16,11 +16,12 @@ from typing import Annotated, Final, TypeVar
 import typer
 
 from barnabas.base.errors import BarnabasError
+from barnabas.broker.zookeeper_client.open_znodes import find_open
 from barnabas.broker.zookeeper_client.session import ZooKeeperSession
 from barnabas.broker.zookeeper_client.session_config import SessionConfig
 from barnabas.cli._json_files import parse_json
 from barnabas.cli._tool import CommandConfig, UsageError, options, run, say
-from barnabas.cli._zookeeper_settings import session_settings
+from barnabas.cli._zookeeper_settings import session_settings, warn_of_open
 from barnabas.cli.backup import brokers, plan, znodes
 from barnabas.cli.backup.document import Coder, Document, counts, from_json, to_json
 from barnabas.client.asynchronous import AsyncClient
@@ -111,9 +112,15 @@ def command(
             tell(f"left out: {each}")
         return
     wanted = _load(file, secret.decode if secret else None, without_scram=without_scram)
-    if not _through(
-        client, config, lambda ways: _restore(ways, wanted, offsets=offsets, spread=spread, dry_run=dry_run)
-    ):
+
+    async def restore(ways: Ways) -> bool:
+        done = await _restore(ways, wanted, offsets=offsets, spread=spread, dry_run=dry_run)
+        if ways.session is not None and config is not None and (config.secure_acls or wanted.scram) and not dry_run:
+            found = await find_open(ways.session)
+            warn_of_open(found, config, zookeeper or "", zookeeper_config, option="--zookeeper-config")
+        return done
+
+    if not _through(client, config, restore):
         raise typer.Exit(1)
 
 

@@ -75,15 +75,18 @@ async def describe_configs(
     resources: Sequence[Resource],
     *,
     synonyms: bool = False,
+    names: Sequence[str] | None = None,
     refused: dict[Resource, BrokerRefused] | None = None,
 ) -> dict[Resource, list[ConfigEntry]]:
-    """A broker (or its loggers) is asked about itself; everything else any broker knows. The first refusal is raised, or all
-    are put into `refused`."""
+    """A broker (or its loggers) is asked about itself; everything else any broker knows. `names`: of the settings; None for
+    all. The first refusal is raised, or all are put into `refused`."""
     found: dict[Resource, list[ConfigEntry]] = {}
     for broker_id, group in _by_broker(resources).items():
         request = DescribeConfigsRequest(
             resources=[
-                DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=None)
+                DescribeConfigsResource(
+                    resource_type=kind, resource_name=name, configuration_keys=None if names is None else list(names)
+                )
                 for kind, name in group
             ],
             include_synonyms=synonyms,

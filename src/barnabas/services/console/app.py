@@ -34,11 +34,9 @@ from barnabas.services.console.errors import Refusal, not_found
 from barnabas.services.console.gate import Gate
 from barnabas.services.console.guard import Guard
 from barnabas.services.console.inside_sources import InsideSources
-from barnabas.services.console.registered import Registered
 from barnabas.services.console.services import Services, Tasks
 from barnabas.services.console.settings import Settings
 from barnabas.services.console.web import PATH_PREFIX, Call, Endpoint, error_document, json_response, routes
-from barnabas.services.registry.client import RegistryClient
 
 #: Each has a list ENDPOINTS.
 MODULES: Final = (
@@ -68,11 +66,8 @@ def create_app(settings: Settings) -> Starlette:
         tasks=tasks,
         guard=Guard(settings, tasks),
         inside=InsideSources(settings.inside),
-        registered=Registered(RegistryClient(settings.schema_registry)) if settings.schema_registry else None,
     )
     services.closing.append(services.inside.close)
-    if services.registered is not None:
-        services.closing.append(services.registered.close)
     endpoints: list[Endpoint] = [endpoint for module in MODULES for endpoint in module.ENDPOINTS]
     endpoints.append(_description(endpoints))
     services.live = {each.path: each for each in endpoints if each.live_s is not None}

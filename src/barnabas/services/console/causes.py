@@ -1,5 +1,6 @@
 """Why a group's lag grows, from what was seen of it. Pure."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
@@ -8,7 +9,7 @@ from typing import Final
 from barnabas.base.ids import TopicPartition
 
 REBALANCING: Final = frozenset({"PreparingRebalance", "CompletingRebalance", "Assigning", "Reconciling"})
-#: A member that commits nothing for so long, while there is something to read.
+#: A member, or a partition, for which nothing is committed for so long while there is something to read.
 STILL_S: Final = 30.0
 #: Rebalances within the time that is watched that are too many.
 REBALANCES_MAX: Final = 3
@@ -26,7 +27,9 @@ class PartitionSeen:
     end: int | None
     #: Where a reader of committed records stops; None where it was not asked for.
     stable_end: int | None = None
+    #: The client id of the member that reads it, and its member id: several members may share a client id.
     member: str | None = None
+    member_id: str | None = None
     produced: float | None = None
     consumed: float | None = None
     #: For how long the group was seen to commit nothing new here.
@@ -51,6 +54,8 @@ class GroupSeen:
     partitions: Sequence[PartitionSeen]
     #: How often the group was seen to begin a rebalance within the last minutes.
     rebalances: int = 0
+    #: For how long the group has been seen without a rebalance: before that, other members may have had the partitions.
+    settled_s: float = math.inf
     #: Producers that hold back readers, by partition: in words.
     open_transactions: Mapping[TopicPartition, str] = field(default_factory=dict)
 
@@ -59,7 +64,17 @@ def causes(seen: GroupSeen) -> list[Cause]:
     """The gravest first. Empty where there is no lag, or nothing to say of it."""
     return [
         cause
-        for look in (_lost, _retention, _no_members, _rebalances, _transactions, _silent_members, _hot, _slow)
+        for look in (
+            _lost,
+            _retention,
+            _no_members,
+            _rebalances,
+            _transactions,
+            _silent_members,
+            _still_partitions,
+            _hot,
+            _slow,
+        )
         if (cause := look(seen)) is not None
     ]
 
@@ -145,24 +160,59 @@ def _transactions(seen: GroupSeen) -> Cause | None:
     )
 
 
-def _silent_members(seen: GroupSeen) -> Cause | None:
-    silent = [
+def _still(seen: GroupSeen) -> list[PartitionSeen]:
+    """Partitions with records that a member could read, and for which it has committed nothing for long."""
+    if seen.settled_s < STILL_S:
+        return []
+    return [
         p
         for p in _behind(seen)
         if p.member is not None
         and p.still_s >= STILL_S
         and not (p.stable_end is not None and p.committed is not None and p.committed >= p.stable_end)
     ]
+
+
+def _owner(partition: PartitionSeen) -> str | None:
+    return partition.member_id or partition.member
+
+
+def _at_work(seen: GroupSeen) -> set[str | None]:
+    """Members that have committed something lately, for any of their partitions. They do poll."""
+    return {_owner(p) for p in seen.partitions if p.committed is not None and p.still_s < STILL_S}
+
+
+def _silent_members(seen: GroupSeen) -> Cause | None:
+    at_work = _at_work(seen)
+    silent = [p for p in _still(seen) if _owner(p) not in at_work]
     if not silent:
         return None
     who = sorted({p.member for p in silent if p.member is not None})
     return _cause(
         "member-does-not-poll",
         f"{', '.join(who[:3])}{f' and {len(who) - 3} more' if len(who) > 3 else ''} "
-        f"{'has' if len(who) == 1 else 'have'} committed nothing for {max(p.still_s for p in silent):.0f} s "
+        f"{'has' if len(who) == 1 else 'have'} committed nothing for {_seconds(seen, silent):.0f} s "
         f"while records wait in {_names(silent)}.",
         silent,
     )
+
+
+def _still_partitions(seen: GroupSeen) -> Cause | None:
+    at_work = _at_work(seen)
+    still = [p for p in _still(seen) if _owner(p) in at_work]
+    if not still:
+        return None
+    return _cause(
+        "partition-stands-still",
+        f"Nothing was committed for {_names(still)} for {_seconds(seen, still):.0f} s, while the same member commits for other "
+        "partitions. It may read its partitions one after another, have paused this one, or fail at a record there.",
+        still,
+    )
+
+
+def _seconds(seen: GroupSeen, still: Sequence[PartitionSeen]) -> float:
+    """Counted from the last rebalance: the member had other partitions before it."""
+    return min(max(p.still_s for p in still), seen.settled_s)
 
 
 def _hot(seen: GroupSeen) -> Cause | None:

@@ -7,6 +7,7 @@ spends more than a small part of its time on its console.
 
 import asyncio
 import dataclasses
+import math
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from barnabas.client.errors import ClientError
 from barnabas.client.image import ClusterImage, TopicInfo
 from barnabas.client.security import ClientSecurity
 from barnabas.services.console.collector import Collector
-from barnabas.services.console.errors import not_found
+from barnabas.services.console.errors import Refusal, not_found
 from barnabas.services.console.lag import LagBook
 from barnabas.services.console.offsets import Offsets
 from barnabas.services.console.reading import Tails
@@ -132,13 +133,14 @@ class ConsoleCluster:
 
     # -- metadata -------------------------------------------------------------------------------------------------------
 
-    async def image(self) -> ClusterImage:
+    async def image(self, *, age_s_max: float = math.inf) -> ClusterImage:
         async def ask() -> ClusterImage:
             image = await self.client.retrying("metadata", lambda: self.client.refresh(None))
             self.partitions = sum(len(topic.partitions) for topic in image.topics.values())
             return image
 
-        return await self.kept("image", self.paced_s(self.partitions, 30.0), ask, paced_s=5.0)
+        age_s = min(self.paced_s(self.partitions, 30.0), age_s_max)
+        return await self.kept("image", age_s, ask, paced_s=min(5.0, age_s_max))
 
     async def topic(self, name: str) -> TopicInfo:
         async def ask() -> TopicInfo | None:
@@ -147,6 +149,8 @@ class ConsoleCluster:
         info = await self.kept(("topic", name), 1.0, ask)
         if info is None or info.error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             raise not_found(f"there is no topic {name}")
+        if info.error is ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+            raise Refusal(403, info.error.name, f"not allowed to see the topic {name}, if there is one")
         return info
 
     async def on_brokers(self, ask: Callable[[int], Awaitable[T]]) -> dict[int, T | ClientError]:

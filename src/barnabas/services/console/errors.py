@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from barnabas.base.errors import BarnabasError, ErrorCode
+from barnabas.base.errors import ErrorCode
 from barnabas.client.errors import (
     AuthenticationFailed,
     BrokerRefused,
@@ -12,6 +12,8 @@ from barnabas.client.errors import (
     RequestTimedOut,
     UnsupportedVersion,
 )
+from barnabas.services.http.errors import Refusal as Refusal
+from barnabas.services.http.errors import bad_request as bad_request
 
 _STATUS: Final = {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: 404,
@@ -24,22 +26,6 @@ _STATUS: Final = {
     ErrorCode.CLUSTER_AUTHORIZATION_FAILED: 403,
     ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: 403,
 }
-
-
-class Refusal(BarnabasError):
-    """An answer that is an error. `code` is in capitals, as Kafka's are."""
-
-    def __init__(self, status: int, code: str, message: str, *, retry_s: float | None = None) -> None:
-        """`retry_s`: when it is worth trying again."""
-        super().__init__(message)
-        self.status = status
-        self.code = code
-        self.message = message
-        self.retry_s = retry_s
-
-
-def bad_request(message: str) -> Refusal:
-    return Refusal(400, "BAD_REQUEST", message)
 
 
 def not_found(message: str) -> Refusal:

@@ -1,18 +1,12 @@
-"""Is a request meant for this console, and does it come from its own page? And the headers that bind the page.
+"""The checks before every request, and the headers that bind the page. `http.origins` says what is checked, and why."""
 
-A site that somebody visits can make the browser ask any address, also one on loopback, and can give its own name the address
-of the console (DNS rebinding). So where nobody signs in the name must be one of loopback's, changes must come from the
-console's own page, and other sites may fetch nothing of the API.
-"""
-
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, Final
-from urllib.parse import urlsplit
 
-from barnabas.base.hosts import is_loopback
 from barnabas.services.console.errors import Refusal
 from barnabas.services.console.settings import Settings
 from barnabas.services.console.web import PATH_PREFIX, refused
+from barnabas.services.http.origins import check_host, check_origin
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -70,30 +64,13 @@ class Gate:
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         if len(scope.get("raw_path") or b"") + len(scope["query_string"]) > _PATH_BYTES_MAX:
             return Refusal(414, "TOO_LONG", f"an address may have up to {_PATH_BYTES_MAX} bytes")
-        if self._only_loopback and not is_loopback(host_of(headers.get("host", ""))):
-            return Refusal(
-                421, "WRONG_HOST", "without sign-in this console answers to localhost, 127.0.0.1 and [::1] alone"
-            )
-        if not _is_own(scope, headers):
-            return Refusal(403, "WRONG_ORIGIN", "another site asked for this; open the console itself")
+        # A link to a page of the console may stand anywhere.
+        is_page = scope["method"] in _SAFE and not scope["path"].startswith(PATH_PREFIX)
+        try:
+            if self._only_loopback:
+                check_host(headers)
+            if not is_page:
+                check_origin(headers)
+        except Refusal as refusal:
+            return refusal
         return None
-
-
-def _is_own(scope: Message, headers: Mapping[str, str]) -> bool:
-    """Whether the console's own page asks, or a program that is no browser."""
-    is_api = scope["path"].startswith(PATH_PREFIX)
-    # A link to a page of the console may stand anywhere.
-    if is_api and headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
-        return False
-    origin = headers.get("origin")
-    if origin is None or (scope["method"] in _SAFE and not is_api):
-        return True
-    return urlsplit(origin).netloc.lower() == headers.get("host", "").lower() != ""
-
-
-def host_of(header: str) -> str:
-    """The name in a `Host` header, without the port."""
-    try:
-        return (urlsplit(f"//{header}").hostname or "").rstrip(".")
-    except ValueError:
-        return ""

@@ -1,6 +1,7 @@
 """Groups: the list, and one of them with its lag and why that grows."""
 
 import asyncio
+import math
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -137,6 +138,7 @@ async def group_detail(call: Call) -> dict[str, Any]:
         "assignor": described.assignor,
         "coordinator": described.coordinator_id,
         "lag": sum(each.lag for each in seen.partitions),
+        "lagLeavesOut": sum(each.committed is None and (each.end or 0) > (each.start or 0) for each in seen.partitions),
         "consumed": _total(each.consumed for each in seen.partitions),
         "produced": _total(each.produced for each in seen.partitions),
         "members": [
@@ -204,17 +206,20 @@ async def _seen(
             end=ends.get(each),
             stable_end=held.get(each, ends[each]) if each in waiting else None,
             member=owners[each].client_id if each in owners else None,
+            member_id=owners[each].member_id if each in owners else None,
             produced=moved.rate(each),
             consumed=growth.rate((group, each), over_s=10.0),
             still_s=growth.still_s((group, each)),
         )
         for each in partitions
     ]
+    rebalances = watched.see(described, now_s)
     return GroupSeen(
         state=described.state,
         members=[member.member_id for member in described.members],
         partitions=rows,
-        rebalances=watched.see(described, now_s),
+        rebalances=rebalances,
+        settled_s=now_s - watched.rebalanced_s[-1] if watched.rebalanced_s else math.inf,
         open_transactions=await _open_transactions(cluster, rows),
     )
 

@@ -20,12 +20,15 @@ from starlette.requests import Request
 from barnabas.client.errors import AuthenticationFailed
 from barnabas.services.console.cluster import ConsoleCluster
 from barnabas.services.console.errors import Refusal
+from barnabas.services.console.registered import Registered
 from barnabas.services.console.services import Tasks
 from barnabas.services.console.sessions import LIFETIME_S, Session, Sessions, TooManySessions, is_csrf_token
 from barnabas.services.console.settings import Settings
-from barnabas.services.console.sign_in import Credentials, Identity, credentials_of, prove
-from barnabas.services.console.throttle import Throttle
+from barnabas.services.console.sign_in import Credentials, Identity, credentials_of, prove, registry_config
 from barnabas.services.console.web import Call, Endpoint, User
+from barnabas.services.http.peers import peer_address
+from barnabas.services.registry.client import RegistryClient
+from barnabas.wire.auth.login_pace import SignInThrottle
 
 log = logging.getLogger(__name__)
 #: Every change, and every sign-in: who, what, when, from where.
@@ -58,7 +61,14 @@ class Account:
     name: str
     cluster: ConsoleCluster
     digest: str
+    #: The schema registry, as it shows itself to the user.
+    registered: Registered | None = None
     sessions: int = 0
+
+    async def close(self) -> None:
+        await self.cluster.close()
+        if self.registered is not None:
+            await self.registered.close()
 
 
 class Guard:
@@ -66,7 +76,10 @@ class Guard:
         self._settings = settings
         self._tasks = tasks
         #: Everybody's, unless people sign in.
-        self._own = None if settings.needs_sign_in else ConsoleCluster(settings.client, tasks)
+        self._own = None
+        if not settings.needs_sign_in:
+            cluster = ConsoleCluster(settings.client, tasks)
+            self._own = Account(_NOBODY, cluster, "", _registered(settings, None))
         self.sessions: Sessions[Account] = Sessions(
             now_s=lambda: asyncio.get_running_loop().time(), ended=self._session_ended
         )
@@ -74,7 +87,7 @@ class Guard:
         #: Sessions of scripts, which send their credentials each time, by digest.
         self._scripts: dict[str, Session[Account]] = {}
         self._signing: dict[str, asyncio.Lock] = {}
-        self._throttle = Throttle()
+        self._throttle = SignInThrottle()
         self._sign_ins = asyncio.Semaphore(_SIGN_INS_MAX)
         self._sign_ins_waiting = 0
         self._searches: dict[str, int] = {}
@@ -89,7 +102,7 @@ class Guard:
         if self._own is not None:
             if endpoint.changes and request.headers.get(CSRF_HEADER) != self._open_token:
                 raise _forged()
-            return User(_NOBODY, self._own)
+            return User(_NOBODY, self._own.cluster, self._own.registered)
         session, by_cookie = await self._session(request)
         if session is None:
             if endpoint.is_open:
@@ -97,7 +110,10 @@ class Guard:
             raise Refusal(401, "SIGN_IN", "sign in with a user of the cluster")
         if endpoint.method != "GET" and by_cookie and not is_csrf_token(session, request.headers.get(CSRF_HEADER)):
             raise _forged()
-        return User(session.user, session.held.cluster, is_present=lambda: self.sessions.is_used(session))
+        account = session.held
+        return User(
+            session.user, account.cluster, account.registered, is_present=lambda: self.sessions.is_used(session)
+        )
 
     async def _session(self, request: Request) -> tuple[Session[Account] | None, bool]:
         """And whether a cookie named it: browsers send those by themselves, headers not."""
@@ -137,9 +153,8 @@ class Guard:
         return session.csrf_token if session is not None else None
 
     def address_of(self, request: Request) -> str:
-        if self._settings.behind_proxy and (said := request.headers.get("x-forwarded-for")):
-            return said.rpartition(",")[2].strip()  # the last is what our proxy saw; those before it anybody may write
-        return request.client.host if request.client is not None else "unknown"
+        fields = request.headers.getlist("x-forwarded-for")
+        return peer_address(request.client, fields, behind_proxy=self._settings.behind_proxy)
 
     # -- signing in ---------------------------------------------------------------------------------------------------
 
@@ -192,7 +207,8 @@ class Guard:
                     503, "TOO_MANY", f"{ACCOUNTS_MAX} users are signed in, which is all there may be", retry_s=60
                 )
             cluster = ConsoleCluster(identity.config, self._tasks, security=identity.security)
-            account = self._accounts[digest] = Account(credentials.user, cluster, digest)
+            registered = _registered(self._settings, credentials)
+            account = self._accounts[digest] = Account(credentials.user, cluster, digest, registered)
         return account
 
     def sign_out(self, session: Session[Account]) -> None:
@@ -206,7 +222,7 @@ class Guard:
     def _leave(self, account: Account) -> None:
         account.sessions -= 1
         if account.sessions == 0 and self._accounts.pop(account.digest, None) is not None:
-            self._tasks.start(account.cluster.close(), f"close the client of {account.name}")
+            self._tasks.start(account.close(), f"close the client of {account.name}")
 
     def _sweep(self) -> None:
         """Sessions end on time, also when nobody asks: what they signed in with goes with them."""
@@ -221,8 +237,8 @@ class Guard:
         accounts = list(self._accounts.values())
         self._accounts.clear()
         self.sessions.end_all()
-        for cluster in (*(account.cluster for account in accounts), *((self._own,) if self._own else ())):
-            await cluster.close()
+        for account in (*accounts, *((self._own,) if self._own else ())):
+            await account.close()
 
     # -- what they may do ---------------------------------------------------------------------------------------------
 
@@ -257,6 +273,13 @@ class Guard:
             self._searches[user.name] -= 1
             if not self._searches[user.name]:
                 del self._searches[user.name]
+
+
+def _registered(settings: Settings, credentials: Credentials | None) -> Registered | None:
+    if settings.schema_registry is None:
+        return None
+    client = RegistryClient.from_config(settings.schema_registry, registry_config(settings, credentials))
+    return Registered(client, credentials.user if credentials is not None else "")
 
 
 def _forged() -> Refusal:

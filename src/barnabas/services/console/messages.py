@@ -61,7 +61,7 @@ async def _source(call: Call) -> Source:
 def _shower(call: Call, topic: str) -> Callable[[Sequence[Read]], Awaitable[list[ShownRecord]]]:
     """Turns records into what is shown, the schemas that they need asked for before."""
     key, value = call.choice("key", FORMATS), call.choice("value", FORMATS)
-    registered = call.services.registered
+    registered = call.user.registered
 
     async def show(records: Sequence[Read]) -> list[ShownRecord]:
         if registered is not None:

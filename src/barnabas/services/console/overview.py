@@ -1,5 +1,8 @@
 """The cluster at a glance: brokers, leaders and replicas, what is wrong, how much comes in, how fast brokers answer."""
 
+import asyncio
+import logging
+import math
 import time
 from collections import Counter, deque
 from collections.abc import Mapping
@@ -8,16 +11,31 @@ from typing import Any, Final
 
 from barnabas.base.clock import SystemClock
 from barnabas.base.ids import TopicPartition
-from barnabas.client.errors import ClientError
-from barnabas.client.image import ClusterImage
+from barnabas.base.words import ConfigResourceType
+from barnabas.client.admin.configs import Resource, describe_configs
+from barnabas.client.errors import BrokerRefused, ClientError
+from barnabas.client.image import ClusterImage, PartitionInfo
 from barnabas.services.console.cluster import ConsoleCluster
 from barnabas.services.console.sizes import replica_sizes
 from barnabas.services.console.web import Call, Endpoint
 from barnabas.wire.messages.metadata import MetadataRequest, MetadataResponse
 
+_log = logging.getLogger(__name__)
+
 #: Points of the charts: ten minutes of two seconds each, while somebody looks.
 _POINTS: Final = 300
 _EVERY_S: Final = 2.0
+#: The page shows what happens to partitions within five seconds: this, the time of a look, and `_EVERY_S`.
+_IMAGE_AGE_S: Final = 2.0
+MIN_ISR: Final = "min.insync.replicas"
+_MIN_ISR_AGE_S: Final = 10.0
+#: Topics whose min.insync.replicas one request asks for: after the loss of a broker it may be each topic.
+_TOPICS_AT_ONCE: Final = 500
+#: Partitions that are named.
+_NAMED_MAX: Final = 20
+#: Between two looks of doctor while the cluster changes, and while it does not.
+_DOCTOR_CHANGED_S: Final = 5.0
+_DOCTOR_UNCHANGED_S: Final = 120.0
 
 
 @dataclass(slots=True)
@@ -38,7 +56,8 @@ class Charts:
 
 async def overview(call: Call) -> dict[str, Any]:
     cluster = call.cluster
-    image = await cluster.image()
+    image = await cluster.image(age_s_max=_IMAGE_AGE_S)
+    health = await _health(cluster, image)
     sizes = await cluster.kept("broker sizes", 30.0, lambda: _broker_sizes(cluster), paced_s=120.0)
     rate = await cluster.kept("throughput", _EVERY_S * 0.9, lambda: _throughput(cluster, image), paced_s=30.0)
     answers = await cluster.kept("answer times", _EVERY_S * 0.9, lambda: _answer_times(cluster))
@@ -50,7 +69,7 @@ async def overview(call: Call) -> dict[str, Any]:
         "clusterId": image.cluster_id,
         "controller": image.controller_id,
         "topics": len(image.topics),
-        **_health(image),
+        **health.as_json(),
         "rate": rate,
         "size": sum(sizes.values()) if sizes else None,
         "brokers": _brokers(image, sizes, answers),
@@ -62,24 +81,78 @@ async def overview(call: Call) -> dict[str, Any]:
     }
 
 
-def _health(image: ClusterImage) -> dict[str, Any]:
-    behind: list[str] = []
+@dataclass(frozen=True, slots=True)
+class Health:
+    """Partitions that are in trouble."""
+
+    partitions: int
+    #: Without a leader: nobody can read or write.
+    offline: tuple[str, ...]
+    #: With fewer replicas in sync than they have.
+    under_replicated: tuple[str, ...]
+    #: With fewer replicas in sync than min.insync.replicas: they refuse writes with acks=all. None: brokers did not say.
+    refusing_writes: tuple[str, ...] | None
+
+    def as_json(self) -> dict[str, Any]:
+        refusing = self.refusing_writes
+        return {
+            "partitions": self.partitions,
+            "underReplicated": len(self.under_replicated),
+            "underReplicatedSome": list(self.under_replicated[:_NAMED_MAX]),
+            "underMinIsr": None if refusing is None else len(refusing),
+            "underMinIsrSome": list((refusing or ())[:_NAMED_MAX]),
+            "offline": len(self.offline),
+            "offlineSome": list(self.offline[:_NAMED_MAX]),
+        }
+
+
+async def _health(cluster: ConsoleCluster, image: ClusterImage) -> Health:
     offline: list[str] = []
-    partitions = 0
+    behind: dict[str, list[PartitionInfo]] = {}
     for name, topic in image.topics.items():
-        partitions += len(topic.partitions)
         for info in topic.partitions:
             if info.leader not in image.brokers:
                 offline.append(f"{name}-{info.index}")
             elif len(info.isr) < len(info.replicas):
-                behind.append(f"{name}-{info.index}")
-    return {
-        "partitions": partitions,
-        "underReplicated": len(behind),
-        "underReplicatedSome": behind[:20],
-        "offline": len(offline),
-        "offlineSome": offline[:20],
-    }
+                behind.setdefault(name, []).append(info)
+    min_isr = await _min_isr(cluster, frozenset(behind))
+    refusing = None
+    if min_isr is not None:
+        refusing = tuple(
+            f"{name}-{info.index}"
+            for name, infos in behind.items()
+            for info in infos
+            if len(info.isr) < min(min_isr.get(name, 1), len(info.replicas))
+        )
+    return Health(
+        partitions=sum(len(topic.partitions) for topic in image.topics.values()),
+        offline=tuple(offline),
+        under_replicated=tuple(f"{name}-{info.index}" for name, infos in behind.items() for info in infos),
+        refusing_writes=refusing,
+    )
+
+
+async def _min_isr(cluster: ConsoleCluster, topics: frozenset[str]) -> dict[str, int] | None:
+    """min.insync.replicas of topics; None if brokers do not tell it (this user may not describe topics)."""
+    if not topics:
+        return {}
+
+    async def ask() -> dict[str, int] | None:
+        found: dict[str, int] = {}
+        refused: dict[Resource, BrokerRefused] = {}
+        names = sorted(topics)
+        try:
+            for start in range(0, len(names), _TOPICS_AT_ONCE):
+                resources = [(ConfigResourceType.TOPIC, name) for name in names[start : start + _TOPICS_AT_ONCE]]
+                answer = await describe_configs(cluster.client, resources, names=[MIN_ISR], refused=refused)
+                for (_, name), entries in answer.items():
+                    found[name] = next((int(entry.value) for entry in entries if entry.value), 1)
+        except ClientError as error:
+            _log.info("brokers do not tell min.insync.replicas: %s", error)
+            return None
+        return None if refused and not found else found
+
+    return await cluster.kept(("min isr", topics), _MIN_ISR_AGE_S, ask, paced_s=60.0)
 
 
 def _brokers(
@@ -139,9 +212,25 @@ async def _answer_times(cluster: ConsoleCluster) -> dict[int, float | None]:
     return {broker_id: None if isinstance(each, ClientError) else each for broker_id, each in answers.items()}
 
 
+@dataclass(slots=True)
+class LastLook:
+    """What doctor's answer was about, and when that look began: what happens during a look is looked at right after it."""
+
+    state: object = None
+    at_s: float = -math.inf
+
+
 async def doctor(call: Call) -> dict[str, Any]:
-    """What `barnabas doctor` has to say. It takes seconds, so it is kept for minutes."""
+    """What `barnabas doctor` has to say. A look takes seconds: its answer is kept until brokers or partitions change, and for
+    minutes while they do not."""
     cluster = call.cluster
+    image = await cluster.image(age_s_max=_IMAGE_AGE_S)
+    health = await _health(cluster, image)
+    state = (frozenset(image.brokers), image.controller_id, health)
+    last = cluster.remembered("doctor's last look", LastLook)
+    now_s = asyncio.get_running_loop().time()
+    if call.flag("again") or (state != last.state and now_s - last.at_s >= _DOCTOR_CHANGED_S):
+        cluster.outdated("doctor")
 
     async def ask() -> dict[str, Any]:
         from barnabas.services.doctor.checks import examine
@@ -149,15 +238,15 @@ async def doctor(call: Call) -> dict[str, Any]:
         from barnabas.services.doctor.look import Looker
         from barnabas.services.doctor.view import Limits
 
-        view = await Looker(cluster.client, await cluster.image(), Limits()).look()
+        began_s = asyncio.get_running_loop().time()
+        view = await Looker(cluster.client, image, Limits()).look()
+        last.state, last.at_s = state, began_s
         return {
             "at": SystemClock().now_ms(),
             "findings": [finding.as_json() for finding in in_order(examine(view))],
         }
 
-    if call.flag("again"):
-        cluster.outdated("doctor")
-    return await cluster.kept("doctor", 120.0, ask, paced_s=600.0)
+    return await cluster.kept("doctor", _DOCTOR_UNCHANGED_S, ask, paced_s=600.0)
 
 
 ENDPOINTS = [
@@ -172,7 +261,8 @@ ENDPOINTS = [
         method="GET",
         path="/doctor",
         handler=doctor,
-        summary="What barnabas doctor finds. again=1 looks anew.",
+        summary="What barnabas doctor finds. It looks again when brokers or partitions change, and with again=1.",
         query={"again": {"type": "boolean"}},
+        live_s=_EVERY_S,
     ),
 ]

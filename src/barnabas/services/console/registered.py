@@ -6,6 +6,7 @@ Owner: the event loop; the registry's client blocks, so it is asked from threads
 import asyncio
 import datetime
 import decimal
+import time
 import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -16,7 +17,8 @@ from barnabas.services.console.decoding import Undecodable
 from barnabas.services.console.errors import Refusal
 from barnabas.services.registry import wire
 from barnabas.services.registry.client import RegistryClient, RegistryRefused, RegistryUnreachable
-from barnabas.services.registry.formats.limits import REFERENCES_MAX
+from barnabas.services.registry.formats import Reference
+from barnabas.services.registry.references import imports
 from barnabas.services.registry.values import avro, json_values
 from barnabas.wire.records import Record
 
@@ -26,6 +28,8 @@ _TROUBLE_S: Final = 5.0
 #: Values within one record: a page shows fewer characters than this.
 _VALUES_MAX: Final = 250_000
 _REASON_CHARS_MAX: Final = 500
+#: A user whom the registry did not let in is not tried again for this long: it would take many failures for a guesser.
+_LOCKED_OUT_S: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +41,14 @@ class _Schema:
 
 
 class Registered:
-    """One registry, the readers of its schemas, and the schemas that cannot be used."""
+    """What one user of the console knows of the registry: the readers of its schemas, and the schemas that cannot be used."""
 
-    def __init__(self, client: RegistryClient) -> None:
+    def __init__(self, client: RegistryClient, user: str = "") -> None:
+        """`user` is the one whom the registry sees; empty for the console itself."""
         self.client = client
+        self._user = user
+        #: The registry did not let the user in: it is not asked with these credentials before this time.
+        self._locked_out_until_s = 0.0
         self._readers: dict[int, Any] = {}
         self._trouble: dict[int, tuple[float, str]] = {}
 
@@ -50,12 +58,35 @@ class Registered:
     async def ask(self, method: str, *path: object, body: object = None, **query: object) -> Any:
         """Any request of the registry's API. Its refusal is ours."""
         try:
-            return await asyncio.to_thread(self.client.ask, method, *path, body=body, **query)
+            return await asyncio.to_thread(self._ask, method, *path, body=body, **query)
         except RegistryRefused as error:
+            if error.status == 401:
+                raise Refusal(403, "REGISTRY_SIGN_IN", str(error)) from None  # 401 would end the session at the console
             status = error.status if 400 <= error.status < 500 else 502
             raise Refusal(status, f"REGISTRY_{error.code}", str(error)) from None
         except RegistryUnreachable as error:
             raise Refusal(502, "REGISTRY_UNREACHABLE", str(error)) from None
+
+    def _ask(self, method: str, *path: object, body: object = None, **query: object) -> Any:
+        """Called on threads."""
+        if time.monotonic() < self._locked_out_until_s:
+            raise self._not_let_in()
+        try:
+            return self.client.ask(method, *path, body=body, **query)
+        except RegistryRefused as error:
+            if error.status != 401:
+                raise
+            self._locked_out_until_s = time.monotonic() + _LOCKED_OUT_S
+            raise self._not_let_in() from None
+
+    def _not_let_in(self) -> RegistryRefused:
+        if not self._user:
+            return RegistryRefused(401, 40101, "the registry does not let the console in; see --schema-registry-config")
+        if not self.client.signs_in:
+            why = "passwords are not sent to a registry without HTTPS"
+        else:
+            why = "it must know the user with the password or token of the cluster"
+        return RegistryRefused(401, 40101, f"the registry does not let {self._user} in: {why}")
 
     async def prepare(self, records: Iterable[Record]) -> None:
         """Ask for the schemas that these records name and that are not known yet."""
@@ -104,7 +135,7 @@ class Registered:
     # -- on a thread ------------------------------------------------------------------------------------------------------
 
     def _reader(self, number: int) -> Any:
-        schema = self._schema(self.client.ask("GET", "schemas", "ids", number))
+        schema = self._schema(self._ask("GET", "schemas", "ids", number))
         if schema.kind == "AVRO":
             return _avro_reader(schema)
         if schema.kind == "PROTOBUF":
@@ -112,20 +143,17 @@ class Registered:
         return lambda payload: ("json schema", json_values.read(payload))
 
     def _schema(self, answer: Mapping[str, Any]) -> _Schema:
-        references: dict[str, str] = {}
-        self._import(answer, references, depth=0)
-        return _Schema(answer.get("schemaType", "AVRO"), answer["schema"], references)
+        def fetch(reference: Reference) -> Mapping[str, Any]:
+            answer: Mapping[str, Any] = self._ask("GET", "subjects", reference.subject, "versions", reference.version)
+            return answer
 
-    def _import(self, answer: Mapping[str, Any], found: dict[str, str], *, depth: int) -> None:
-        if depth > 20:
-            raise Undecodable("its schemas refer to each other too deeply")
-        for each in answer.get("references") or ():
-            if each["name"] not in found:
-                if len(found) >= REFERENCES_MAX:
-                    raise Undecodable(f"its schema refers to more than {REFERENCES_MAX} others, which is the limit")
-                imported = self.client.ask("GET", "subjects", each["subject"], "versions", each["version"])
-                self._import(imported, found, depth=depth + 1)
-                found[each["name"]] = imported["schema"]
+        found = imports(_references(answer), fetch, _references)
+        texts = {name: str(imported["schema"]) for name, imported in found}
+        return _Schema(answer.get("schemaType", "AVRO"), answer["schema"], texts)
+
+
+def _references(answer: Mapping[str, Any]) -> list[Reference]:
+    return [Reference(each["name"], each["subject"], each["version"]) for each in answer.get("references") or ()]
 
 
 def _id_of(data: bytes | None) -> int | None:

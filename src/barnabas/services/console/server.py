@@ -8,7 +8,7 @@ from barnabas.base.hosts import address
 from barnabas.services.console.app import create_app
 from barnabas.services.console.settings import Settings
 from barnabas.services.console.sign_in import check_settings
-from barnabas.services.registry.http_server import HttpServer, listen, run_until_signal, uvicorn_config
+from barnabas.services.http.server import http_server, listen, run_until_signal
 
 _CONNECTIONS_MAX: Final = 1_000
 #: Those who watch would never go by themselves.
@@ -22,15 +22,13 @@ class ConsoleServer:
         scheme = "http" if settings.certificate is None else "https"
         self.url = f"{scheme}://{address(settings.host, self._socket.getsockname()[1])}"
         self.app = create_app(settings)
-        self._server = HttpServer(
-            uvicorn_config(
-                self.app,
-                lifespan="on",
-                certificate=settings.certificate,
-                key=settings.key,
-                connections_max=_CONNECTIONS_MAX,
-                shutdown_s=_SHUTDOWN_S,
-            )
+        self._server = http_server(
+            self.app,
+            lifespan="on",
+            certificate=settings.certificate,
+            key=settings.key,
+            connections_max=_CONNECTIONS_MAX,
+            shutdown_s=_SHUTDOWN_S,
         )
 
     def stop(self) -> None:

@@ -10,7 +10,6 @@ from barnabas.services.console.settings import Settings
 if TYPE_CHECKING:
     from barnabas.services.console.guard import Guard
     from barnabas.services.console.inside_sources import InsideSources
-    from barnabas.services.console.registered import Registered
     from barnabas.services.console.web import Endpoint
 
 
@@ -31,8 +30,6 @@ class Services:
     tasks: Tasks
     guard: "Guard"
     inside: "InsideSources"
-    #: The schema registry, if one was named.
-    registered: "Registered | None" = None
     #: By path, for those who watch.
     live: "dict[str, Endpoint]" = field(default_factory=dict)
     #: Called once, when the application ends.

@@ -1,6 +1,7 @@
 """What a console is started with."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from barnabas.base.hosts import is_loopback
 from barnabas.client.config import ClientConfig
@@ -22,6 +23,8 @@ class Settings:
     behind_proxy: bool = False
     #: `http://host:port[,…]` of a schema registry; None: records of registered schemas are shown as bytes.
     schema_registry: str | None = None
+    #: Its client's settings, by Confluent's names. With sign-in there are no credentials in it: users sign in with their own.
+    schema_registry_config: Mapping[str, str] = field(default_factory=dict, repr=False)
     #: Where brokers show their inside: `auto` (their settings say it), `none`, or addresses.
     inside: str = "auto"
 

@@ -5,6 +5,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from barnabas.base.errors import ConfigError
 from barnabas.base.hosts import is_loopback
@@ -15,6 +16,7 @@ from barnabas.client.errors import AuthenticationFailed
 from barnabas.client.security import ClientSecurity
 from barnabas.services.console.errors import bad_request
 from barnabas.services.console.settings import Settings
+from barnabas.services.registry.client import TOKEN, USER_INFO
 from barnabas.wire.auth.jaas import PLAIN_MODULE, SCRAM_MODULE
 from barnabas.wire.auth.jwt import InvalidToken, Json, parse_jwt
 from barnabas.wire.auth.mechanisms.oauthbearer import MECHANISM as OAUTHBEARER
@@ -32,6 +34,7 @@ def check_settings(settings: Settings) -> None:
     """:raises ConfigError: for a console that would be open to others, or that nobody could sign in to."""
     if settings.key is not None and settings.certificate is None:
         raise ConfigError("--ssl-key needs --ssl-certificate")
+    _check_registry(settings)
     if not settings.needs_sign_in:
         return
     if settings.client.security_protocol not in ("SASL_PLAINTEXT", "SASL_SSL"):
@@ -44,6 +47,42 @@ def check_settings(settings: Settings) -> None:
             f"passwords would cross the network in the clear: give --ssl-certificate with --host {settings.host}, or "
             "--behind-proxy where a proxy in front of the console speaks HTTPS"
         )
+
+
+def _check_registry(settings: Settings) -> None:
+    for url in registry_urls(settings):
+        if "@" in urlsplit(url).netloc:
+            raise ConfigError(
+                "other users of this machine can read the password in the address of the registry: put basic.auth.user.info "
+                "into a file for --schema-registry-config, or set SCHEMA_REGISTRY_USER"
+            )
+    if settings.schema_registry is None and settings.schema_registry_config:
+        raise ConfigError("--schema-registry-config needs --schema-registry")
+    if settings.needs_sign_in and settings.schema_registry_config.keys() & {USER_INFO, TOKEN}:
+        raise ConfigError(
+            "where people sign in, the console asks the registry with their own credentials: start it without credentials of "
+            "its own for the registry (--schema-registry-config, SCHEMA_REGISTRY_USER, SCHEMA_REGISTRY_TOKEN)"
+        )
+
+
+def registry_urls(settings: Settings) -> list[str]:
+    return [each.strip() for each in (settings.schema_registry or "").split(",") if each.strip()]
+
+
+def registry_config(settings: Settings, credentials: "Credentials | None") -> dict[str, str]:
+    """The settings with which the registry is asked for a user of the console; without one, for the console itself.
+
+    Passwords and tokens of users go over HTTPS, or stay on this machine.
+    """
+    config = dict(settings.schema_registry_config)
+    addresses = [urlsplit(url) for url in registry_urls(settings)]
+    is_safe = all(each.scheme == "https" or is_loopback(each.hostname or "") for each in addresses)
+    if credentials is not None and is_safe:
+        if credentials.token:
+            config[TOKEN] = credentials.token
+        elif ":" not in credentials.user:  # HTTP's Basic would take it for the name of another user
+            config[USER_INFO] = f"{credentials.user}:{credentials.password}"
+    return config
 
 
 @dataclass(frozen=True, slots=True)

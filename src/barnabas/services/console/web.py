@@ -1,6 +1,5 @@
 """HTTP as the console speaks it: endpoints that describe themselves, JSON in, JSON out, one shape of error."""
 
-import asyncio
 import logging
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -15,10 +14,12 @@ from starlette.routing import Route
 from barnabas.base.errors import BarnabasError
 from barnabas.client.errors import ClientError
 from barnabas.services.console.errors import Refusal, bad_request, refusal_of
+from barnabas.services.http.bodies import BODY_S, check_content_type, json_object, read_body
 from barnabas.services.registry.values import json_values
 
 if TYPE_CHECKING:
     from barnabas.services.console.cluster import ConsoleCluster
+    from barnabas.services.console.registered import Registered
     from barnabas.services.console.services import Services
 
 log = logging.getLogger(__name__)
@@ -26,8 +27,7 @@ log = logging.getLogger(__name__)
 BODY_BYTES_MAX: Final = 8 * 1024 * 1024
 #: Of one who has yet to sign in.
 _OPEN_BODY_BYTES_MAX: Final = 64 * 1024
-#: For the bytes of a body to arrive: who sends them one by one holds a connection no longer.
-_BODY_S: Final = 60
+_OPEN_BODY_S: Final = 10
 #: Of a JSON schema, as OpenAPI writes it.
 Schema = Mapping[str, Any]
 TEXT: Final[Schema] = {"type": "string"}
@@ -43,6 +43,8 @@ class User:
     name: str
     #: None for one who has yet to sign in.
     own_cluster: "ConsoleCluster | None"
+    #: The schema registry with the user's rights there; None where the console has none.
+    registered: "Registered | None" = None
     #: Notes that he is still there. False: his session is over, and so is what he watches.
     is_present: Callable[[], bool] = lambda: True
 
@@ -189,9 +191,7 @@ async def _respond(endpoint: Endpoint, request: Request, services: "Services") -
         user=user,
         path={name: unquote(value) for name, value in request.path_params.items()},
         query=dict(request.query_params),
-        body=await _body(request, _OPEN_BODY_BYTES_MAX if endpoint.is_open else BODY_BYTES_MAX)
-        if endpoint.method != "GET"
-        else {},
+        body=await _body(request, is_open=endpoint.is_open) if endpoint.method != "GET" else {},
         request=request,
     )
     if endpoint.changes:
@@ -201,34 +201,10 @@ async def _respond(endpoint: Endpoint, request: Request, services: "Services") -
     return answer if isinstance(answer, Response) else json_response(answer)
 
 
-async def _whole(request: Request, bytes_max: int) -> bytes:
-    too_large = Refusal(413, "TOO_LARGE", f"a request may have up to {bytes_max} bytes")
-    said = request.headers.get("content-length", "0")
-    if said.isdigit() and int(said) > bytes_max:
-        raise too_large
-    data = bytearray()
-    try:
-        async with asyncio.timeout(_BODY_S):
-            async for part in request.stream():
-                data += part
-                if len(data) > bytes_max:
-                    raise too_large
-    except TimeoutError:
-        raise Refusal(408, "TOO_SLOW", f"the body did not arrive within {_BODY_S} s") from None
-    return bytes(data)
-
-
-async def _body(request: Request, bytes_max: int) -> Mapping[str, Any]:
-    data = await _whole(request, bytes_max)
+async def _body(request: Request, *, is_open: bool) -> Mapping[str, Any]:
+    bytes_max, timeout_s = (_OPEN_BODY_BYTES_MAX, _OPEN_BODY_S) if is_open else (BODY_BYTES_MAX, BODY_S)
+    data = await read_body(request.headers, request.receive, bytes_max=bytes_max, timeout_s=timeout_s)
     if not data:
         return {}
-    # A form of another site can send text, but not this type without asking first.
-    if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
-        raise Refusal(415, "NOT_JSON", "send the body as application/json")
-    try:
-        document = json_values.read(data)
-    except ValueError as error:
-        raise bad_request(f"the body is not JSON: {error}") from None
-    if not isinstance(document, dict):
-        raise bad_request("the body is not a JSON object")
-    return document
+    check_content_type(request.headers, ("application/json",))
+    return json_object(data)

@@ -86,6 +86,8 @@ class ZooKeeperView:
     controller_id: int | None = None
     #: When partitions in trouble last changed leader or ISR.
     changed_ms: Mapping[TopicPartition, int] = field(default_factory=dict)
+    #: Znodes that clients without credentials can change, or read where secrets are.
+    open_znodes: tuple[str, ...] = ()
     latency_ms: float = -1
     #: Of the disk with its log; -1 where it does not tell.
     total_bytes: int = -1
@@ -169,6 +171,12 @@ class ClusterView:
         for name, topic in self.image.topics.items():
             for info in topic.partitions:
                 yield TopicPartition(name, info.index), info
+
+    def missing(self) -> list[int]:
+        """Brokers that have replicas, and are not in the cluster."""
+        return sorted(
+            {each for _, info in self.partitions() for each in info.replicas if each not in self.image.brokers}
+        )
 
     def changed_ms(self, partitions: list[TopicPartition]) -> int | None:
         """When the first of these got into trouble, as far as ZooKeeper told."""

@@ -12,6 +12,7 @@ from typing import Final
 from barnabas.base.errors import BarnabasError
 from barnabas.base.ids import TopicPartition
 from barnabas.broker.zookeeper_client import paths
+from barnabas.broker.zookeeper_client.open_znodes import find_open
 from barnabas.broker.zookeeper_client.operations import Get, Operation, Result, ZkCode
 from barnabas.broker.zookeeper_client.session import ZooKeeperSession
 from barnabas.broker.zookeeper_client.session_config import SessionConfig
@@ -71,6 +72,7 @@ async def _read(
         registrations=registrations,
         controller_id=_controller_id(results[0]),
         changed_ms=changed_ms,
+        open_znodes=tuple(await find_open(session, chroot)),
         latency_ms=latency_ms,
         total_bytes=int(told.get("zk_data_dir_total_bytes", -1)),
         usable_bytes=int(told.get("zk_data_dir_usable_bytes", -1)),

@@ -37,6 +37,7 @@ from typing import Any, Final, NamedTuple
 from barnabas.base.clock import Clock, SystemClock
 from barnabas.base.errors import ConfigError
 from barnabas.client.key_sets import KeySetSource
+from barnabas.services.registry import names
 from barnabas.services.registry.errors import Refusal
 from barnabas.wire.auth.jwt import InvalidToken, check_installed
 from barnabas.wire.auth.login_pace import LoginPace
@@ -56,6 +57,8 @@ _HASHES_WAITING_MAX: Final = 100
 #: A signed token is checked again after so long: its key may have been withdrawn.
 _TOKEN_KEPT_MS: Final = 5 * 60 * 1000
 _NEVER_MS: Final = 2**63
+#: No subject holds this character, so only a pattern with `*` at its end matches it.
+_ANY_NAME: Final = "\0"
 _JWT_WORDS: Final = frozenset({"jwks", "issuer", "audience", "principal_claim", "refresh_s"})
 _REFRESH_S: Final = 3600
 _BACKOFF_MS, _BACKOFF_MAX_MS = 100, 10_000
@@ -196,12 +199,18 @@ class Access:
         return self.is_open or any(_matches((*rule.read, *rule.write), subject) for rule in self._rules_of(user))
 
     def may_write(self, user: str | None, subject: str | None) -> bool:
-        """`None` is what concerns all subjects."""
+        """`None` concerns all subjects, a context without a name all subjects of that context."""
         if self.is_open:
             return True
-        if subject is None:
+        if subject is None or names.context_of(subject) == names.GLOBAL_CONTEXT:
             return any(pattern.pattern == _ALL for rule in self._rules_of(user) for pattern in rule.write)
+        if not names.split(subject).name:
+            subject += _ANY_NAME
         return any(_matches(rule.write, subject) for rule in self._rules_of(user))
+
+    def may_read_all(self, user: str | None, context: str) -> bool:
+        """Whether the user may read every subject of a context, also those that do not exist yet."""
+        return self.may_read(user, str(names.Subject(context, _ANY_NAME)))
 
     def _rules_of(self, user: str | None) -> list[Rule]:
         return [rule for rule in self.rules if user in rule.users or EVERYBODY in rule.users]
@@ -247,13 +256,13 @@ def access_of(document: Mapping[str, Any], where: str) -> Access:
         place = f"{where}: rule {number}"
         if odd := rule.keys() - {"users", "read", "write"}:
             raise ConfigError(f"{place}: {', '.join(sorted(odd))} is none of users, read, write")
-        names = _words(rule, "users", place)
-        for name in names:
+        given = _words(rule, "users", place)
+        for name in given:
             # Whom a provider knows is not known here.
             if signed is None and name != EVERYBODY and name not in users and name not in tokens:
                 raise ConfigError(f"{place}: there is no user or token {name!r}")
         read, write = (tuple(map(_pattern, _words(rule, what, place))) for what in ("read", "write"))
-        rules.append(Rule(names, read, write))
+        rules.append(Rule(given, read, write))
     return Access(users, tokens, rules, signed)
 
 

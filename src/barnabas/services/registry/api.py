@@ -3,7 +3,7 @@
 import asyncio
 import json
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from functools import partial
 from typing import Any, Final
 
@@ -22,7 +22,7 @@ from barnabas.services.registry.content import (
 from barnabas.services.registry.errors import Refusal
 from barnabas.services.registry.forwarding import FORWARDED, OFFSET, Forwarder, Unreachable
 from barnabas.services.registry.node import PRIMARY_WAIT_S, Node
-from barnabas.services.registry.reads import Filter
+from barnabas.services.registry.reads import CheckReadable, Filter
 from barnabas.services.registry.records import SchemaVersion
 from barnabas.services.registry.store import Store
 from barnabas.services.registry.web import Application, Request, Response, Route, json_response
@@ -43,8 +43,13 @@ class Api:
         self._access = access
         self._store: Store = node.store
 
-    def application(self, *, body_bytes_max: int = BODY_BYTES_MAX) -> Application:
-        routes = [
+    def application(
+        self, *, body_bytes_max: int = BODY_BYTES_MAX, only_names: Collection[str] | None = None
+    ) -> Application:
+        return Application(self.routes(), prepare=self._prepare, body_bytes_max=body_bytes_max, only_names=only_names)
+
+    def routes(self) -> list[Route]:
+        return [
             Route("GET", "", self._root),
             Route("GET", "subjects", self._list_subjects),
             Route("POST", "subjects/{subject}", self._look_up),
@@ -83,7 +88,6 @@ class Api:
             Route("GET", "v1/metadata/id", self._metadata_id),
             Route("GET", "v1/metadata/version", self._metadata_version),
         ]
-        return Application(routes, prepare=self._prepare, body_bytes_max=body_bytes_max)
 
     # -- before a request is routed -------------------------------------------------------------------------------------
 
@@ -123,6 +127,15 @@ class Api:
 
     def _may_read(self, request: Request, subject: str) -> bool:
         return self._access.may_read(request.user, subject)
+
+    def _checks(self, request: Request) -> CheckReadable:
+        """For subjects that references lead to."""
+        return partial(self._check, request, writes=False)
+
+    def _readable(self, request: Request, context: str, schema_id: int) -> str | None:
+        """A subject that has this id and that the user may read."""
+        holders = self._store.places_of_id(context, schema_id)
+        return next((each for each in holders if self._may_read(request, each)), None)
 
     # -- writes ---------------------------------------------------------------------------------------------------------
 
@@ -181,7 +194,12 @@ class Api:
         subject = await self._subject(request)
         content, _, _ = _schema_of(request.json())
         found = await self._node.look_up(
-            subject, content, normalize=request.flag("normalize"), deleted=request.flag("deleted")
+            subject,
+            content,
+            partial(self._may_read, request),
+            self._checks(request),
+            normalize=request.flag("normalize"),
+            deleted=request.flag("deleted"),
         )
         return json_response(_version_json(found))
 
@@ -209,13 +227,13 @@ class Api:
         subject = await self._subject(request, writes=True)
         content, version, schema_id = _schema_of(request.json())
         wanted = Registration(subject=subject, content=content, version=version, id=schema_id)
-        normalize = request.flag("normalize")
+        normalize, check = request.flag("normalize"), self._checks(request)
         if not self._node.is_primary:
             await self._node.catch_up()  # it may have been deleted
-            known = await self._node.known_registration(wanted, normalize=normalize)
+            known = await self._node.known_registration(wanted, check, normalize=normalize)
             if known is not None:
                 return json_response(_registered_json(content, known))
-        register = partial(self._node.register, wanted, normalize=normalize, force=request.flag("force"))
+        register = partial(self._node.register, wanted, check, normalize=normalize, force=request.flag("force"))
         return await self._write(request, register, partial(_registered_json, content))
 
     async def _find_version(self, request: Request, *, deleted: bool) -> SchemaVersion:
@@ -243,8 +261,9 @@ class Api:
 
     async def _referenced_by(self, request: Request) -> Response:
         found = await self._find_version(request, deleted=True)
-        ids = reads.referenced_by(self._store, found.subject, found.version, deleted=request.flag("deleted"))
-        return json_response(request.page(ids))
+        referrers = reads.referenced_by(self._store, found.subject, found.version, deleted=request.flag("deleted"))
+        ids = {each.id for each in referrers if self._may_read(request, each.subject)}
+        return json_response(request.page(sorted(ids)))
 
     # -- schemas --------------------------------------------------------------------------------------------------------
 
@@ -267,17 +286,18 @@ class Api:
         schema_id = _id(request.path["id"])
         subject = request.text("subject") or None
         context, content = await self._node.by_id(lambda: reads.content_of_id(self._store, schema_id, subject))
-        holders = self._store.places_of_id(context, schema_id)
-        if not any(self._may_read(request, each) for each in holders):
+        readable = self._readable(request, context, schema_id)
+        if readable is None:
             raise errors.schema_not_found(schema_id)
-        return next(iter(holders)), schema_id, content
+        return readable, schema_id, content
 
     async def _get_by_id(self, request: Request) -> Response:
         subject, _, content = await self._of_id(request)
         document = {"guid": content.guid, **content.to_json()}
         document["schema"] = await self._formatted(request, subject, content)
-        if request.flag("fetchMaxId"):
-            document["maxId"] = self._store.highest_id(names.context_of(subject))
+        context = names.context_of(subject)
+        if request.flag("fetchMaxId") and self._access.may_read_all(request.user, context):
+            document["maxId"] = self._store.highest_id(context)
         return json_response(document)
 
     async def _get_text_by_id(self, request: Request) -> Response:
@@ -286,7 +306,9 @@ class Api:
 
     async def _formatted(self, request: Request, subject: str, content: Content) -> str:
         wanted = request.text("format").strip()
-        return content.text if not wanted else await self._node.formatted(subject, content, wanted)
+        return (
+            content.text if not wanted else await self._node.formatted(subject, content, wanted, self._checks(request))
+        )
 
     async def _places(self, request: Request) -> list[tuple[str, int]]:
         schema_id = _id(request.path["id"])
@@ -294,6 +316,9 @@ class Api:
         found = reads.versions_of_id(
             self._store, schema_id, request.text("subject") or None, deleted=request.flag("deleted")
         )
+        context = reads.context_with_id(self._store, schema_id, request.text("subject") or None)
+        if context is None or self._readable(request, context, schema_id) is None:
+            raise errors.schema_not_found()  # as for an id that was never given
         return [place for place in found if self._may_read(request, place[0])]
 
     async def _subjects_of_id(self, request: Request) -> Response:
@@ -306,21 +331,27 @@ class Api:
 
     async def _get_by_guid(self, request: Request) -> Response:
         guid = request.path["guid"]
-        context, schema_id, content = await self._node.by_id(lambda: reads.content_of_guid(self._store, guid))
-        holders = self._store.places_of_id(context, schema_id)
-        if not any(self._may_read(request, each) for each in holders):
-            raise errors.schema_not_found(guid)
+        subject, content = await self._node.by_id(partial(self._of_guid, request, guid))
         document = {"guid": content.guid, **content.to_json()}
-        document["schema"] = await self._formatted(request, next(iter(holders)), content)
+        document["schema"] = await self._formatted(request, subject, content)
         return json_response(document)
+
+    def _of_guid(self, request: Request, guid: str) -> tuple[str, Content]:
+        for context, schema_id in reads.places_of_guid(self._store, guid):
+            subject = self._readable(request, context, schema_id)
+            content = self._store.content_by_id(context, schema_id)
+            if subject is not None and content is not None:
+                return subject, content
+        raise errors.schema_not_found(guid)
 
     async def _ids_of_guid(self, request: Request) -> Response:
         await self._node.catch_up()
-        try:
-            found = self._store.ids_of_guid(bytes.fromhex(request.path["guid"].replace("-", "")))
-        except ValueError:
-            found = []
-        return json_response([{"context": context, "id": schema_id} for context, schema_id in found])
+        found = [
+            {"context": context, "id": schema_id}
+            for context, schema_id in reads.places_of_guid(self._store, request.path["guid"])
+            if self._readable(request, context, schema_id) is not None
+        ]
+        return json_response(found)
 
     # -- compatibility --------------------------------------------------------------------------------------------------
 
@@ -331,7 +362,9 @@ class Api:
         content, _, _ = _schema_of(request.json())
         verbose = request.flag("verbose")
         try:
-            messages = await self._node.compare(subject, content, version, normalize=request.flag("normalize"))
+            messages = await self._node.compare(
+                subject, content, version, self._checks(request), normalize=request.flag("normalize")
+            )
         except Refusal as refusal:
             if not verbose or refusal.code != 42201:
                 raise
@@ -384,7 +417,12 @@ class Api:
     async def _list_contexts(self, request: Request) -> Response:
         await self._node.catch_up()
         prefix = request.text("contextPrefix")
-        return json_response(request.page([each for each in self._store.context_ids() if each.startswith(prefix)]))
+        found = [each for each in self._store.context_ids() if each.startswith(prefix)]
+        with_readable = {names.context_of(each) for each in self._store.subjects if self._may_read(request, each)}
+        shown = {names.DEFAULT_CONTEXT} | with_readable
+        return json_response(
+            request.page([each for each in found if each in shown or self._access.may_read_all(request.user, each)])
+        )
 
     async def _delete_context(self, request: Request) -> Response:
         self._check(request, None, writes=True)

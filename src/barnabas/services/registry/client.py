@@ -4,6 +4,7 @@ import os
 import re
 import ssl
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final, Self
@@ -18,6 +19,11 @@ from barnabas.services.registry.values import json_values
 _TIMEOUT_S: Final = 60.0
 #: Lists of all subjects and schemas are the longest answers.
 _ANSWER_BYTES_MAX: Final = 64 * 1024 * 1024
+#: Settings, by the names that Confluent's clients use.
+USER_INFO: Final = "basic.auth.user.info"
+TOKEN: Final = "bearer.auth.token"
+CA: Final = "ssl.ca.location"
+CONFIG_NAMES: Final = frozenset({USER_INFO, TOKEN, CA})
 _HEADERS: Final = {"Content-Type": "application/vnd.schemaregistry.v1+json"}
 
 
@@ -39,6 +45,8 @@ class RegistryClient:
         self._urls = [each.strip().rstrip("/") for each in url.split(",") if each.strip()]
         if not self._urls or not all(each.startswith(("http://", "https://")) for each in self._urls):
             raise ConfigError(f"{url!r} is not the address of a registry; write for example http://localhost:8081")
+        #: Whether requests carry credentials.
+        self.signs_in = token is not None or user is not None
         headers = dict(_HEADERS)
         auth = None
         if token is not None:
@@ -51,6 +59,16 @@ class RegistryClient:
         except OSError as error:
             raise ConfigError(f"{ca}: {error}") from None
         self._http = httpx.Client(headers=headers, auth=auth, verify=tls, timeout=_TIMEOUT_S, trust_env=False)
+
+    @classmethod
+    def from_config(cls, url: str, config: Mapping[str, str]) -> Self:
+        """`config` has the names that Confluent's clients use. :raises ConfigError: for a name that is not known."""
+        if unknown := config.keys() - CONFIG_NAMES:
+            raise ConfigError(
+                f"{', '.join(sorted(unknown))}: not a setting of a registry's client; "
+                f"the settings are {', '.join(sorted(CONFIG_NAMES))}"
+            )
+        return cls(url, user=config.get(USER_INFO), token=config.get(TOKEN), ca=config.get(CA))
 
     def __enter__(self) -> Self:
         return self

@@ -58,8 +58,8 @@ _FENCED: Final = frozenset(
     }
 )
 _TOO_LARGE: Final = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
-#: Conflicts that writers have not looked at yet: a writer looks at once.
-_CONFLICTS_KEPT: Final = 1_000
+#: Enough for those that writers have yet to look at: a writer looks right after its batch is applied.
+_SKIPPED_KEPT: Final = 1_000
 
 
 class Fenced(errors.Refusal):
@@ -96,7 +96,8 @@ class SchemaLog:
         self._identity = NO_IDENTITY
         self._claimed_s = 0.0
         self._sequence = 0
-        self._conflicts: deque[int] = deque(maxlen=_CONFLICTS_KEPT)
+        #: Offsets of records that the state did not take.
+        self._skipped: deque[int] = deque(maxlen=_SKIPPED_KEPT)
         #: The look at the end of the log that is under way, and the one that begins after it.
         self._look: asyncio.Task[int] | None = None
         self._next_look: asyncio.Task[int] | None = None
@@ -158,8 +159,9 @@ class SchemaLog:
         if offset < self._store.next_offset:
             return  # this instance wrote it, and applied it when it was acknowledged
         outcome = self._store.apply(bytes(key or b""), None if value is None else bytes(value), offset)
+        if outcome is not Applied.DONE:
+            self._skipped.append(offset)
         if outcome is Applied.CONFLICT:
-            self._conflicts.append(offset)
             log.error("%s, offset %d: its id belongs to another schema; skipped", self._partition, offset)
         elif outcome is Applied.UNREADABLE:
             log.warning("%s, offset %d: no record of a schema registry; skipped", self._partition, offset)
@@ -296,6 +298,6 @@ class SchemaLog:
 
         return await cluster.retrying(f"write to {self._config.topic}", once, timeout_ms=self._config.write_timeout_ms)
 
-    def has_conflict(self, first: int, last: int) -> bool:
-        """Whether any of these records, which have been applied, was skipped."""
-        return any(first <= offset <= last for offset in self._conflicts)
+    def has_skipped(self, first: int, last: int) -> bool:
+        """Whether the state did not take one of these records, which have been applied."""
+        return any(first <= offset <= last for offset in self._skipped)

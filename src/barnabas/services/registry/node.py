@@ -8,8 +8,10 @@ threads.
 import asyncio
 import contextlib
 import logging
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Final, TypeVar
 
 from barnabas.base.clock import Clock, SystemClock
@@ -18,10 +20,11 @@ from barnabas.client.config import ClientConfig
 from barnabas.client.errors import ClientError
 from barnabas.client.membership import GroupConfig
 from barnabas.services.registry import errors, reads, settings, writes
-from barnabas.services.registry.content import Content
+from barnabas.services.registry.content import Content, Resolved
 from barnabas.services.registry.election import Election, Identity
 from barnabas.services.registry.log import Fenced, SchemaLog, SchemaLogConfig
 from barnabas.services.registry.parsing import Parser
+from barnabas.services.registry.reads import CheckReadable
 from barnabas.services.registry.records import Record, SchemaVersion
 from barnabas.services.registry.store import Store
 from barnabas.services.registry.writes import Decision, Registration
@@ -29,6 +32,7 @@ from barnabas.services.registry.writes import Decision, Registration
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+MayRead = Callable[[str], bool]
 
 #: How long a write waits for a primary to be known.
 PRIMARY_WAIT_S: Final = 20.0
@@ -37,6 +41,48 @@ _LOOK_AGAIN_S: Final = 5.0
 _LEAVE_S: Final = 3.0
 #: Of all schemas together, roughly as they are in memory.
 STATE_BYTES_MAX: Final = 2 * 1024 * 1024 * 1024
+
+
+#: How often a registration is prepared while other writes keep changing what it was prepared with.
+_PREPARED_MAX: Final = 10
+#: Schemas above this many characters, with their references, are read two at a time: small ones never wait for a thread.
+_LARGE_CHARS: Final = 64 * 1024
+_LARGE_TOGETHER: Final = 2
+
+
+class _Outdated(Exception):
+    """Another write changed what a registration was prepared with."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Prepared:
+    """A registration, read and compared. It holds as long as `basis` is the same."""
+
+    basis: object
+    registration: Registration
+    #: The subject has the schema already, so nothing was compared.
+    is_known: bool = False
+    refusal: errors.Refusal | None = None
+
+
+class _Turns:
+    """One lock for each name that is in use."""
+
+    def __init__(self) -> None:
+        self._locks: dict[str, asyncio.Lock] = {}
+        self._users: Counter[str] = Counter()
+
+    @contextlib.asynccontextmanager
+    async def turn(self, name: str) -> AsyncIterator[None]:
+        lock = self._locks.setdefault(name, asyncio.Lock())
+        self._users[name] += 1
+        try:
+            async with lock:
+                yield
+        finally:
+            self._users[name] -= 1
+            if not self._users[name]:
+                del self._users[name], self._locks[name]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +128,9 @@ class Node:
         )
         self._election = Election(self._cluster, group, config.identity, changed=self._primary_changed)
         self._writing = asyncio.Lock()
+        #: By subject: one registration of each is prepared and written at a time.
+        self._registering = _Turns()
+        self._large = asyncio.Semaphore(_LARGE_TOGETHER)
         self._known = asyncio.Condition()
         self._elected = asyncio.Event()
         #: The term in which the log was claimed.
@@ -199,32 +248,38 @@ class Node:
             await self.catch_up()
             return find()
 
-    async def canonical(self, subject: str, content: Content, *, normalize: bool, is_new: bool = True) -> Content:
-        """As it is stored. What is imported is not checked as if it were new, nor where `validateNewSchemas` is off."""
+    async def canonical(
+        self, subject: str, content: Content, check: CheckReadable, *, normalize: bool, is_new: bool = True
+    ) -> Content:
+        """As it is stored. An import is not checked as if it were new, nor is anything where `validateNewSchemas` is off."""
         checks = settings.config_in_scope(self.store, subject).get("validateNewSchemas", True)
-        resolved = reads.resolve(self.store, subject, content, is_new=is_new and checks)
+        resolved = reads.resolve(self.store, subject, content, check, is_new=is_new and checks)
         if self.parser.knows(resolved) and not normalize:
             return content.with_text(self.parser.canonical(resolved, normalize=False))
-        text = await asyncio.to_thread(self.parser.canonical, resolved, normalize=normalize)
+        text = await self._on_thread(partial(self.parser.canonical, resolved, normalize=normalize), resolved)
         return content.with_text(text)
 
-    async def formatted(self, subject: str, content: Content, wanted: str) -> str:
+    async def formatted(self, subject: str, content: Content, wanted: str, check: CheckReadable) -> str:
         """A schema in another form than the stored one: `resolved`, `serialized`."""
-        resolved = reads.resolve(self.store, subject, content, is_new=False)
-        return await asyncio.to_thread(self.parser.formatted, resolved, wanted)
+        resolved = reads.resolve(self.store, subject, content, check, is_new=False)
+        return await self._on_thread(partial(self.parser.formatted, resolved, wanted), resolved)
 
-    async def look_up(self, subject: str, content: Content, *, normalize: bool, deleted: bool) -> SchemaVersion:
+    async def look_up(
+        self, subject: str, content: Content, may_read: MayRead, check: CheckReadable, *, normalize: bool, deleted: bool
+    ) -> SchemaVersion:
         if content.text.strip():
             normalizes = self._normalizes(subject, normalize)
-            wanted = await self.canonical(subject, content, normalize=normalizes, is_new=False)
-            found = reads.look_up_in_contexts(self.store, subject, wanted, deleted=deleted)
+            wanted = await self.canonical(subject, content, check, normalize=normalizes, is_new=False)
+            found = reads.look_up_in_contexts(self.store, subject, wanted, may_read, deleted=deleted)
             if found is not None:
                 return found
         if not self.store.has_subjects(subject, deleted=deleted):
             raise errors.subject_not_found(subject)
         raise errors.schema_not_found()
 
-    async def compare(self, subject: str, content: Content, version: int | None, *, normalize: bool) -> list[str]:
+    async def compare(
+        self, subject: str, content: Content, version: int | None, check: CheckReadable, *, normalize: bool
+    ) -> list[str]:
         """Why a schema may not follow a version of a subject, or (None) those that its level says."""
         if version is None:
             versions = self.store.versions(subject)
@@ -237,18 +292,21 @@ class Node:
             versions = [one]
         if not content.text.strip():
             raise errors.invalid_schema("Empty schema")
-        content = await self.canonical(subject, content, normalize=self._normalizes(subject, normalize))
-        return await self._incompatibilities(subject, content, versions)
+        content = await self.canonical(subject, content, check, normalize=self._normalizes(subject, normalize))
+        return await self._incompatibilities(subject, content, versions, check)
 
-    async def _incompatibilities(self, subject: str, content: Content, versions: list[SchemaVersion]) -> list[str]:
+    async def _incompatibilities(
+        self, subject: str, content: Content, versions: list[SchemaVersion], check: CheckReadable
+    ) -> list[str]:
         config = settings.config_in_scope(self.store, subject)
         level = config[settings.LEVEL]
-        previous = reads.previous_for(self.store, subject, content, versions)
+        previous = reads.previous_for(self.store, subject, content, versions, check)
         if not previous:
             return []
-        resolved = reads.resolve(self.store, subject, content, is_new=True)
+        resolved = reads.resolve(self.store, subject, content, check, is_new=True)
         lenient = config.get("compatibilityPolicy") == "LENIENT"
-        messages = await asyncio.to_thread(self.parser.incompatibilities, level, resolved, previous, lenient=lenient)
+        compare = partial(self.parser.incompatibilities, level, resolved, previous, lenient=lenient)
+        messages = await self._on_thread(compare, resolved, *(each.schema for each in previous))
         if messages:
             validates = str(bool(config.get("validateFields"))).lower()
             messages.append(f"{{validateFields: '{validates}', compatibility: '{level}'}}")
@@ -259,46 +317,93 @@ class Node:
 
     # -- writing --------------------------------------------------------------------------------------------------------
 
-    async def known_registration(self, wanted: Registration, *, normalize: bool) -> SchemaVersion | None:
+    async def known_registration(
+        self, wanted: Registration, check: CheckReadable, *, normalize: bool
+    ) -> SchemaVersion | None:
         """Whether the schema is there already: then any instance may answer. Settings that fill it in are the primary's."""
         config = settings.config_in_scope(self.store, wanted.subject)
         if not wanted.content.text.strip() or any(name.startswith(("default", "override")) for name in config):
             return None
         content = await self.canonical(
-            wanted.subject, wanted.content, normalize=self._normalizes(wanted.subject, normalize), is_new=False
+            wanted.subject, wanted.content, check, normalize=self._normalizes(wanted.subject, normalize), is_new=False
         )
         return writes.registered(
             self.store, Registration(subject=wanted.subject, content=content, version=wanted.version, id=wanted.id)
         )
 
-    async def register(self, wanted: Registration, *, normalize: bool, force: bool = False) -> tuple[Any, int | None]:
-        with contextlib.suppress(errors.Refusal):  # it says so again below, if it still does
-            # Read the schema before others wait for this write: it stays in the parser's cache.
-            await self.canonical(wanted.subject, wanted.content, normalize=False)
+    async def register(
+        self, wanted: Registration, check: CheckReadable, *, normalize: bool, force: bool = False
+    ) -> tuple[Any, int | None]:
+        """Read and compare the schema before the write has its turn: a large one takes seconds, and others must not wait.
 
-        async def decide() -> Decision:
-            store = self.store
+        Another write may change what the comparison was made with; then it is made again. Writes of one subject have their
+        turns one after the other all the way, so that this is rare.
+        """
+        async with self._registering.turn(wanted.subject):
+            for _ in range(_PREPARED_MAX):
+                prepared = await self._prepared(wanted, check, normalize=normalize, force=force)
+                with contextlib.suppress(_Outdated):
+                    return await self.write(partial(self._decide_registration, wanted, prepared, check))
+        raise errors.timed_out(
+            f"Register operation timed out: other writes kept changing what {wanted.subject} refers to"
+        )
+
+    async def _decide_registration(self, wanted: Registration, prepared: _Prepared, check: CheckReadable) -> Decision:
+        if prepared.basis != self._basis(wanted, check):
+            raise _Outdated
+        if prepared.refusal is not None:
+            raise prepared.refusal
+        full = prepared.registration
+        if found := writes.registered(self.store, full):
+            return Decision([], found)
+        if prepared.is_known:
+            raise _Outdated  # it was not compared
+        if self.store.size_bytes + full.content.size_bytes > self._config.state_bytes_max:
+            raise errors.too_large(f"all schemas together have reached {self._config.state_bytes_max} bytes")
+        return writes.register(self.store, full)
+
+    def _basis(self, wanted: Registration, check: CheckReadable) -> object:
+        """Everything in the state that decides whether the registration is taken."""
+        store = self.store
+        try:
             writes.check_registration(store, wanted)
             full = writes.filled_in(store, wanted)
-            subject, is_import = full.subject, writes.is_imported(store, full.subject)
+            resolved = reads.resolve(store, wanted.subject, full.content, check, is_new=False)
+            previous = reads.previous_for(store, wanted.subject, full.content, store.versions(wanted.subject), check)
+        except errors.Refusal as refusal:
+            return refusal.code, refusal.message
+        is_import = writes.is_imported(store, wanted.subject)
+        versions = store.versions(wanted.subject, deleted=True)
+        return full, versions, resolved, previous, is_import, settings.config_in_scope(store, wanted.subject)
+
+    async def _prepared(self, wanted: Registration, check: CheckReadable, *, normalize: bool, force: bool) -> _Prepared:
+        store, subject, basis = self.store, wanted.subject, self._basis(wanted, check)
+        try:
+            writes.check_registration(store, wanted)
+            full, is_import = writes.filled_in(store, wanted), writes.is_imported(store, subject)
             content = await self.canonical(
                 subject,
                 full.content,
+                check,
                 normalize=not is_import and self._normalizes(subject, normalize),
                 is_new=not is_import,
             )
-            full = Registration(subject=subject, content=content, version=full.version, id=full.id)
-            if found := writes.registered(store, full):
-                return Decision([], found)
+            full = replace(full, content=content)
+            if writes.registered(store, full):
+                return _Prepared(basis, full, is_known=True)
+            messages: list[str] = []
             if not is_import and not force:
-                messages = await self._incompatibilities(subject, content, store.versions(subject))
-                if messages:
-                    raise errors.incompatible(subject, f"[{', '.join(messages)}]")
-            if store.size_bytes + content.size_bytes > self._config.state_bytes_max:
-                raise errors.too_large(f"all schemas together have reached {self._config.state_bytes_max} bytes")
-            return writes.register(store, full)
+                messages = await self._incompatibilities(subject, content, store.versions(subject), check)
+        except errors.Refusal as refusal:
+            return _Prepared(basis, wanted, refusal=refusal)
+        trouble = errors.incompatible(subject, f"[{', '.join(messages)}]") if messages else None
+        return _Prepared(basis, full, refusal=trouble)
 
-        return await self.write(decide)
+    async def _on_thread(self, work: Callable[[], T], *schemas: Resolved) -> T:
+        if sum(each.size_bytes for each in schemas) <= _LARGE_CHARS:
+            return await asyncio.to_thread(work)
+        async with self._large:
+            return await asyncio.to_thread(work)
 
     async def set_mode(self, subject: str | None, mode: object, *, force: bool) -> tuple[Any, int | None]:
         if not self._config.allow_mode_changes:
@@ -354,6 +459,7 @@ class Node:
         self._claimed_term = term
 
     async def _append(self, written: list[Record]) -> int:
+        writes.check_readable(written)
         last = await self._log.append(written)
         try:
             async with asyncio.timeout(self._config.write_timeout_ms / 1000):
@@ -362,7 +468,8 @@ class Node:
             # The next write must not be decided without this one: to claim is to wait until all is applied.
             self._log.give_up()
             raise errors.timed_out("Write to the Kafka store timed out while it was read back") from None
-        if self._log.has_conflict(last - len(written) + 1, last):
+        if self._log.has_skipped(last - len(written) + 1, last) or not writes.is_kept(self.store, written):
+            log.error("the records up to offset %d do not say what was decided: taking them back", last)
             undone = writes.undo(self.store, written)
             await self._log.applied(await self._log.append(undone))
             raise errors.store_failed(

@@ -1,6 +1,6 @@
 """Answers from the state: versions, ids, subjects, look-ups. Pure."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -18,6 +18,8 @@ from barnabas.services.registry.records import SchemaVersion
 from barnabas.services.registry.store import Store
 
 LATEST: Final = -1
+#: Raises a Refusal for a subject that the user may not read.
+CheckReadable = Callable[[str], None]
 _VERSION_MAX: Final = 2**31 - 1
 
 
@@ -112,9 +114,9 @@ def latest_with_metadata(store: Store, subject: str, wanted: Mapping[str, str], 
     raise errors.schema_not_found()
 
 
-def referenced_by(store: Store, subject: str, version: int, *, deleted: bool = False) -> list[int]:
+def referenced_by(store: Store, subject: str, version: int, *, deleted: bool = False) -> list[SchemaVersion]:
     found = get_version(store, subject, version, deleted=True)
-    return sorted({each.id for each in store.referrers(subject, found.version, deleted=deleted)})
+    return store.referrers(subject, found.version, deleted=deleted)
 
 
 # -- ids --------------------------------------------------------------------------------------------------------------------
@@ -149,22 +151,22 @@ def versions_of_id(
     return [place for place in places if store.version(*place, deleted=deleted) is not None]
 
 
-def content_of_guid(store: Store, guid: str) -> tuple[str, int, Content]:
+def places_of_guid(store: Store, guid: str) -> list[tuple[str, int]]:
+    """The contexts that have the schema, with its id in each."""
     try:
-        digest = bytes.fromhex(guid.replace("-", ""))
+        return store.ids_of_guid(bytes.fromhex(guid.replace("-", "")))
     except ValueError:
-        raise errors.schema_not_found(guid) from None
-    for context, schema_id in store.ids_of_guid(digest):
-        if content := store.content_by_id(context, schema_id):
-            return context, schema_id, content
-    raise errors.schema_not_found(guid)
+        return []
 
 
 # -- schemas that a request brings ------------------------------------------------------------------------------------------
 
 
-def resolve(store: Store, subject: str, content: Content, *, is_new: bool) -> Resolved:
-    """With the texts behind its references. A new schema may not refer to what is soft-deleted."""
+def resolve(store: Store, subject: str, content: Content, check: CheckReadable, *, is_new: bool) -> Resolved:
+    """With the texts behind its references. A new schema may not refer to a soft-deleted one.
+
+    `check` is asked about every subject that a reference leads to: the texts show in answers and in messages.
+    """
     found: dict[str, str] = {}
     seen: set[tuple[str, str, int]] = set()
     chars = 0
@@ -181,6 +183,7 @@ def resolve(store: Store, subject: str, content: Content, *, is_new: bool) -> Re
         if (name, target, number) in seen:
             continue  # two ways to it, or a circle that was imported
         seen.add((name, target, number))
+        check(target)  # before the look into the store: a refusal must not say whether the subject exists
         version = store.latest(target) if number == LATEST else store.version(target, number, deleted=not is_new)
         if version is None:
             raise errors.invalid_schema(f'No schema reference found for subject "{target}" and version {number}')
@@ -197,11 +200,9 @@ def resolve(store: Store, subject: str, content: Content, *, is_new: bool) -> Re
     return Resolved(content.schema_type, content.text, tuple(found.items()), is_new)
 
 
-def resolved_version(store: Store, version: SchemaVersion) -> Previous:
-    return Previous(version.version, resolve(store, version.subject, version.content, is_new=False))
-
-
-def previous_for(store: Store, subject: str, content: Content, versions: list[SchemaVersion]) -> list[Previous]:
+def previous_for(
+    store: Store, subject: str, content: Content, versions: list[SchemaVersion], check: CheckReadable
+) -> list[Previous]:
     """The versions that a new one is compared with: with `compatibilityGroup`, those of the same group only."""
     config = settings.config_in_scope(store, subject)
     level, group = config[settings.LEVEL], config.get("compatibilityGroup")
@@ -210,7 +211,10 @@ def previous_for(store: Store, subject: str, content: Content, versions: list[Sc
         versions = [each for each in versions if _property(each.content, group) == wanted]
     if level == "NONE":
         return []
-    return [resolved_version(store, each) for each in (versions if level.endswith("_TRANSITIVE") else versions[-1:])]
+    return [
+        Previous(each.version, resolve(store, each.subject, each.content, check, is_new=False))
+        for each in (versions if level.endswith("_TRANSITIVE") else versions[-1:])
+    ]
 
 
 def _property(content: Content, name: str) -> str | None:
@@ -242,13 +246,16 @@ def look_up(store: Store, subject: str, content: Content, *, deleted: bool = Fal
     return None
 
 
-def look_up_in_contexts(store: Store, subject: str, content: Content, *, deleted: bool) -> SchemaVersion | None:
+def look_up_in_contexts(
+    store: Store, subject: str, content: Content, may_read: Callable[[str], bool], *, deleted: bool
+) -> SchemaVersion | None:
     """A subject without a context is looked for in all of them, the default one first."""
     if names.context_of(subject) != names.DEFAULT_CONTEXT:
         return look_up(store, subject, content, deleted=deleted)
     name = names.split(subject).name
     for context in store.context_ids():
-        if found := look_up(store, str(names.Subject(context, name)), content, deleted=deleted):
+        beside = str(names.Subject(context, name))
+        if may_read(beside) and (found := look_up(store, beside, content, deleted=deleted)):
             return found
     return None
 

@@ -135,6 +135,19 @@ def schema_version_of(data: bytes) -> SchemaVersion:
     )
 
 
+def check(record: Record) -> None:
+    """:raises BadRecord: for a record that a reader of the log would skip."""
+    key = key_of(record.key)
+    if record.value is None:
+        return
+    if key.kind != SCHEMA:
+        value_of(record.value)
+        return
+    version = schema_version_of(record.value)
+    if version.key != key:
+        raise BadRecord("a schema whose key names another version")
+
+
 def value_of(data: bytes) -> dict[str, Any]:
     """Of any other kind."""
     return _json_object(data, "value")

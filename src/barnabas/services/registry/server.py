@@ -7,15 +7,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-import uvicorn
-
 from barnabas.base.errors import ConfigError
+from barnabas.base.hosts import is_loopback
 from barnabas.client.config import ClientConfig
+from barnabas.services.http.server import HttpServer, http_server, listen, run_until_signal
 from barnabas.services.registry.access import OPEN, Access
 from barnabas.services.registry.api import BODY_BYTES_MAX, Api
 from barnabas.services.registry.election import Identity
 from barnabas.services.registry.forwarding import Forwarder
-from barnabas.services.registry.http_server import HttpServer, listen, run_until_signal, uvicorn_config
 from barnabas.services.registry.node import Node, NodeConfig
 
 _CONNECTIONS_MAX: Final = 5_000
@@ -86,7 +85,7 @@ class RegistryServer:
         config = self._config
         self._stopping = asyncio.Event()
         forwarder = Forwarder(timeout_s=30.0, tls=_forward_tls(config))
-        server = HttpServer(self._settings(Api(self.node, forwarder, config.access)))
+        server = self._server(Api(self.node, forwarder, config.access))
         try:
             async with asyncio.TaskGroup() as tasks:
                 started = asyncio.Event()
@@ -102,15 +101,18 @@ class RegistryServer:
             await forwarder.close()
             self._socket.close()
 
-    async def _serve(self, server: uvicorn.Server, started: asyncio.Event, ready: Callable[[], None]) -> None:
+    async def _serve(self, server: HttpServer, started: asyncio.Event, ready: Callable[[], None]) -> None:
         await started.wait()
         ready()
         await server.serve(sockets=[self._socket])
 
-    def _settings(self, api: Api) -> uvicorn.Config:
+    def _server(self, api: Api) -> HttpServer:
         config = self._config
-        return uvicorn_config(
-            api.application(body_bytes_max=config.body_bytes_max),
+        # Without an access file everybody may do everything: on loopback that is meant for programs of this machine.
+        is_private = config.access.is_open and is_loopback(config.host)
+        names = {self.identity.host.lower()} if is_private else None
+        return http_server(
+            api.application(body_bytes_max=config.body_bytes_max, only_names=names),
             lifespan="off",
             certificate=config.certificate,
             key=config.key,

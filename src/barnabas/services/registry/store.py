@@ -21,6 +21,12 @@ Place = tuple[str, int]
 _SORTED: Final = tuple(f'{{"{name}":' for name in ("aliases", "default", "doc", "fields", "items", "name", "namespace"))
 #: Records are applied on the loop.
 _REORDERED_MAX: Final = 64 * 1024
+LAST_ID: Final = 2**31 - 1
+#: The last id that an import may bring. A thousand million ids stay for what is registered afterwards.
+IMPORTED_ID_MAX: Final = 2**30
+#: An id that lies further than this above the highest one, and above those of imports, is read, but the next id does not follow
+#: it. A single record (an import into an older registry, a damaged `maxId`) would otherwise leave its context without ids.
+_JUMP_MAX: Final = 1_000_000
 
 
 class Applied(Enum):
@@ -39,6 +45,12 @@ class _Context:
     by_content: dict[ContentKey, int] = field(default_factory=dict)
     #: Never goes down: an id is given once.
     highest_id: int = 0
+
+    def note_given(self, schema_id: object) -> None:
+        """No later schema gets this id, or one below it."""
+        highest = self.highest_id
+        if type(schema_id) is int and highest < schema_id <= min(max(highest, IMPORTED_ID_MAX) + _JUMP_MAX, LAST_ID):
+            self.highest_id = schema_id
 
 
 class Store:
@@ -123,12 +135,18 @@ class Store:
             if known == digest
         ]
 
-    def next_id(self, context: str) -> int:
+    def next_id(self, context: str) -> int | None:
+        """The id of the next schema; None where all are given."""
         known = self.contexts.get(context)
-        return known.highest_id + 1 if known else 1
+        following = self.highest_id(context) + 1
+        while known is not None and following in known.contents:  # one that did not count
+            following += 1
+        return following if following <= LAST_ID else None
 
     def highest_id(self, context: str) -> int:
-        return self.next_id(context) - 1
+        """The highest id that counts."""
+        known = self.contexts.get(context)
+        return known.highest_id if known else 0
 
     def referrers(self, subject: str, version: int, *, deleted: bool = False) -> list[SchemaVersion]:
         places = self._referrers.get((subject, version), ())
@@ -181,10 +199,7 @@ class Store:
                 else:
                     self.named_contexts.add(key.context)
             case records.NOOP if key.context and value is not None:
-                highest = records.value_of(value).get("maxId")
-                if isinstance(highest, int):
-                    context = self._context(key.context)
-                    context.highest_id = max(context.highest_id, highest)
+                self._context(key.context).note_given(records.value_of(value).get("maxId"))
             case records.NOOP | records.DELETE_SUBJECT | records.CLEAR_SUBJECT:
                 pass
             case _:
@@ -221,7 +236,7 @@ class Store:
         context.by_content[new.content.key] = new.id
         if (canonical := _in_our_order(new.content)) is not None:
             context.by_content.setdefault(canonical.key, new.id)
-        context.highest_id = max(context.highest_id, new.id)
+        context.note_given(new.id)
         self.subjects.setdefault(new.subject, {})[new.version] = new
         for place in _places(new.subject, new.content.references):
             self._referrers.setdefault(place, set()).add((new.subject, new.version))

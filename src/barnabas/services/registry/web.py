@@ -1,16 +1,18 @@
-"""HTTP as the registry needs it: an ASGI application with a table of routes, bounded bodies, and Confluent's content types.
+"""HTTP as the registry needs it: an ASGI application with a table of routes, and Confluent's content types and errors.
 
 Paths are matched before they are decoded: a subject may hold slashes, written as `%2F`.
 """
 
-import asyncio
 import json
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import parse_qs, unquote
 
+from barnabas.services.http import errors as http_errors
+from barnabas.services.http.bodies import Receive, check_content_type, json_object, read_body
+from barnabas.services.http.origins import check_host, check_origin
 from barnabas.services.registry.content import BadContent
 from barnabas.services.registry.errors import Refusal
 
@@ -20,11 +22,7 @@ CONTENT_TYPE: Final = "application/vnd.schemaregistry.v1+json"
 #: What clients may send and ask for, the best first.
 _JSON_TYPES: Final = (CONTENT_TYPE, "application/vnd.schemaregistry+json", "application/json")
 _TAKEN_TYPES: Final = (*_JSON_TYPES, "application/octet-stream")
-_DEPTH_MAX: Final = 100
-#: For the bytes of a body to arrive: who sends them one by one holds a connection no longer.
-_BODY_S: Final = 60
 
-Receive = Callable[[], Awaitable[dict[str, Any]]]
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 
 
@@ -65,29 +63,7 @@ class Request:
     def json(self) -> dict[str, Any]:
         if not self.body:
             raise Refusal(422, 422, "the request has no body")
-        try:
-            document = json.loads(self.body)
-        except (ValueError, RecursionError) as error:
-            raise Refusal(400, 400, f"the body is not JSON: {error}") from None
-        if not isinstance(document, dict):
-            raise Refusal(400, 400, "the body is no JSON object")
-        if _is_deep(document):
-            raise Refusal(400, 400, f"the body is nested deeper than {_DEPTH_MAX}")
-        return document
-
-
-def _is_deep(document: object) -> bool:
-    level: list[object] = [document]
-    for _ in range(_DEPTH_MAX):
-        level = [
-            child
-            for each in level
-            if isinstance(each, dict | list)
-            for child in (each.values() if isinstance(each, dict) else each)
-        ]
-        if not level:
-            return False
-    return True
+        return json_object(self.body)
 
 
 @dataclass(slots=True)
@@ -117,14 +93,21 @@ class Application:
     """`prepare` sees every request before it is routed: it signs users in and rewrites paths."""
 
     def __init__(
-        self, routes: Sequence[Route], *, prepare: Callable[[Request], Awaitable[Request]], body_bytes_max: int
+        self,
+        routes: Sequence[Route],
+        *,
+        prepare: Callable[[Request], Awaitable[Request]],
+        body_bytes_max: int,
+        only_names: Collection[str] | None,
     ) -> None:
+        """`only_names`: a request must name one of these hosts, or one of loopback's. None: it may name any."""
         self._routes: dict[int, list[tuple[tuple[str, ...], Route]]] = {}
         for route in routes:
             parts = tuple(part for part in route.pattern.split("/") if part)
             self._routes.setdefault(len(parts), []).append((parts, route))
         self._prepare = prepare
         self._body_bytes_max = body_bytes_max
+        self._only_names = only_names
 
     async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
         assert scope["type"] == "http", scope["type"]
@@ -136,6 +119,8 @@ class Application:
             response = json_response({"error_code": refusal.code, "message": refusal.message}, refusal.status)
             if refusal.status == 401:
                 response.headers["www-authenticate"] = 'Basic realm="schema registry", Bearer realm="schema registry"'
+        except http_errors.Refusal as refusal:
+            response = json_response({"error_code": refusal.status, "message": refusal.message}, refusal.status)
         except BadContent as error:
             response = json_response({"error_code": 422, "message": str(error)}, 422)
         except Exception:
@@ -150,6 +135,9 @@ class Application:
     ) -> Response:
         if content_type is None:
             raise Refusal(406, 406, "HTTP 406 Not Acceptable")
+        if self._only_names is not None:
+            check_host(headers, self._only_names)
+        check_origin(headers)
         raw_path: bytes = scope.get("raw_path") or scope["path"].encode()
         query: bytes = scope["query_string"]
         request = Request(
@@ -162,9 +150,9 @@ class Application:
         )
         request = await self._prepare(request)
         route = self._route(request)
-        request.body = await self._body(headers, receive)
-        if request.body and not _is_taken(headers.get("content-type", "")):
-            raise Refusal(415, 415, "HTTP 415 Unsupported Media Type")
+        request.body = await read_body(headers, receive, bytes_max=self._body_bytes_max)
+        if request.body:
+            check_content_type(headers, _TAKEN_TYPES)
         return await route.handler(request)
 
     def _route(self, request: Request) -> Route:
@@ -185,31 +173,6 @@ class Application:
             raise Refusal(405, 405, "HTTP 405 Method Not Allowed")
         raise Refusal(404, 404, "HTTP 404 Not Found")
 
-    async def _body(self, headers: Mapping[str, str], receive: Receive) -> bytes:
-        try:
-            async with asyncio.timeout(_BODY_S):
-                return await self._whole_body(headers, receive)
-        except TimeoutError:
-            raise Refusal(408, 408, f"the body did not arrive within {_BODY_S} s") from None
-
-    async def _whole_body(self, headers: Mapping[str, str], receive: Receive) -> bytes:
-        said = headers.get("content-length", "0")
-        if said.isdigit() and int(said) > self._body_bytes_max:
-            raise self._too_large()
-        body = bytearray()
-        while True:
-            message = await receive()
-            if message["type"] == "http.disconnect":
-                raise Refusal(400, 400, "the client went away")
-            body += message.get("body", b"")
-            if len(body) > self._body_bytes_max:
-                raise self._too_large()
-            if not message.get("more_body"):
-                return bytes(body)
-
-    def _too_large(self) -> Refusal:
-        return Refusal(413, 413, f"a request may have up to {self._body_bytes_max} bytes")
-
 
 def _acceptable(accept: str) -> str | None:
     """The content type of the answer; None where the client takes none of ours."""
@@ -217,11 +180,6 @@ def _acceptable(accept: str) -> str | None:
     if not wanted or any(each.startswith("*/") or each == "application/*" for each in wanted):
         return CONTENT_TYPE
     return next((each for each in _JSON_TYPES if each in wanted), None)
-
-
-def _is_taken(content_type: str) -> bool:
-    name = content_type.split(";")[0].strip().lower()
-    return not name or name in _TAKEN_TYPES
 
 
 async def _send(response: Response, send: Send, *, with_body: bool) -> None:

@@ -4,13 +4,16 @@ The primary calls these, one write at a time, with all earlier records applied.
 """
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 from barnabas.services.registry import errors, names, records, settings
 from barnabas.services.registry.content import VERSION_PROPERTY, Content, rule_set_trouble, with_version
 from barnabas.services.registry.reads import completed, get_version, look_up
 from barnabas.services.registry.records import CONFIG, CONTEXT, MODE, SCHEMA, Key, Record, SchemaVersion
-from barnabas.services.registry.store import Store
+from barnabas.services.registry.store import IMPORTED_ID_MAX, Store
+
+#: The largest version that a record can hold.
+_VERSION_MAX: Final = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,9 +88,11 @@ def register(store: Store, wanted: Registration) -> Decision:
         if wanted.version != number and not is_imported(store, subject):
             raise errors.invalid_schema("Version is not one more than previous version")
         number = wanted.version
-    schema_id = store.id_of(context, content) if wanted.id < 0 else wanted.id
-    if schema_id is None:
-        schema_id = store.next_id(context)
+    if number > _VERSION_MAX:
+        raise errors.not_permitted(
+            f"Subject {subject} has version {_VERSION_MAX}, and none may follow it: delete that version permanently"
+        )
+    schema_id = _id_for(store, context, wanted)
     taken = store.content_by_id(context, schema_id)
     if wanted.id < 0 and taken is not None:
         content = taken  # the same schema, perhaps with its members in another order
@@ -106,6 +111,25 @@ def register(store: Store, wanted: Registration) -> Decision:
             written += store.tombstones(old.key)
     written.append(Record(new.key.to_bytes(), new.to_bytes()))
     return Decision(written, new)
+
+
+def _id_for(store: Store, context: str, wanted: Registration) -> int:
+    """The id that the request names, that the same schema has, or the next one."""
+    if wanted.id >= 0:
+        if wanted.id > IMPORTED_ID_MAX and store.content_by_id(context, wanted.id) is None:
+            raise errors.not_permitted(
+                f"Schema id {wanted.id} is too close to the end of the range: an import may bring ids up to {IMPORTED_ID_MAX}"
+            )
+        return wanted.id
+    known = store.id_of(context, wanted.content)
+    if known is not None:
+        return known
+    following = store.next_id(context)
+    if following is None:
+        raise errors.store_failed(
+            f"Error while registering the schema: all ids of the context {context} are given; use another context"
+        )
+    return following
 
 
 def _next_version(store: Store, subject: str) -> int:
@@ -251,8 +275,41 @@ def _check_writable(store: Store, subject: str | None) -> None:
         raise errors.read_only(subject, names.prefix_of(subject or ""))
 
 
+def check_readable(written: list[Record]) -> None:
+    """Refuse a record that the readers of the log would skip, before it is written."""
+    for record in written:
+        try:
+            records.check(record)
+        except records.BadRecord as error:
+            raise errors.store_failed(
+                f"the record of this change cannot be read back, so it is not written: {error}"
+            ) from None
+
+
+def is_kept(store: Store, written: list[Record]) -> bool:
+    """Whether the state holds what these records say: they have been applied, and nothing was written after them."""
+    last = {record.key: record.value for record in written}
+    return all(_is_held(store, records.key_of(key), value) for key, value in last.items())
+
+
+def _is_held(store: Store, key: Key, value: bytes | None) -> bool:
+    match key.kind:
+        case records.SCHEMA if key.subject is not None:
+            known = store.version(key.subject, key.version, deleted=True)
+            return known == (None if value is None else records.schema_version_of(value))
+        case records.CONFIG:
+            wanted = None if value is None else records.value_of(value)
+            return store.configs.get(key.subject) == (
+                None if wanted is None else {name: each for name, each in wanted.items() if name != "subject"}
+            )
+        case records.MODE:
+            return store.modes.get(key.subject) == (None if value is None else records.value_of(value)["mode"])
+        case _:
+            return True
+
+
 def undo(store: Store, written: list[Record]) -> list[Record]:
-    """After a conflict: what every key holds by the state, so that the log says the same."""
+    """After records that the readers skipped: what every key holds by the state, so that the log says the same."""
     undone: list[Record] = []
     for record in written:
         key = records.key_of(record.key)

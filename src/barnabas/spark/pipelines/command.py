@@ -159,7 +159,8 @@ def _line(event: Event) -> str:
         return f"{event.at} {event.message}"
     lag = "" if event.lag is None else f", lag {event.lag:,}"
     speed = f"{event.rows_per_second:,.0f} rows/s"
-    return f"{event.at} Flow {event.flow} batch {event.batch}: {event.rows:,} rows in {event.batch_ms} ms, {speed}{lag}"
+    again = f", {event.repeated_rows:,} rows came again and were not written twice" if event.repeated_rows else ""
+    return f"{event.at} Flow {event.flow} batch {event.batch}: {event.rows:,} rows in {event.batch_ms} ms, {speed}{lag}{again}"
 
 
 def _own_pid() -> int:

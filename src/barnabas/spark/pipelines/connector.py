@@ -6,14 +6,16 @@ sinks.delta("/lake/orders").writer(orders, checkpoint="/state/o").start()   # wi
 """
 
 import importlib
+import sys
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 from weakref import WeakKeyDictionary
 
+from barnabas.spark.checkpoint import BY_CALLER, BY_CHECKPOINT, NOT_KNOWN
 from barnabas.spark.pipelines._flows import active_flow
 
 if TYPE_CHECKING:
@@ -33,6 +35,8 @@ _FORMATS: Final = (
     ("barnabas.spark.pipelines.sources.postgres_changes", "PostgresChangesSource"),
     ("barnabas.spark.pipelines.sources.generator", "SyntheticSource"),
 )
+#: The module that Spark Connect runs for a function of `foreachBatch`.
+_CONNECT_BATCHES: Final = "pyspark.sql.connect.streaming.worker.foreach_batch_worker"
 #: What each session knows already.
 _registered: "WeakKeyDictionary[SparkSession, set[str]]" = WeakKeyDictionary()
 #: What must be done once before the pipeline that is being defined runs, such as making a topic.
@@ -57,7 +61,7 @@ _client_settings: dict[str, str] = {}
 
 @contextmanager
 def defining(pipeline: str, client_settings: Mapping[str, str] | None = None) -> Iterator[None]:
-    """While the definitions of a pipeline are read; what they leave to be done is collected anew."""
+    """While the definitions of a pipeline are read; the lists of actions, groups and topics begin empty."""
     global _pipeline
     _before_run.clear()
     _groups.clear()
@@ -220,31 +224,49 @@ class Sink:
         writer = frame.writeStream.foreachBatch(append).outputMode("update").queryName(query_name)
         return writer.option("checkpointLocation", checkpoint)
 
-    def write(self, frame: "DataFrame", *, mode: str = "append", once: tuple[str, int] | None = None) -> None:
+    def write(
+        self,
+        frame: "DataFrame",
+        *,
+        mode: str = "append",
+        once: tuple[str, int] | None = None,
+        checkpoint: str | None = None,
+    ) -> None:
         """Write a batch: all of it or nothing.
 
-        `once`: a name and a number. A batch of this name that is written again, or after one of a higher number, is left alone.
-        So several sinks within `foreachBatch` have each batch once: `sink.write(rows, once=("orders-to-lake", batch_id))`. Two
-        tables of one database, or two topics of one cluster, need two names.
+        `once`: a name and a number. A batch of this name that is written again, or after one of a higher number, is left alone,
+        with a line in the log. So several sinks within `foreachBatch` have each batch once:
+        `sink.write(rows, once=("orders-to-lake", batch_id))`. Two tables of one database, or two topics of one cluster, need
+        two names.
+
+        Within `foreachBatch` the batch is known by its query's checkpoint and planned offsets as well: another batch under the
+        same number is refused. Over Spark Connect, which does not say where the checkpoint is, `checkpoint` says it.
         """
         self._make_ready(frame.sparkSession)
         if once is not None:
             self._require_own_name(once[0], frame.sparkSession)
-        options = {**self.options, **(self._once(*once) if once is not None else {})}
+        origin = origin_of(frame.sparkSession, checkpoint)
+        options = {**self.options, **(self._once(*once, origin) if once is not None else {})}
         writer = frame.write.format(self.format).options(**options).mode(mode)
         (writer.partitionBy(*self.partition_by) if self.partition_by else writer).save()
 
-    def _once(self, name: str, number: int) -> dict[str, str]:
+    def _once(self, name: str, number: int, origin: "Origin") -> dict[str, str]:
         if self.format == "barnabas":
-            from barnabas.spark.sink_options import BATCH_ID, RUN_ID
+            from barnabas.spark.sink_options import BATCH_ID, ONCE, ONCE_CHECKPOINT, RUN_ID
 
             known_by = {"queryName": name, "checkpointLocation": f"once:{name}"}
+            known_by |= {ONCE: origin.kind, ONCE_CHECKPOINT: origin.checkpoint}
             return known_by | {BATCH_ID: str(number), RUN_ID: uuid.uuid4().hex}
         if not self.format.startswith("barnabas-"):
             raise ValueError(
                 f"format {self.format} cannot tell a batch that comes again: write into a table or a topic"
             )
-        return {"onceName": name, "onceBatch": str(number)}
+        return {
+            "onceName": name,
+            "onceBatch": str(number),
+            "onceOrigin": origin.kind,
+            "onceCheckpoint": origin.checkpoint,
+        }
 
     def _require_own_name(self, name: str, spark: "SparkSession") -> None:
         """The second of two targets that share a name would be left alone, as if it had the batch already."""
@@ -260,6 +282,35 @@ class Sink:
                 f"once={name!r} is the name of writes into {other or 'topics'}; writes into {target or 'topics'} need another: "
                 "they would be taken for the same, and left out"
             )
+
+
+class Origin(NamedTuple):
+    """The query around a write with `once=`, if there is one."""
+
+    #: BY_CALLER, BY_CHECKPOINT or NOT_KNOWN.
+    kind: str
+    checkpoint: str = ""
+
+
+def origin_of(spark: "SparkSession", checkpoint: str | None) -> Origin:
+    """`checkpoint`: what the caller says."""
+    if checkpoint is not None:
+        return Origin(BY_CHECKPOINT, checkpoint)
+    if query := query_of(spark):
+        around = checkpoint_of_query(spark, query)
+        return Origin(NOT_KNOWN) if around is None else Origin(BY_CHECKPOINT, around)
+    main = getattr(sys.modules.get("__main__"), "__spec__", None)
+    # Spark Connect calls the function of `foreachBatch` in a process of its own.
+    return Origin(NOT_KNOWN if main is not None and main.name == _CONNECT_BATCHES else BY_CALLER)
+
+
+def checkpoint_of_query(spark: "SparkSession", query: str) -> str | None:
+    """Where the checkpoint of a running query is; None over Spark Connect, and if no such query runs."""
+    session, jvm = getattr(spark, "_jsparkSession", None), getattr(spark, "_jvm", None)
+    if session is None or jvm is None:
+        return None
+    found = session.sharedState().activeStreamingQueries().get(jvm.java.util.UUID.fromString(query))
+    return None if found is None else str(found.resolvedCheckpointRoot())
 
 
 def query_of(spark: "SparkSession") -> str:

@@ -5,9 +5,12 @@ A dead letter has the key, value, headers and time of the record it was, and the
 
     decoded = decode(records, Json("id int, total double"))                            # bad records have an error
     ready = encode(decoded, Json(), into="out", mode="PERMISSIVE")
-    sink.writer(to_topics(ready, topic="clean", dead_letter_topic="dead", value="out"), checkpoint=…).start()
+    ready = to_topics(ready, topic="clean", dead_letter_topic="dead", value="out")
+    sinks.topic("clean", bootstrap=…).writer(ready, checkpoint=…).start()
 
-`to_topics` sends both kinds through one query, so each record arrives exactly once in one place or the other.
+`to_topics` sends both kinds through one query, so each record arrives exactly once in one place or the other. Its column
+`topic` says where each row goes. The sink is given the same name or none; it refuses another name, which would send all rows
+there.
 `barnabas pipeline replay` (`replay.replay`) sends dead letters back; `restore` does so within Spark.
 """
 
@@ -18,6 +21,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import BinaryType, StringType
 
 from barnabas.client import error_headers as names
+from barnabas.spark.destinations import marked
 from barnabas.spark.pipelines import connector
 from barnabas.spark.pipelines._fields import TransformError, column, column_type, without
 from barnabas.spark.pipelines._schema import columns_of, schema_of
@@ -51,7 +55,7 @@ def dead_letters(
     """What to write to a dead-letter topic: `topic, key, value, headers` and, where known, `timestamp`."""
     _raw(bad, "dead_letters")
     return bad.select(
-        F.lit(topic).alias("topic"),
+        _destination(F.lit(topic), topic),
         _bytes_of(bad, "key"),
         _bytes_of(bad, "value"),
         error_headers(bad, pipeline=pipeline, stage=stage, error=error).alias("headers"),
@@ -83,12 +87,19 @@ def to_topics(
     destination = F.lit(topic) if isinstance(topic, str) else topic
     kept = headers_or_none_yet(df).cast(HEADERS_TYPE)
     return df.select(
-        F.when(bad, F.lit(dead_letter_topic)).otherwise(destination).alias("topic"),
+        _destination(
+            F.when(bad, F.lit(dead_letter_topic)).otherwise(destination), topic if isinstance(topic, str) else None
+        ),
         F.when(bad, _bytes_of(df, "key")).otherwise(column(key).cast("binary")).alias("key"),
         F.when(bad, _bytes_of(df, "value")).otherwise(column(value).cast("binary")).alias("value"),
         F.when(bad, error_headers(df, pipeline=pipeline, stage=stage, error=error)).otherwise(kept).alias("headers"),
         *_timestamp(df),
     )
+
+
+def _destination(topic: Column, name: str | None) -> Column:
+    """The column `topic` with a mark for the sink, so that no option of the sink overrides it. `name`: where good rows go."""
+    return topic.alias("topic", metadata=marked(name))
 
 
 def _raw(df: DataFrame, who: str) -> None:
@@ -149,7 +160,7 @@ def restore(df: DataFrame, topic: str | None = None) -> DataFrame:
     `includeHeaders=true`."""
     target = F.lit(topic) if topic is not None else header_text(df, names.TOPIC)
     return df.select(
-        target.alias("topic"),
+        _destination(target, topic),
         column("key"),
         column("value"),
         _without_errors(headers_or_none_yet(df)).cast(HEADERS_TYPE).alias("headers"),

@@ -18,9 +18,11 @@ from barnabas.spark.pipelines.sinks import files
 from barnabas.spark.pipelines.sinks.delta_table import STORAGE, DeltaTarget, storage_of
 from barnabas.spark.pipelines.sinks.exactly_once import (
     ONCE_OPTIONS,
+    STREAM_OPTIONS,
     Batch,
     BatchWriter,
     Claim,
+    StreamOptions,
     StreamWriter,
     Task,
     once_of,
@@ -32,7 +34,7 @@ if TYPE_CHECKING:
     from deltalake import CommitProperties, DeltaTable
 
 STAGE: Final = "_barnabas_stage"
-_OPTIONS: Final = ("path", "key", "deletes", "mergeSchema", *ONCE_OPTIONS)
+_OPTIONS: Final = ("path", "key", "deletes", "mergeSchema", *STREAM_OPTIONS, *ONCE_OPTIONS)
 _ROW: Final = "_row"
 
 
@@ -42,7 +44,7 @@ class DeltaUpsertSource(DataSource):
         return "barnabas-delta-upsert"
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: N802
-        return StreamWriter(self._target(schema, overwrite))
+        return StreamWriter(self._target(schema, overwrite), StreamOptions.parse(self.options))
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
         return BatchWriter(self._target(schema, overwrite), once_of(self.options))

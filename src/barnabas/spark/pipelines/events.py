@@ -47,6 +47,8 @@ class Progress:
     expectations: Mapping[str, Mapping[str, str | int]] = field(default_factory=dict)
     #: Topics that it reads.
     topics: Sequence[str] = field(default_factory=list)
+    #: Rows of batches that came again after a restart and were not written twice, since the checkpoint was made.
+    repeated_rows: int = 0
 
 
 Event: TypeAlias = FlowState | RunState | Progress

@@ -14,8 +14,10 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from barnabas.spark.checkpoint import repeated_rows
 from barnabas.spark.pipelines import connector, lineage, refresh, topic_ids
 from barnabas.spark.pipelines._flows import Flows, flows_of, short
+from barnabas.spark.pipelines.checkpoints import checkpoint_of
 from barnabas.spark.pipelines.definitions import read_definitions
 from barnabas.spark.pipelines.events import Event, FlowState, RunState, parse_progress, short_name
 from barnabas.spark.pipelines.failures import PipelineFailed, Telling, innermost, plain_message
@@ -329,9 +331,15 @@ class Runner:
     def _take_progress(self, text: str) -> None:
         document = json.loads(text)
         progress = parse_progress(document)
+        progress = replace(progress, repeated_rows=self._repeated_rows(progress.flow))
         self._flow_names[str(document["id"])] = progress.flow
         self._batches[progress.flow] = progress.batch
         self._told(progress)
+
+    def _repeated_rows(self, flow: str) -> int:
+        """Of batches that a sink has recognised and left out. Sinks count them in the flow's checkpoint."""
+        files = checkpoint_of(self._project.storage, self._flows.targets.get(flow, flow), flow)
+        return 0 if files is None else repeated_rows(files)
 
     def _take_rest(self, query_id: str) -> None:
         if query_id in self._flow_names:

@@ -184,6 +184,35 @@ REFUSALS = [
         "Log cleaner threads should be at least 1",
     ),
     (
+        {"log.local.retention.ms": "-1"},
+        False,
+        "Invalid dynamic configuration: Invalid value -1 for configuration log.local.retention.ms: Value must not be -1 as "
+        "log.retention.ms value is set as 604800000.",
+    ),
+    (
+        {"log.local.retention.bytes": "11", "log.retention.bytes": "10"},
+        False,
+        "Invalid dynamic configuration: Invalid value 11 for configuration log.local.retention.bytes: Value must not be more "
+        "than log.retention.bytes property value: 10",
+    ),
+    ({"max.connections": "0"}, False, "Invalid dynamic configuration: Invalid max.connections 0"),
+    (
+        {"max.connection.creation.rate": "0"},
+        False,
+        "Invalid dynamic configuration: Invalid max.connection.creation.rate 0",
+    ),
+    (
+        {"listener.name.plaintext.max.connections": "0"},
+        True,
+        "Invalid dynamic configuration: Invalid max.connections 0",
+    ),
+    (
+        {"num.network.threads": "7"},
+        False,
+        "Invalid dynamic configuration: Dynamic thread count update validation failed for num.network.threads=7, value "
+        "should not be greater than double the current value 3",
+    ),
+    (
         {"num.replica.fetchers": "0"},
         False,
         "Invalid dynamic configuration: Dynamic thread count update validation failed for num.replica.fetchers=0, value "

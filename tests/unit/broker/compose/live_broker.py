@@ -6,10 +6,17 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TypeVar
 
+from barnabas.base.words import AlterOperation, ConfigResourceType
 from barnabas.broker.compose import Broker
 from barnabas.broker.server.platform import Platform
 from barnabas.client.connection import open_connection
 from barnabas.wire.messages.base import ApiMessage
+from barnabas.wire.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
 from tests.unit.broker.zookeeper_client.zookeeper_fixture import Ensemble
 
 LISTENER = "PLAINTEXT"
@@ -58,3 +65,17 @@ async def ask(broker: Broker, message: ApiMessage, response_type: type[R], *, ve
         return await connection.request(message, response_type, version=version)
     finally:
         connection.close()
+
+
+async def alter(broker: Broker, settings: Mapping[str, str | None], name: str = "1") -> tuple[int, str | None]:
+    """Changes the dynamic settings of the broker, or with `name=""` the cluster's defaults; None deletes a setting."""
+    entries = [
+        AlterableConfig(
+            name=setting, config_operation=AlterOperation.DELETE if value is None else AlterOperation.SET, value=value
+        )
+        for setting, value in settings.items()
+    ]
+    resource = AlterConfigsResource(resource_type=ConfigResourceType.BROKER, resource_name=name, configs=entries)
+    request = IncrementalAlterConfigsRequest(resources=[resource])
+    [answer] = (await ask(broker, request, IncrementalAlterConfigsResponse, version=1)).responses
+    return answer.error_code, answer.error_message

@@ -1,11 +1,16 @@
 """A broker that starts leads its partitions before it knows the cluster's topics. Nobody hears that they do not exist."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
 
 from barnabas.base.errors import ErrorCode
+from barnabas.base.ids import BrokerId
 from barnabas.base.words import ConfigResourceType
+from barnabas.broker.parts.readiness import Readiness
+from barnabas.broker.zookeeper_client import paths
+from barnabas.broker.zookeeper_client.metadata_cache import MetadataCache
 from barnabas.client.admin import topics as topic_admin
 from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.config import client_config
@@ -22,7 +27,7 @@ from barnabas.wire.messages.offset_commit import (
     OffsetCommitResponse,
 )
 from tests.unit.broker.compose.live_broker import LISTENER, ask, live_broker
-from tests.unit.broker.zookeeper_client.zookeeper_fixture import zookeeper
+from tests.unit.broker.zookeeper_client.zookeeper_fixture import session, zookeeper
 
 COMMIT = OffsetCommitRequest(
     group_id="g",
@@ -66,3 +71,13 @@ async def test_topics_exist_from_the_first_request_on(
         async with live_broker(ensemble, tmp_path, ready=False) as broker:
             code = code_of(await ask(broker, request_, response_type, version=version))
             assert code in {ErrorCode.NONE, *expected}
+
+
+async def test_a_session_that_expires_while_a_broker_waits_for_the_controller_does_not_end_the_broker() -> None:
+    async with zookeeper() as ensemble, session(ensemble) as zk:
+        await zk.ensure_path(paths.BROKER_TOPICS)
+        stop = asyncio.Event()
+        stop.set()  # no controller will come
+        ensemble.expire_sessions()
+        await Readiness(BrokerId(1), MetadataCache(), stop, address="b1:9092").wait(zk)
+        assert zk.expirations.value == 1

@@ -108,7 +108,7 @@ def test_requests_meant_for_the_broker_that_died_are_refused_by_its_successor(
                 assert metadata.error_code == ErrorCode.STALE_BROKER_EPOCH
                 # A controller before Kafka 2.2 names no broker epoch.
                 assert to_anybody.error_code == ErrorCode.NONE
-                assert broker.replicas.get(ORDERS) is not None
+                assert broker.replicas.hosted.get(ORDERS) is not None
 
     async def asked(broker: Broker, message: ApiMessage, answer: type[ApiMessage], *, version: int) -> ApiMessage:
         return await ask(broker, message, answer, version=version)

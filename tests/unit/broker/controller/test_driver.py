@@ -17,6 +17,7 @@ from barnabas.broker.controller.events import ElectionType, ProposedIsr
 from barnabas.broker.controller.topics import FORMER_TOPIC_WAIT_S, MorePartitions, NewTopic, TopicAdmin, TopicDefaults
 from barnabas.broker.zookeeper_client import paths
 from barnabas.broker.zookeeper_client.operations import Create, Guard, Operation, SetData
+from barnabas.broker.zookeeper_client.request_sizes import RequestSizes
 from barnabas.broker.zookeeper_client.session import SessionState, ZooKeeperSession
 from barnabas.broker.zookeeper_client.session_batch import BatchAnswer
 from barnabas.broker.zookeeper_client.znodes import (
@@ -635,6 +636,44 @@ async def test_reassignment_that_would_delete_the_only_replicas_in_sync_is_refus
             assert answer is not None
             assert answer.code is ErrorCode.INVALID_REPLICA_ASSIGNMENT
         assert not any(isinstance(each, StopReplicaRequest) for each in cluster.brokers[3].received)
+
+
+async def test_an_assignment_that_is_larger_than_zookeeper_takes_is_refused_and_the_controller_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The session does not send what it knows to be too large."""
+
+    def refuses(sizes: RequestSizes, operation: Operation, now_s: float) -> bool:
+        return isinstance(operation, Create | SetData) and len(operation.data or b"") > most
+
+    most = 1_000_000
+    monkeypatch.setattr(RequestSizes, "refuses", refuses)
+    async with live_cluster(1, 2) as cluster:
+        assert await make(cluster, NewTopic("orders", assignment={0: [1]})) == {"orders": None}
+        controller = (await cluster.the_controller()).controller
+        data, _ = await (await cluster.the_controller()).session.get(paths.topic("orders"))
+        most = len(data or b"")
+        wide = await make(cluster, NewTopic("wide", 20, 2))
+        more = await controller.create_partitions([MorePartitions("orders", 20)], timeout_ms=5_000)
+        moved = await controller.alter_reassignments({ORDERS: (2,)})
+        for refusal, code in (
+            (wide["wide"], ErrorCode.INVALID_PARTITIONS),
+            (more["orders"], ErrorCode.INVALID_PARTITIONS),
+            (moved[ORDERS], ErrorCode.INVALID_REPLICA_ASSIGNMENT),
+        ):
+            assert refusal is not None and refusal.code is code
+            assert "larger than ZooKeeper takes" in (refusal.message or "")
+        assert await controller.list_reassignments(None) == {}
+        most = 1_000_000
+        assert await controller.alter_reassignments({ORDERS: (2,)}) == {ORDERS: None}
+
+
+async def test_a_topic_whose_settings_are_larger_than_zookeeper_takes_is_not_made() -> None:
+    async with live_cluster(1) as cluster:
+        long = {"leader.replication.throttled.replicas": ",".join(["1:1"] * 300_000)}
+        failure = (await make(cluster, NewTopic("orders", 1, 1, configs=long)))["orders"]
+        assert failure is not None and failure.code is ErrorCode.INVALID_CONFIG
+        assert "/config/topics/orders would have 1,2" in (failure.message or "")
 
 
 async def test_broker_whose_address_changes_gets_what_was_under_way_to_it() -> None:

@@ -186,7 +186,7 @@ def test_gap_is_early_where_another_broker_has_led_and_out_of_order_where_this_o
             builder = BatchBuilder(producer_id=7, producer_epoch=0, base_sequence=sequence)
             builder.append(None, b"v", timestamp=0)
             outcomes: list[AppendOutcome] = []
-            control._replicas.append(
+            control._replicas.appends.append(
                 [AppendEntry(TopicPartition("t", 0), bytearray(builder.build()))],
                 required_acks=1,
                 timeout_ms=0,
@@ -242,7 +242,7 @@ async def test_delete_records_on_a_disk_that_fails_is_answered(tmp_path: Path) -
     control = make(tmp_path)
     await control.leader_and_isr([lead(0)], controller_epoch=1, broker_epoch=1)
     replicas = control._replicas
-    partition = replicas.require(TopicPartition("t", 0))
+    partition = replicas.hosted.require(TopicPartition("t", 0))
 
     def fail(offset: int) -> int:
         raise LogDirFault("/nowhere", OSError(5, "Input/output error"))
@@ -284,7 +284,7 @@ async def test_partitions_on_the_healthy_disk_are_led_by_a_broker_that_starts_wi
     assert {each.tp for each in control._replicas if each.is_leader} == set(partitions) - on_dead
     # Clients are told that it is the disk, and not to look elsewhere for ever.
     with pytest.raises(Refused) as refused:
-        control._replicas.require(min(on_dead)).leader_log()
+        control._replicas.hosted.require(min(on_dead)).leader_log()
     assert refused.value.code is ErrorCode.KAFKA_STORAGE_ERROR
     after.manager.shutdown()
 

@@ -53,7 +53,7 @@ async def test_load_of_a_partition_whose_leadership_is_lost_meanwhile_is_refused
         loading = Loading(world, pool)
         await loading.until_replayed(2)
         world.partition.machine.stop()
-        world.manager.wake_all(world.partition)
+        world.manager.hosted.wake_all(world.partition)
         with pytest.raises(Refused) as refusal:
             await loading.task
     assert refusal.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER

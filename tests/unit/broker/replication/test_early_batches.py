@@ -34,7 +34,7 @@ class Leader(World):
     def be_elected(self) -> None:
         """As `lead`, and the manager hears of it, as from a control request."""
         self.lead()
-        self.manager.elected(self.partition)
+        self.manager.appends.elected(self.partition)
 
     def follow(self) -> None:
         self._epoch += 1
@@ -61,7 +61,7 @@ class Leader(World):
     ) -> ErrorCode:
         outcomes: list[AppendOutcome] = []
         tp = TopicPartition("t", partition)
-        self.manager.append(
+        self.manager.appends.append(
             [AppendEntry(tp, self.batch(sequence, producer=producer, epoch=epoch))],
             required_acks=acks,
             timeout_ms=0,
@@ -229,7 +229,7 @@ def test_unknown_producer_waits_for_its_first_batch_after_an_election_and_is_let
 
 def test_first_leader_of_a_partition_lets_everybody_begin_anywhere(tmp_path: Path) -> None:
     leader = Leader(tmp_path)
-    leader.manager.elected(leader.partition)
+    leader.manager.appends.elected(leader.partition)
     assert leader.produce(5) is OK
 
 
@@ -261,7 +261,7 @@ def test_refused_producer_is_told_where_the_log_starts(leader: Leader) -> None:
         leader.produce(sequence)
     leader.log.maybe_increment_log_start_offset(2)
     outcomes: list[AppendOutcome] = []
-    leader.manager.append(
+    leader.manager.appends.append(
         [AppendEntry(leader.partition.tp, leader.batch(9))],
         required_acks=-1,
         timeout_ms=0,

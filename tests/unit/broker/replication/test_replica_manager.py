@@ -78,13 +78,13 @@ class World:
     def add_partition(self, number: int) -> Partition:
         machine = PartitionMachine(local_broker=ME, replica_lag_time_max_ms=1000)
         tp = TopicPartition("t", number)
-        partition = Partition(tp, machine, self.clock, on_high_watermark=self.manager.high_watermark_moved)
+        partition = Partition(tp, machine, self.clock, on_high_watermark=self.manager.hosted.high_watermark_moved)
         env = LogEnvironment(
             disk=self._disk,
             clock=self.clock,
             threads=self._threads,
             on_fault=lambda fault: self._fail(partition, fault),
-            on_log_start=self.manager.log_start_moved,
+            on_log_start=self.manager.hosted.log_start_moved,
         )
         partition.attach(open_log(str(self._folder / f"t-{number}"), config=self._config, env=env, partition=tp))
         replicas = self._replicas
@@ -92,7 +92,7 @@ class World:
             leader=ME, leader_epoch=LeaderEpoch(0), isr=self._isr, partition_epoch=0, replicas=replicas
         )
         partition.become_leader(state, now_ms=self.clock.now_ms())
-        self.manager.add(partition)
+        self.manager.hosted.add(partition)
         return partition
 
     def _fail(self, partition: Partition, fault: LogDirFault) -> None:
@@ -101,7 +101,7 @@ class World:
             return
         partition.machine.go_offline()
         partition.log = None
-        self.manager.wake_all(partition)
+        self.manager.hosted.wake_all(partition)
 
     def move_log(self) -> None:
         """To another directory, as AlterReplicaLogDirs does in the end."""
@@ -114,13 +114,13 @@ class World:
         moved.update_high_watermark(old.high_watermark)
         self.partition.attach(moved)
         old.abandon()
-        self.manager.wake_all(self.partition)
+        self.manager.hosted.wake_all(self.partition)
 
     def append(self, size_bytes: int = 100) -> None:
         """One batch of about `size_bytes`."""
         builder = BatchBuilder()
         builder.append(None, b"v" * (size_bytes - 70), timestamp=self.clock.now_ms())
-        self.manager.append(
+        self.manager.appends.append(
             [AppendEntry(TP, bytearray(builder.build()))],
             required_acks=1,
             timeout_ms=0,
@@ -132,7 +132,7 @@ class World:
         """The first offset, and what was heard of the commit: nothing yet, or once."""
         heard: list[ErrorCode] = []
         batch = plain_batch([(b"k", b"v"), (b"k", None)], timestamp=self.clock.now_ms())
-        first = self.manager.append_own(
+        first = self.manager.appends.append_own(
             TP, batch, origin=Origin.COORDINATOR, now_ms=self.clock.now_ms(), on_committed=heard.append
         )
         return first, heard
@@ -141,7 +141,7 @@ class World:
         """What has been answered: nothing yet, or once."""
         answers: list[list[PartitionRead]] = []
         want = CachedPartition(FetchKey("t", 0), offset, max_bytes, -1, -1, 0)
-        self.manager.fetch(params, [(want, TP)], answers.append)
+        self.manager.fetches.fetch(params, [(want, TP)], answers.append)
         return answers
 
     def fetch_as_follower(
@@ -150,7 +150,7 @@ class World:
         answers: list[list[PartitionRead]] = []
         want = CachedPartition(FetchKey("t", 0), offset, 1 << 20, leader_epoch, last_fetched_epoch, 0)
         params = CONSUMER._replace(replica_id=FOLLOWER, max_wait_ms=max_wait_ms)
-        self.manager.fetch(params, [(want, TP)], answers.append)
+        self.manager.fetches.fetch(params, [(want, TP)], answers.append)
         return answers
 
     @property
@@ -208,7 +208,7 @@ def test_long_poll_ends_when_the_replica_is_stopped(tmp_path: Path) -> None:
     world = World(tmp_path)
     answers = world.fetch(CONSUMER, 0)
     world.partition.machine.stop()
-    world.manager.wake_all(world.partition)
+    world.manager.hosted.wake_all(world.partition)
     [[read]] = answers
     assert read.error is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
@@ -237,7 +237,7 @@ def test_waiting_fetch_of_many_partitions_looks_again_only_at_what_was_touched(t
     others = [world.add_partition(number) for number in range(1, 5)]
     wanted = [(CachedPartition(FetchKey("t", n), 0, 1 << 20, 0, -1, 0), TopicPartition("t", n)) for n in range(5)]
     answers: list[list[PartitionRead]] = []
-    world.manager.fetch(CONSUMER._replace(replica_id=FOLLOWER), wanted, answers.append)
+    world.manager.fetches.fetch(CONSUMER._replace(replica_id=FOLLOWER), wanted, answers.append)
     assert answers == []
     for other in others:
         other.local_log.abandon()  # any read of them would be refused
@@ -266,7 +266,7 @@ def test_partition_that_changes_its_leader_epoch_ends_the_wait(tmp_path: Path) -
         leader=ME, leader_epoch=LeaderEpoch(1), isr=(ME,), partition_epoch=1, replicas=(ME, FOLLOWER)
     )
     world.partition.become_leader(state, now_ms=world.clock.now_ms())
-    world.manager.wake_all(world.partition)
+    world.manager.hosted.wake_all(world.partition)
     [[read]] = answers
     assert read.error is ErrorCode.FENCED_LEADER_EPOCH
 
@@ -298,7 +298,7 @@ def test_fetch_by_the_id_of_a_topic_made_anew_does_not_read_the_old_ones_log(tmp
     for topic_id, error in ((b"o" * 16, ErrorCode.NONE), (b"n" * 16, ErrorCode.INCONSISTENT_TOPIC_ID)):
         answers: list[list[PartitionRead]] = []
         want = CachedPartition(FetchKey(topic_id, 0), 0, 1 << 20, -1, -1, 0)
-        world.manager.fetch(CONSUMER, [(want, TP)], answers.append)
+        world.manager.fetches.fetch(CONSUMER, [(want, TP)], answers.append)
         [[read]] = answers
         assert read.error is error
         read.release()
@@ -311,7 +311,7 @@ def test_records_for_a_topic_made_anew_do_not_go_to_the_old_ones_log(tmp_path: P
     builder.append(None, b"v", timestamp=world.clock.now_ms())
     outcomes: list[AppendOutcome] = []
     for topic_id in (None, b"o" * 16, b"n" * 16):
-        world.manager.append(
+        world.manager.appends.append(
             [AppendEntry(TP, bytearray(builder.build()), topic_id=topic_id)],
             required_acks=1,
             timeout_ms=0,
@@ -328,7 +328,7 @@ def test_consumer_of_a_former_leader_epoch_is_fenced_before_it_is_sent_elsewhere
     for epoch, error in ((-1, ErrorCode.NONE), (0, ErrorCode.NONE), (7, ErrorCode.UNKNOWN_LEADER_EPOCH)):
         answers: list[list[PartitionRead]] = []
         want = CachedPartition(FetchKey("t", 0), 0, 1 << 20, epoch, -1, 0)
-        world.manager.fetch(CONSUMER, [(want, TP)], answers.append)
+        world.manager.fetches.fetch(CONSUMER, [(want, TP)], answers.append)
         [[read]] = answers
         assert read.error is error
         assert read.preferred_read_replica == (FOLLOWER if error is ErrorCode.NONE else -1)
@@ -337,17 +337,17 @@ def test_consumer_of_a_former_leader_epoch_is_fenced_before_it_is_sent_elsewhere
 def test_counters_of_a_deleted_topic_go(tmp_path: Path) -> None:
     world = World(tmp_path)
     registry = world.manager.hosted._registry
-    world.manager.counters("gone").bytes_in.add(5)
-    world.manager.forget_topic("gone")
+    world.manager.hosted.counters("gone").bytes_in.add(5)
+    world.manager.hosted.forget_topic("gone")
     assert not any(("topic", "gone") in labels for family in registry.families() for labels in family.series)
-    world.manager.forget_topic("never seen")
+    world.manager.hosted.forget_topic("never seen")
 
 
 def test_batch_of_the_brokers_own_is_committed_at_once_where_nobody_else_is_in_sync(tmp_path: Path) -> None:
     world = World(tmp_path)
     assert world.append_own() == (0, [ErrorCode.NONE])
     assert world.append_own() == (2, [ErrorCode.NONE])
-    counters = world.manager.counters("t")
+    counters = world.manager.hosted.counters("t")
     assert (counters.messages_in.value, counters.bytes_in.value) == (4, world.log.size_bytes)
     assert len(world.manager.hosted.produce_purgatory) == 0
 
@@ -361,7 +361,7 @@ def test_batch_of_the_brokers_own_waits_for_the_isr_however_long(tmp_path: Path)
     assert heard == [ErrorCode.NONE]
     _, heard = world.append_own()
     world.partition.machine.stop()
-    world.manager.wake_all(world.partition)
+    world.manager.hosted.wake_all(world.partition)
     assert heard == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
 
 
@@ -382,7 +382,7 @@ def test_batch_of_the_brokers_own_that_is_refused_is_not_heard_of_again(tmp_path
         world.append_own()
     assert refused.value.code is ErrorCode.NOT_ENOUGH_REPLICAS
     assert world.log.log_end_offset == 0
-    assert world.manager.counters("t").failed_produce.value == 1
+    assert world.manager.hosted.counters("t").failed_produce.value == 1
     world.log.abandon()
     world.partition.machine.set_min_insync_replicas(1, log_end=world.log.log_end_offset, now_ms=now_ms)
     with pytest.raises(Refused) as refused:
@@ -408,7 +408,7 @@ def test_record_that_was_cut_while_the_disk_was_slow_is_not_acknowledged(tmp_pat
     if is_own:
         _, heard = world.append_own()
     else:
-        world.manager.append(
+        world.manager.appends.append(
             [AppendEntry(TP, bytearray(plain_batch([(b"k", b"lost"), (b"k", b"too")], timestamp=0)))],
             required_acks=-1,
             timeout_ms=30_000,
@@ -417,10 +417,10 @@ def test_record_that_was_cut_while_the_disk_was_slow_is_not_acknowledged(tmp_pat
         )
     assert world.log.log_end_offset == 2
     partition.become_follower(state(FOLLOWER, 1))
-    world.manager.wake_all(partition)
+    world.manager.hosted.wake_all(partition)
     world.log.truncate_to(0)
     partition.become_leader(state(ME, 2), now_ms=world.clock.now_ms())
-    world.manager.wake_all(partition)
+    world.manager.hosted.wake_all(partition)
     world.append_own()
     world.fetch_as_follower(2, leader_epoch=2)
     assert heard == []
@@ -492,7 +492,7 @@ def test_retry_of_a_batch_that_is_being_flushed_waits_for_the_disk_too(tmp_path:
     def send(name: str) -> None:
         builder = BatchBuilder(producer_id=7, producer_epoch=0, base_sequence=0)
         builder.append(b"k", b"v", timestamp=0)
-        world.manager.append(
+        world.manager.appends.append(
             [AppendEntry(TP, bytearray(builder.build()))],
             required_acks=1,
             timeout_ms=30_000,
@@ -643,7 +643,7 @@ def test_disk_that_a_long_poll_finds_broken_ends_every_wait_once(tmp_path: Path)
     assert polls == [[], [], []]
     disk.is_broken = True
     produced: list[AppendOutcome] = []
-    world.manager.append(
+    world.manager.appends.append(
         [AppendEntry(TP, bytearray(plain_batch([(b"k", b"v")], timestamp=0)))],
         required_acks=1,
         timeout_ms=0,

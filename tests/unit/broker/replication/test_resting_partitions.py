@@ -103,7 +103,7 @@ class Leader:
     def append(self, number: int) -> None:
         builder = BatchBuilder()
         builder.append(None, b"v", timestamp=self.world.clock.now_ms())
-        self.world.manager.append(
+        self.world.manager.appends.append(
             [AppendEntry(TopicPartition("t", number), bytearray(builder.build()))],
             required_acks=1,
             timeout_ms=0,
@@ -177,7 +177,7 @@ def test_append_after_another_event_in_the_same_partition_still_ends_the_wait(tm
     leader = Leader(tmp_path, 3)
     leader.at_rest()
     answers = leader.ask()
-    leader.world.manager.high_watermark_moved(leader.partitions[2])
+    leader.world.manager.hosted.high_watermark_moved(leader.partitions[2])
     assert answers == [] and leader.awake == [2]
     leader.append(2)
     [answer] = answers
@@ -209,7 +209,7 @@ def test_partition_that_is_lost_while_it_rests_ends_the_wait_with_its_error(tmp_
     leader.at_rest()
     answers = leader.ask()
     leader.partitions[1].machine.stop()
-    leader.world.manager.wake_all(leader.partitions[1])
+    leader.world.manager.hosted.wake_all(leader.partitions[1])
     [answer] = answers
     assert told(answer)[1].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert leader.awake == [1]
@@ -219,7 +219,7 @@ def test_partition_that_is_deleted_while_it_rests_ends_the_wait_with_its_error(t
     leader = Leader(tmp_path, 3)
     leader.at_rest()
     answers = leader.ask()
-    leader.world.manager.remove(TopicPartition("t", 1))
+    leader.world.manager.hosted.remove(TopicPartition("t", 1))
     [answer] = answers
     assert told(answer)[1].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
@@ -289,7 +289,7 @@ def test_new_leader_epoch_wakes_and_forgets_how_the_follower_was(tmp_path: Path)
         ),
         now_ms=leader.world.clock.now_ms(),
     )
-    leader.world.manager.wake_all(partition)
+    leader.world.manager.hosted.wake_all(partition)
     assert leader.awake == [0]
     # Outside the ISR it must not hold the high watermark back.
     assert leader.position(0).last_caught_up_ms == 0

@@ -11,7 +11,8 @@ import uvloop
 
 from barnabas.base.tls.contexts import TlsSettings, server_context
 from barnabas.broker.server import listener, strangers
-from barnabas.broker.server.listener import ConnectionLimits, Endpoint
+from barnabas.broker.server.connection_quotas import ConnectionLimits
+from barnabas.broker.server.listener import Endpoint
 from barnabas.wire.auth.authority import LocalAuthority
 from tests.support.waiting import eventually
 from tests.unit.broker.server.harness import Harness
@@ -66,7 +67,7 @@ def test_peer_that_never_ends_its_handshake_is_closed(
             await good.heartbeat()
             await good.close()
             await eventually(lambda: not server.server.connections)
-            assert not server.server._per_ip and not server.server._opening
+            assert server.server.places_taken == 0
 
     bounded(story)
 
@@ -87,7 +88,7 @@ def test_unfinished_handshakes_count_for_their_address(contexts: tuple[ssl.SSLCo
             for _, writer in unfinished:
                 writer.close()
                 await writer.wait_closed()
-            await eventually(lambda: server.server._per_ip["127.0.0.1"] == 1)
+            await eventually(lambda: server.server.places_taken == 1)
             again = await server.client(client_side)
             await again.heartbeat()
             for client in (good, again):
@@ -107,7 +108,7 @@ def test_peer_that_does_not_speak_tls_is_closed_at_once(
             with contextlib.suppress(ConnectionResetError):
                 await reader.read()
             writer.close()
-            await eventually(lambda: not server.server._per_ip)
+            await eventually(lambda: server.server.places_taken == 0)
             good = await server.client(contexts[1])
             await good.heartbeat()
             await good.close()
@@ -164,7 +165,7 @@ def test_handshakes_that_do_not_end_make_room_for_others(
                 await client.close()
             for _, writer in peers:
                 writer.close()
-            await eventually(lambda: not server.server._per_ip and not server.server._opening)
+            await eventually(lambda: server.server.places_taken == 0)
 
     bounded(story)
 
@@ -178,7 +179,7 @@ def test_newcomers_wait_while_those_before_them_have_had_no_time_yet(
     async def story() -> None:
         async with Harness(endpoint=Endpoint(name="SSL", host="127.0.0.1", port=0, tls=server_side)) as server:
             peers = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(2)]
-            await eventually(lambda: server.server._opening == 2)
+            await eventually(lambda: server.server.places_taken == 2)
             waiting = asyncio.create_task(server.client(client_side))
             await eventually(lambda: bool(server.server._paused))
             peers[0][1].close()

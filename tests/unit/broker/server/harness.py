@@ -12,8 +12,9 @@ from barnabas.base.host.disk import REAL_DISK
 from barnabas.base.metrics.registry import Registry
 from barnabas.broker.security.connection_rates import ConnectionRates
 from barnabas.broker.server.call import Call
+from barnabas.broker.server.connection_quotas import ConnectionLimits
 from barnabas.broker.server.handler import ApiHandler
-from barnabas.broker.server.listener import ConnectionLimits, Endpoint, SocketServer
+from barnabas.broker.server.listener import Endpoint, SocketServer
 from barnabas.broker.server.pipeline import Pipeline
 from barnabas.broker.storage.file_handle import FileRange, OpenFile
 from barnabas.wire import frame
@@ -126,8 +127,8 @@ class Harness:
         await eventually(lambda: not self.server.connections)
         self.pool.shutdown()
 
-    async def client(self, tls: ssl.SSLContext | None = None) -> "RawClient":
-        return RawClient(*await asyncio.open_connection("127.0.0.1", self.port, ssl=tls))
+    async def client(self, tls: ssl.SSLContext | None = None, *, port: int | None = None) -> "RawClient":
+        return RawClient(*await asyncio.open_connection("127.0.0.1", port or self.port, ssl=tls))
 
 
 def _refusal(name: str) -> Callable[[Any, ErrorCode, str | None], ApiMessage]:

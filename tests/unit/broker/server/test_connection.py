@@ -18,7 +18,7 @@ from barnabas.base.errors import BrokenInvariant, ErrorCode, NothingWritten, Ref
 from barnabas.broker.server import connection
 from barnabas.broker.server.call import Call
 from barnabas.broker.server.connection import FRAME_BUFFER_START_BYTES, SHARED_BUFFER_BYTES
-from barnabas.broker.server.listener import ConnectionLimits
+from barnabas.broker.server.connection_quotas import ConnectionLimits
 from barnabas.broker.server.ranges import Part, read_small
 from barnabas.broker.zookeeper_client.zk_errors import SessionExpired
 from barnabas.wire import frame

@@ -9,7 +9,8 @@ from barnabas.broker.security.connection_rates import UNLIMITED, ConnectionRates
 from barnabas.broker.security.quotas import Quota
 from barnabas.broker.server import quota_metrics
 from barnabas.broker.server.addresses import address_of
-from barnabas.broker.server.listener import ConnectionLimits
+from barnabas.broker.server.connection_quotas import ConnectionLimits
+from barnabas.broker.server.listener import Endpoint
 from barnabas.broker.server.quota_metrics import QuotaMetrics
 from tests.support.waiting import eventually
 from tests.unit.broker.server.harness import Harness
@@ -62,6 +63,64 @@ async def test_connection_over_its_addresss_rate_is_held_then_closed_and_counts_
         assert rejected(server) == 1
         await first.close()
         await second.close()
+
+
+async def test_connection_that_waits_for_room_is_served_when_the_limit_rises() -> None:
+    async with Harness(limits=ConnectionLimits(max_connections=1)) as server:
+        first, second = await server.client(), await server.client()
+        await first.heartbeat(1)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.1):
+                await second.heartbeat(1)
+        server.server.set_limits(ConnectionLimits(max_connections=2))
+        async with asyncio.timeout(5):
+            await second.receive()
+        await first.close()
+        await second.close()
+
+
+async def test_a_listeners_own_limit_holds_for_that_listener_alone() -> None:
+    limits = ConnectionLimits(listeners={"PLAINTEXT": 1})
+    async with Harness(limits=limits) as server:
+        other = server.server.bind(Endpoint(name="OTHER", host="127.0.0.1", port=0))
+        first, waiting = await server.client(), await server.client()
+        await first.heartbeat(1)
+        for number in range(3):
+            client = await server.client(port=other)
+            await client.heartbeat(number)
+            await client.close()
+        assert [each.listener_name for each in server.server.connections].count("PLAINTEXT") == 1
+        await first.close()
+        async with asyncio.timeout(5):
+            await waiting.heartbeat(1)
+        await waiting.close()
+
+
+async def test_a_connection_of_a_broker_takes_the_place_of_the_longest_idle_client() -> None:
+    limits = ConnectionLimits(max_connections=2, broker_listener="BROKERS")
+    async with Harness(limits=limits) as server:
+        brokers = server.server.bind(Endpoint(name="BROKERS", host="127.0.0.1", port=0))
+        idle, busy = await server.client(), await server.client()
+        for client in (busy, idle, busy):
+            await client.heartbeat(1)
+        broker = await server.client(port=brokers)
+        await broker.heartbeat(1)
+        assert await idle.is_closed()
+        await busy.heartbeat(2)
+        for client in (idle, busy, broker):
+            await client.close()
+
+
+async def test_a_lower_limit_closes_the_connections_that_were_idle_for_longest() -> None:
+    async with Harness() as server:
+        clients = [await server.client() for _ in range(3)]
+        for client in clients:
+            await client.heartbeat(1)
+        server.server.set_limits(ConnectionLimits(max_connections=1))
+        assert await clients[0].is_closed() and await clients[1].is_closed()
+        await clients[2].heartbeat(2)
+        for client in clients:
+            await client.close()
 
 
 async def test_server_that_stops_closes_what_it_holds() -> None:

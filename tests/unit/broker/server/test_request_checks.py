@@ -72,17 +72,22 @@ def produce(
     """The answer for the one partition; `None` where the records went on to the log."""
     call: Any = Replies(version, client_id)
     appended: list[object] = []
+
+    def append(entries: Any, **rest: Any) -> None:
+        appended.extend(entries)
+        rest["on_done"]([])
+
     context: Any = SimpleNamespace(
         allows=lambda *args: allowed,
         allows_topic=lambda *args: allowed,
         throttle=lambda *args: 0,
-        replicas=SimpleNamespace(append=lambda entries, **rest: appended.extend(entries) or rest["on_done"]([])),
+        replicas=SimpleNamespace(appends=SimpleNamespace(append=append)),
     )
     data = PartitionProduceData(index=0, records=memoryview(records))
     request = ProduceRequest(
         acks=acks, transactional_id=transaction, topic_data=[TopicProduceData(name=topic, partition_data=[data])]
     )
-    api: Any = ProduceApi(context, SimpleNamespace(), SimpleNamespace(topics={}))  # type: ignore[arg-type]
+    api: Any = ProduceApi(context, SimpleNamespace())  # type: ignore[arg-type]
     if appended:
         return None
     try:
@@ -151,7 +156,8 @@ class Lagging:
         )
         context: Any = SimpleNamespace(
             replicas=SimpleNamespace(
-                require=lambda tp: partition, get=lambda tp: partition, fetches=SimpleNamespace(tier=None)
+                hosted=SimpleNamespace(require=lambda tp: partition, get=lambda tp: partition),
+                fetches=SimpleNamespace(tier=None),
             ),
             allows_topic=lambda *args: True,
             clock=ManualClock(),

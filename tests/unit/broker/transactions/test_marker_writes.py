@@ -86,13 +86,13 @@ class World:
             leader=ME, leader_epoch=LeaderEpoch(0), isr=(ME,), partition_epoch=0, replicas=(ME,)
         )
         partition.become_leader(state, now_ms=self.clock.now_ms())
-        self.replicas.add(partition)
+        self.replicas.hosted.add(partition)
 
     def _note(self, partition: int, producer_id: int, producer_epoch: int, *, committed: bool, offset: int) -> None:
         self.marked.append((partition, producer_id, producer_epoch, committed, offset))
 
     def log(self, tp: TopicPartition) -> Log:
-        partition = self.replicas.get(tp)
+        partition = self.replicas.hosted.get(tp)
         assert partition is not None
         return partition.local_log
 
@@ -101,7 +101,7 @@ class World:
             producer_id=identity.producer_id, producer_epoch=identity.epoch, base_sequence=sequence, transactional=True
         )
         builder.append(b"k", b"v", timestamp=self.clock.now_ms())
-        self.replicas.append(
+        self.replicas.appends.append(
             [AppendEntry(tp, bytearray(builder.build()))],
             required_acks=-1,
             timeout_ms=0,
@@ -181,7 +181,7 @@ def test_the_end_of_an_earlier_transaction_does_not_end_the_next(world: World) -
 def test_a_partition_that_is_not_here_is_asked_for_elsewhere(world: World) -> None:
     assert world.write(A0, TopicPartition("b", 0)) == [0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
     assert world.write(TopicPartition("b", 0)) == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
-    partition = world.replicas.get(A0)
+    partition = world.replicas.hosted.get(A0)
     assert partition is not None
     state = PartitionLeadership(
         leader=BrokerId(2),

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from barnabas.base.errors import ConfigError
+from barnabas.base.errors import ConfigError, ErrorCode
 from barnabas.broker.zookeeper_client import paths
 from barnabas.broker.zookeeper_client.kazoo_client import Answer, _InlineHandler
 from barnabas.broker.zookeeper_client.operations import (
@@ -37,6 +37,7 @@ from barnabas.broker.zookeeper_client.zk_errors import (
     NotAuthorized,
     NotEmpty,
     SessionExpired,
+    TooLarge,
 )
 from tests.unit.broker.zookeeper_client.zookeeper_fixture import States, run, session, zookeeper
 
@@ -307,13 +308,42 @@ async def test_request_that_is_larger_than_zookeeper_takes_is_refused_and_others
         alone = zk.batch([large])
         for answer, expected in zip(
             await asyncio.gather(guarded, alone),
-            ([ZkCode.OK, ZkCode.REFUSED, ZkCode.OK], [ZkCode.REFUSED]),
+            ([ZkCode.OK, ZkCode.TOO_LARGE, ZkCode.OK], [ZkCode.TOO_LARGE]),
             strict=True,
         ):
             # What was done before the connection was lost is found done.
             codes = [ZkCode.OK if each.code is ZkCode.NODE_EXISTS else each.code for each in answer.results]
             assert codes == expected
         assert await zk.children("/") == ("a", "b", "controller_epoch", "zookeeper")
+        # From now on a request of this size is not even sent.
+        lost = zk.disconnects.value
+        with pytest.raises(TooLarge, match="/larger would have 1,300,000 bytes"):
+            await zk.create("/larger", b"x" * 1_300_000)
+        assert zk.disconnects.value == lost > 0
+
+
+@pytest.mark.parametrize(
+    ("path", "code"),
+    [
+        (paths.config_entity(paths.TOPICS, "t"), ErrorCode.INVALID_CONFIG),
+        (paths.config_entity(paths.BROKERS_ENTITY, "1"), ErrorCode.INVALID_CONFIG),
+        (paths.config_entity(paths.USERS, "alice"), ErrorCode.INVALID_REQUEST),
+        (f"{paths.ACL_LITERAL}/Topic/t", ErrorCode.INVALID_REQUEST),
+        (f"{paths.ACL_PREFIXED}/Topic/t", ErrorCode.INVALID_REQUEST),
+        (paths.delegation_token("t"), ErrorCode.INVALID_REQUEST),
+        (paths.link("l"), ErrorCode.INVALID_REQUEST),
+    ],
+)
+async def test_data_that_clients_choose_costs_no_connection_however_large_it_is(path: str, code: ErrorCode) -> None:
+    async with zookeeper() as ensemble, session(ensemble) as zk:
+        await zk.create(paths.CONTROLLER_EPOCH, b"1")
+        for write in (zk.create(path, b"x" * 1_000_000), zk.set(path, b"x" * 1_000_000)):
+            with pytest.raises(TooLarge, match="would have 1,000,000 bytes") as refused:
+                await write
+            assert refused.value.code is code
+        answer = await zk.batch([Create("/a"), Create(path, b"x" * 1_000_000), Create("/b")], Guard(0))
+        assert [each.code for each in answer.results] == [ZkCode.OK, ZkCode.TOO_LARGE, ZkCode.OK]
+        assert zk.disconnects.value == 0
 
 
 async def test_writes_that_travel_together_are_no_larger_than_zookeeper_takes() -> None:

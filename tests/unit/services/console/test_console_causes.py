@@ -50,6 +50,29 @@ def test_member_that_commits_nothing_while_records_wait_is_named() -> None:
     assert cause.partitions == (TopicPartition("t", 0),)
 
 
+def test_member_that_commits_for_another_partition_is_not_blamed() -> None:
+    """An ordinary consumer that catches up reads one partition after another."""
+    busy = (part(still_s=175.0), part(1, still_s=1.0))
+    (cause,) = causes(seen(*busy))
+    assert cause.kind == "partition-stands-still" and cause.partitions == (TopicPartition("t", 0),)
+    assert "t-0 for 175 s" in cause.sentence and "reader has" not in cause.sentence
+    caught_up = (part(still_s=175.0), part(1, committed=100, still_s=1.0))
+    assert kinds(seen(*caught_up)) == ["partition-stands-still"]
+    all_still = (part(still_s=60.0), part(1, still_s=40.0), part(2, committed=100, still_s=90.0))
+    assert kinds(seen(*all_still)) == ["member-does-not-poll"]
+
+
+def test_members_that_share_a_client_id_are_told_apart() -> None:
+    group = seen(part(still_s=60.0, member_id="reader-1"), part(1, still_s=0.0, member_id="reader-2"))
+    assert kinds(group) == ["member-does-not-poll"]
+
+
+def test_member_is_not_blamed_for_the_time_before_it_joined() -> None:
+    still = part(still_s=300.0)
+    assert kinds(replace(seen(still), settled_s=10.0)) == []
+    assert "for 45 s" in causes(replace(seen(still), settled_s=45.0))[0].sentence
+
+
 def test_partition_with_most_of_the_lag_and_of_the_traffic_is_hot() -> None:
     cold = [part(index, committed=99, produced=1.0) for index in range(3)]
     assert kinds(seen(*cold, part(3, committed=0, produced=500.0))) == ["hot-partition"]

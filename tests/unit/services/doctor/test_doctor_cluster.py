@@ -13,7 +13,7 @@ from barnabas.client.config import client_config
 from barnabas.client.image import Broker, ClusterImage, PartitionInfo, TopicInfo
 from barnabas.services.doctor.checks import examine
 from barnabas.services.doctor.cluster import check_cluster
-from barnabas.services.doctor.finding import Finding, Severity
+from barnabas.services.doctor.finding import Finding, Severity, in_order
 from barnabas.services.doctor.view import BrokerView, ClusterView, DirView, TokenView, ZooKeeperView
 from barnabas.testing.cluster import Cluster as RealCluster
 
@@ -91,6 +91,25 @@ def test_partition_without_a_leader_is_an_error_that_names_the_missing_broker() 
     assert findings["partitions-offline"].severity is Severity.ERROR
     assert "missing: 7" in findings["partitions-offline"].advice
     assert "partitions-under-replicated" not in findings
+
+
+def test_broker_that_is_down_comes_before_what_it_causes() -> None:
+    """Doctor once began with `__transaction_state`, and advised to restart everything with fewer replicas."""
+    factors = {"offsets.topic.replication.factor": "3", "transaction.state.log.replication.factor": "3"}
+    alive = {number: BROKERS[number] for number in (1, 2)}
+    told = replace(HEALTHY, settings=factors)
+    led = topic(isr=(1,))
+    view = replace(healthy(), image=image(led, brokers=alive), brokers=dict.fromkeys(alive, told))
+    first, *others = in_order(examine(view))
+    assert (first.check, first.subject, first.severity) == ("broker-down", "broker 3", Severity.ERROR)
+    assert "start it" in first.advice
+    assert [each.check for each in others if each.severity is Severity.ERROR] == ["partitions-under-min-isr"]
+    impossible = [each for each in others if each.check == "internal-topic-impossible"]
+    assert [(each.subject, each.severity) for each in impossible] == [
+        ("topic __consumer_offsets", Severity.WARNING),
+        ("topic __transaction_state", Severity.NOTE),
+    ]
+    assert {each.advice for each in impossible} == {"start broker 3"}
 
 
 def test_partition_with_few_in_sync_is_under_replicated_and_below_its_minimum_refuses_writes() -> None:
@@ -227,6 +246,6 @@ def test_the_documentation_names_every_check_and_no_other() -> None:
     code = "".join(
         path.read_text() for path in (root / "src/barnabas/services/doctor").rglob("*.py") if path.name != "files.py"
     )
-    in_code = set(re.findall(r'Severity\.\w+,\s+"([a-z-]+)"', code))
+    in_code = set(re.findall(r'Finding\(\s*[\w.]+,\s*"([a-z-]+)"', code))
     section = (root / "docs/tools.md").read_text().partition("## doctor")[2].partition("\n## ")[0]
     assert in_code and in_code == set(re.findall(r"`([a-z]+(?:-[a-z]+)+)`", section))

@@ -223,3 +223,17 @@ def test_references_of_many_megabytes_are_refused() -> None:
     references = {f"r{index}": '"' + "a" * 900_000 + '"' for index in range(10)}
     with pytest.raises(SchemaError, match="with its references; 8388608 is the limit"):
         parse("JSON", "{}", references)
+
+
+@pytest.mark.parametrize("number", ["1e99999999999999999999", "-1e-99999999999999999999", "0." + "1" * 5_000])
+@pytest.mark.parametrize("text", ['{{"maximum": {}}}', '{{"type": "string", "minLength": {}}}', '{{"default": {}}}'])
+def test_number_that_cannot_be_held_is_refused(number: str, text: str) -> None:
+    with pytest.raises(SchemaError):
+        parse("JSON", text.format(number))
+
+
+@pytest.mark.parametrize("number", ["1e30", "1e999999999", "1.0", "100e-2"])
+def test_large_whole_number_counts_characters(number: str) -> None:
+    assert parse("JSON", f'{{"type":"string","minLength":{number}}}').canonical()
+    with pytest.raises(SchemaError, match="whole number"):
+        parse("JSON", '{"type":"string","minLength":1.5}')

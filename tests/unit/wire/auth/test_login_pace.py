@@ -1,6 +1,6 @@
 """Who fails to log in again and again is evaluated ever more slowly; nobody else is."""
 
-from barnabas.wire.auth.login_pace import ADDRESSES_MAX, FREE_FAILURES, STEP_MS, WAITING_MAX, LoginPace
+from barnabas.wire.auth.login_pace import FREE_FAILURES, REMEMBERED_MAX, STEP_MS, WAITING_MAX, LoginPace
 
 
 def failing(times: int = FREE_FAILURES) -> LoginPace:
@@ -35,6 +35,14 @@ def test_failures_are_forgotten() -> None:
 
 def test_memory_of_addresses_is_bounded() -> None:
     pace = LoginPace()
-    for number in range(ADDRESSES_MAX + 10):
+    for number in range(REMEMBERED_MAX + 10):
         pace.failed(f"h{number}", 0)
-    assert len(pace._addresses) == ADDRESSES_MAX
+    assert len(pace._addresses) == REMEMBERED_MAX
+
+
+def test_one_network_of_ipv6_is_one_address() -> None:
+    pace = LoginPace()
+    for number in range(FREE_FAILURES):
+        pace.failed(f"2001:db8::{number:x}", 0)
+    assert pace.wait_ms("2001:db8::ffff", 0) == STEP_MS
+    assert pace.wait_ms("2001:db8:0:1::1", 0) == 0

@@ -69,7 +69,7 @@ class InsideRoutes:
         topic, number = query.get("topic"), query.get("partition", "0")
         if topic is None or not (number.isascii() and number.isdigit()):
             raise Unanswered(400, "name a partition: ?topic=orders&partition=0")
-        found = self._context.replicas.get(TopicPartition(topic, int(number)))
+        found = self._context.replicas.hosted.get(TopicPartition(topic, int(number)))
         if found is None:
             raise Unanswered(404, f"no replica of {topic}-{number} on broker {self._context.broker_id}")
         return found

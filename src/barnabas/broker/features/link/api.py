@@ -135,11 +135,11 @@ class LinksApi:
 
     def _led_here(self, topic: str) -> list[int]:
         count = self._context.metadata.partition_count(topic)
-        led = (self._context.replicas.get(TopicPartition(topic, index)) for index in range(count))
+        led = (self._context.replicas.hosted.get(TopicPartition(topic, index)) for index in range(count))
         return [each.tp.partition for each in led if each is not None and each.is_leader]
 
     def _partition(self, link: Link, tp: TopicPartition) -> DescribedMirrorPartition:
-        partition = self._context.replicas.get(tp)
+        partition = self._context.replicas.hosted.get(tp)
         replica = link.source.replicas.get(tp) if link.source is not None else None
         answer = DescribedMirrorPartition(partition=tp.partition, state="waiting")
         if partition is not None and partition.log is not None:

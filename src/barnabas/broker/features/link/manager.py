@@ -222,7 +222,7 @@ class LinkManager:
 
     def _new_source(self, link: Link, settings: LinkSettings) -> MirrorSource:
         def make_replica(tp: TopicPartition, known: MirrorPartition) -> MirrorReplica | None:
-            partition = self._replicas.get(tp)
+            partition = self._replicas.hosted.get(tp)
             if partition is None or not self._is_wanted(link, partition):
                 return None
             return MirrorReplica(
@@ -238,7 +238,7 @@ class LinkManager:
             return ZERO_TOPIC_ID if mirror is None else mirror.source_id
 
         def leadership(tp: TopicPartition) -> int:
-            partition = self._replicas.get(tp)
+            partition = self._replicas.hosted.get(tp)
             return -1 if partition is None else partition.machine.leaderships
 
         def is_adopted(topic: str) -> bool:

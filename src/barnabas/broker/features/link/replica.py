@@ -305,7 +305,7 @@ class MirrorReplica:
                 producer_epoch=entry.producer_epoch,
                 timestamp=self._clock.now_ms(),
             )
-            replicas.append_own(
+            replicas.appends.append_own(
                 self.tp,
                 bytearray(marker),
                 origin=Origin.COORDINATOR,
@@ -326,7 +326,7 @@ class MirrorReplica:
                 if not done.done():
                     done.set_result(code)
 
-            replicas.when_replicated(self.partition, end, self._leadership, committed)
+            replicas.appends.when_replicated(self.partition, end, self._leadership, committed)
         try:
             async with asyncio.timeout(_COMMIT_TIMEOUT_S):
                 code = await asyncio.shield(self._committing)

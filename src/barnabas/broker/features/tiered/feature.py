@@ -86,7 +86,7 @@ class TieredPlugin(Plugin):
             copier,
             remover,
             log_of=self._log_of,
-            log_start_moved=context.replicas.log_start_moved,
+            log_start_moved=context.replicas.hosted.log_start_moved,
             exists=lambda of: topic_exists(session, of.topic, of.topic_id),
             settings=settings,
             health=health,
@@ -169,7 +169,7 @@ class TieredPlugin(Plugin):
 
     def _look_at(self, partition: Partition) -> None:
         log, topic_id = partition.log, partition.topic_id
-        is_here = self._context.replicas.get(partition.tp) is partition
+        is_here = self._context.replicas.hosted.get(partition.tp) is partition
         if not is_here or log is None or topic_id is None or topic_id == ZERO_TOPIC_ID or not _is_hosted(log):
             self.manager.stopped(partition.tp)
             self.reader.forget(partition.tp)
@@ -181,7 +181,7 @@ class TieredPlugin(Plugin):
             self.manager.became_follower(of)
 
     def _log_of(self, tp: TopicPartition) -> Log | None:
-        partition = self._context.replicas.get(tp)
+        partition = self._context.replicas.hosted.get(tp)
         return None if partition is None else partition.log
 
     # -- gauges -------------------------------------------------------------------------------------------------------

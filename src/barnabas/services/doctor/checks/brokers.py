@@ -2,8 +2,25 @@
 
 from barnabas.base.hosts import is_loopback
 from barnabas.client.image import Broker
-from barnabas.services.doctor.finding import Finding, Severity, some
+from barnabas.services.doctor.finding import Finding, Severity, count, some
 from barnabas.services.doctor.view import ClusterView
+
+
+def are_up(view: ClusterView) -> list[Finding]:
+    """Brokers that hold replicas, and are not in the cluster: the cause of nearly all that is found about partitions."""
+    findings = []
+    for broker_id in view.missing():
+        held = [partition for partition, info in view.partitions() if broker_id in info.replicas]
+        message = f"it is down: it holds a replica of {count(len(held), 'partition')}, and is not registered"
+        advice = (
+            "start it (its log says why it ended). If it will not come back, move its replicas with "
+            "barnabas reassign-partitions"
+        )
+        means = "fewer copies of these partitions; what does not work because of it is below"
+        findings.append(
+            Finding(Severity.ERROR, "broker-down", f"broker {broker_id}", message, advice, means, view.changed_ms(held))
+        )
+    return findings
 
 
 def answer(view: ClusterView) -> list[Finding]:

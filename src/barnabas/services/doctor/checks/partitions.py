@@ -9,7 +9,7 @@ def have_leaders(view: ClusterView) -> list[Finding]:
     offline = [partition for partition, info in view.partitions() if info.leader not in view.image.brokers]
     if not offline:
         return []
-    missing = _missing(view)
+    missing = view.missing()
     return [
         Finding(
             Severity.ERROR,
@@ -32,7 +32,7 @@ def take_writes(view: ClusterView) -> list[Finding]:
     ]
     if not refusing:
         return []
-    missing = _missing(view)
+    missing = view.missing()
     return [
         Finding(
             Severity.ERROR,
@@ -54,7 +54,7 @@ def have_all_replicas(view: ClusterView) -> list[Finding]:
     ]
     if not behind:
         return []
-    missing = _missing(view)
+    missing = view.missing()
     if missing:
         advice = f"start {_named(missing)}, or move the replicas with barnabas reassign-partitions"
     else:
@@ -78,8 +78,3 @@ def _have(partitions: list[TopicPartition]) -> str:
 
 def _named(brokers: list[int]) -> str:
     return f"broker{'s' * (len(brokers) > 1)} {some(brokers)}"
-
-
-def _missing(view: ClusterView) -> list[int]:
-    """Brokers that have replicas and are not there."""
-    return sorted({each for _, info in view.partitions() for each in info.replicas if each not in view.image.brokers})

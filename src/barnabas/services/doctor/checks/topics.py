@@ -5,25 +5,36 @@ from typing import Final
 from barnabas.services.doctor.finding import Finding, Severity, count, some
 from barnabas.services.doctor.view import COORDINATOR_TOPICS, ClusterView
 
-#: Their replication factor is a setting of the brokers, and what waits while they cannot be made.
+#: Their replication factor is a setting of the brokers. While they cannot be made, something waits. Nearly every cluster has
+#: groups; many have no transactions.
 _INTERNAL: Final = {
-    "offsets.topic.replication.factor": ("__consumer_offsets", "consumer groups wait"),
-    "transaction.state.log.replication.factor": ("__transaction_state", "transactions wait"),
+    "offsets.topic.replication.factor": ("__consumer_offsets", "consumer groups wait", Severity.ERROR),
+    "transaction.state.log.replication.factor": (
+        "__transaction_state",
+        "transactions wait; a cluster without transactions does not need it",
+        Severity.WARNING,
+    ),
 }
 
 
 def internal_topics_can_be_made(view: ClusterView) -> list[Finding]:
     """They are made when they are first needed, and only where there are brokers enough."""
-    alive = len(view.image.brokers)
+    alive, down = len(view.image.brokers), view.missing()
     findings = []
-    for setting, (topic, waits) in _INTERNAL.items():
+    for setting, (topic, waits, severity) in _INTERNAL.items():
         factor = int(view.setting(setting) or 0)
         if topic not in view.image.topics and factor > alive:
             message = f"it cannot be made: {setting}={factor}, and {count(alive, 'broker')} alive"
-            advice = f"start {factor} brokers, or set {setting}={alive} on every broker and restart it"
-            findings.append(
-                Finding(Severity.ERROR, "internal-topic-impossible", f"topic {topic}", message, advice, waits)
-            )
+            if factor <= alive + len(down):
+                # The broker that is down is an error of its own.
+                severity = Severity.WARNING if severity is Severity.ERROR else Severity.NOTE
+                advice = f"start broker{'s' * (len(down) > 1)} {some(down)}"
+            else:
+                advice = (
+                    f"start the brokers that are down. Only if the cluster is to have {count(alive, 'broker')} for good, set "
+                    f"{setting}={alive} on every broker and restart it"
+                )
+            findings.append(Finding(severity, "internal-topic-impossible", f"topic {topic}", message, advice, waits))
     return findings
 
 

@@ -1,6 +1,7 @@
 """ZooKeeper: do brokers reach it, how fast does it answer, has it room? Pure."""
 
 from barnabas.base.times import time_in
+from barnabas.base.znode_path import closing_command
 from barnabas.services.doctor.finding import Finding, Severity, some
 from barnabas.services.doctor.room import nearly_full, room
 from barnabas.services.doctor.view import ClusterView
@@ -55,3 +56,31 @@ def disk(view: ClusterView) -> list[Finding]:
     message = f"its disk has {room(seen.total_bytes, seen.usable_bytes)}"
     advice = "add room, or keep fewer snapshots: ZooKeeper stops when it cannot write its log"
     return [Finding(Severity.WARNING, "zookeeper-disk-nearly-full", "ZooKeeper", message, advice, _MEANS)]
+
+
+def closed_to_strangers(view: ClusterView) -> list[Finding]:
+    """Only brokers should change znodes where `zookeeper.set.acl` or an authorizer is set. Doctor looks without credentials."""
+    if view.zookeeper is None or not view.zookeeper.open_znodes:
+        return []
+    found = view.zookeeper.open_znodes
+    subject = f"ZooKeeper at {view.zookeeper.connect}"
+    message = f"every client of ZooKeeper, without credentials, can change {some(found)}"
+    command = closing_command(view.zookeeper.connect)
+    if any(each.settings.get("zookeeper.set.acl") == "true" for each in view.brokers.values()):
+        if set(found) == {"/"}:
+            means = "a stranger can delete /controller, and create znodes of its own beside Kafka's"
+            return [Finding(Severity.WARNING, "znodes-open", subject, message, f"close it: {command}", means)]
+        means = "a stranger can replace the password of a super user and become administrator, or delete topics"
+        advice = (
+            f"close them: {command}; then see whether somebody changed users or ACLs "
+            "(`barnabas configs --describe --entity-type users`, `barnabas acls --list`)"
+        )
+        return [Finding(Severity.ERROR, "znodes-open", subject, message, advice, means)]
+    if view.setting("authorizer.class.name"):
+        means = "ACLs bind only clients that cannot reach ZooKeeper: others can change users and ACLs there"
+        advice = (
+            "let only brokers reach ZooKeeper, or set barnabas.zookeeper.digest and then zookeeper.set.acl=true on every "
+            f"broker, restart them one by one, and close the znodes: {command}"
+        )
+        return [Finding(Severity.WARNING, "znodes-open-with-acls", subject, message, advice, means)]
+    return []

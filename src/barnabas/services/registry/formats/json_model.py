@@ -378,10 +378,14 @@ def _counts(source: dict[str, Any], words: tuple[str, ...]) -> dict[str, Any]:
     for word in words:
         if word in source:
             value = source[word]
-            if isinstance(value, bool) or not isinstance(value, int | Decimal) or value < 0 or value % 1 != 0:
+            if isinstance(value, bool) or not isinstance(value, int | Decimal) or value < 0 or not _is_whole(value):
                 raise SchemaError(f"{word} is a whole number, not {_short(value)}")
             counts[word] = value
     return counts
+
+
+def _is_whole(value: int | Decimal) -> bool:
+    return isinstance(value, int) or value == value.to_integral_value()
 
 
 def _number(word: str, value: Json) -> int | Decimal:

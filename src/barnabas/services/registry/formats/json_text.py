@@ -7,14 +7,16 @@ are Jackson's.
 import json
 import math
 import re
-from decimal import Decimal
-from typing import Any, NoReturn, TypeAlias
+from decimal import Decimal, InvalidOperation
+from typing import Any, Final, NoReturn, TypeAlias
 
 from barnabas.base.java_text import java_double
 from barnabas.services.registry.formats.limits import DEPTH_MAX, SchemaError
 
 Json: TypeAlias = dict[str, Any] | list[Any] | str | int | float | Decimal | bool | None
 
+#: As many digits as Python reads of an integer.
+_NUMBER_CHARS_MAX: Final = 4_300
 #: A string or a comment that never ends is one token up to the end: nothing is read twice.
 _TOKENS = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|/\*.*?(?:\*/|\Z)|//[^\n]*|[\[{\]}]', re.DOTALL)
 _ESCAPED = re.compile(r'[\x00-\x1f"\\]')
@@ -30,7 +32,7 @@ def loads(text: str, *, comments: bool = False, decimals: bool = False) -> Json:
         text = _without_comments(text)
     _check_depth(text)
     try:
-        value: Json = json.loads(text, parse_constant=_refuse_constant, parse_float=Decimal if decimals else _finite)
+        value: Json = json.loads(text, parse_constant=_refuse_constant, parse_float=_decimal if decimals else _finite)
     except SchemaError:
         raise
     except ValueError as error:  # also an integer of more digits than Python converts
@@ -126,6 +128,15 @@ def _check_depth(text: str) -> None:
 
 def _refuse_constant(name: str) -> NoReturn:
     raise SchemaError(f"not JSON: {name} is not a number")
+
+
+def _decimal(text: str) -> Decimal:
+    if len(text) > _NUMBER_CHARS_MAX:
+        raise SchemaError(f"a number has {len(text)} characters; {_NUMBER_CHARS_MAX} is the limit")
+    try:
+        return Decimal(text)
+    except InvalidOperation:  # an exponent that Python cannot hold
+        raise SchemaError(f"the number {text[:40]} is out of range") from None
 
 
 def _finite(text: str) -> float:

@@ -20,7 +20,7 @@ from typing import Final, Self, TypeAlias
 from urllib.parse import quote, urlsplit
 
 from barnabas.client.web_http import NoRedirects
-from barnabas.services.registry.formats.limits import REFERENCES_MAX
+from barnabas.services.registry.references import BadReferences, imports
 from barnabas.services.registry.values import json_values
 
 MEDIA_TYPE: Final = "application/vnd.schemaregistry.v1+json"
@@ -134,22 +134,15 @@ class SchemaRegistry:
 
     def references(self, schema: RegisteredSchema) -> dict[str, str]:
         """The same by the names under which they are imported."""
-        found: dict[str, str] = {}
-        self._import(schema, frozenset(), found)
-        return found
-
-    def _import(self, schema: RegisteredSchema, above: frozenset[Reference], found: dict[str, str]) -> None:
-        """Each name once, however many schemas import it."""
-        for reference in schema.references:
-            if reference in above:
-                raise RegistryRefused(f"schema {reference.name!r} imports itself")
-            if reference.name in found:
-                continue
-            if len(found) + len(above) >= REFERENCES_MAX:
-                raise RegistryRefused(f"the schema imports more than {REFERENCES_MAX} others, which is the limit")
-            imported = _version(self, reference.subject, reference.version)
-            self._import(imported, above | {reference}, found)
-            found[reference.name] = imported.text
+        try:
+            found = imports(
+                schema.references,
+                lambda each: _version(self, each.subject, each.version),
+                lambda found: found.references,
+            )
+            return {name: imported.text for name, imported in found}
+        except BadReferences as error:
+            raise RegistryRefused(str(error)) from None
 
     def register(self, subject: str, schema: RegisteredSchema) -> int:
         """Register (again, which changes nothing), and get the id."""

@@ -12,6 +12,7 @@ import re
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Literal, cast
 from urllib.parse import quote
 
@@ -23,10 +24,13 @@ from barnabas.spark.options import check_names
 from barnabas.spark.pipelines.sinks import files
 from barnabas.spark.pipelines.sinks.exactly_once import (
     ONCE_OPTIONS,
+    STREAM_OPTIONS,
     BatchWriter,
     Claim,
     Overtaken,
     Span,
+    Standing,
+    StreamOptions,
     StreamWriter,
     Task,
     once_of,
@@ -46,7 +50,11 @@ if TYPE_CHECKING:
     from deltalake import CommitProperties, DeltaTable
 
 STORAGE = "storage."
-_OPTIONS = ("path", "partitionBy", "mergeSchema", *ONCE_OPTIONS)
+_OPTIONS = ("path", "partitionBy", "mergeSchema", *STREAM_OPTIONS, *ONCE_OPTIONS)
+#: In the information of a commit: the identity of the batch, under the name of its query.
+_NOTE = "barnabas.batch."
+#: So many commits are looked through for the note of a batch that is refused.
+_NOTES_MAX = 1_000
 #: Features of the protocol that ask nothing of who appends files.
 _HARMLESS = frozenset(
     {"appendOnly", "changeDataFeed", "deletionVectors", "domainMetadata", "timestampNtz", "vacuumProtocolCheck"}
@@ -59,7 +67,7 @@ class DeltaSource(DataSource):
         return "barnabas-delta"
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: N802
-        return StreamWriter(self._target(schema, overwrite))
+        return StreamWriter(self._target(schema, overwrite), StreamOptions.parse(self.options))
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
         return BatchWriter(self._target(schema, overwrite), once_of(self.options))
@@ -150,15 +158,23 @@ class DeltaTarget:
         from deltalake.exceptions import CommitFailedError
 
         table = self._made()
-        if batch is not None and not batch.is_new(table.transaction_version):
-            self.discard(items)
-            return
         now_ms = int(time.time() * 1000)
-        done = None
+        done = notes = None
         if batch is not None:
+            standing = batch.standing(table.transaction_version, partial(_note_of, table), self.what)
+            if standing is not Standing.WRITE:
+                self.discard(items)
+                items = []
+            if standing is Standing.LEAVE:
+                return
+            if standing is Standing.SKIP and self.replaces:
+                raise ValueError(
+                    f"{self.what}: a batch of output mode complete is the whole result, and cannot be skipped"
+                )
             done = [Transaction(name, version, now_ms) for name, version in batch.marks.items()]
+            notes = {_NOTE + name: text for name, text in batch.notes(self.what).items()}
         try:
-            self._publish(table, items, CommitProperties(app_transactions=done), now_ms)
+            self._publish(table, items, CommitProperties(custom_metadata=notes, app_transactions=done), now_ms)
         except CommitFailedError as error:
             if not isinstance(batch, Span):
                 raise
@@ -266,6 +282,12 @@ class DeltaTarget:
         local = pyarrow.fs.LocalFileSystem()
         local.create_dir(self.path)
         return pyarrow.fs.SubTreeFileSystem(self.path, local)
+
+
+def _note_of(table: "DeltaTable", name: str) -> str | None:
+    """The identity of the last batch of this name, while the table's log has it."""
+    found = (commit.get(_NOTE + name) for commit in table.history(_NOTES_MAX))
+    return next((str(note) for note in found if note is not None), None)
 
 
 def _folder(values: Mapping[str, str | None]) -> str:

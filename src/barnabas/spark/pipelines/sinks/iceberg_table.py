@@ -20,7 +20,17 @@ from pyspark.sql.types import StructType
 
 from barnabas.spark.options import check_names
 from barnabas.spark.pipelines.sinks import files
-from barnabas.spark.pipelines.sinks.exactly_once import ONCE_OPTIONS, BatchWriter, Claim, StreamWriter, Task, once_of
+from barnabas.spark.pipelines.sinks.exactly_once import (
+    ONCE_OPTIONS,
+    STREAM_OPTIONS,
+    BatchWriter,
+    Claim,
+    Standing,
+    StreamOptions,
+    StreamWriter,
+    Task,
+    once_of,
+)
 from barnabas.spark.pipelines.sinks.iceberg_nulls import keep_nulls
 from barnabas.spark.pipelines.sinks.table_schema import Fit, TableMismatch, fit, flag, same_types
 
@@ -33,10 +43,12 @@ if TYPE_CHECKING:
 _CATALOG = "catalog."
 #: Between attempts to commit, when others commit to the table at the same time.
 _PAUSES_S = (0.05, 0.1, 0.2, 0.4, 0.8)
-_OPTIONS = ("table", "mergeSchema", *ONCE_OPTIONS)
+_OPTIONS = ("table", "mergeSchema", *STREAM_OPTIONS, *ONCE_OPTIONS)
 _SQLITE: Final = "sqlite:///"
 #: Properties of a table that say which batches it has.
 MARK: Final = "barnabas.batch."
+#: What such a batch was, for people.
+NOTE: Final = "barnabas.identity."
 
 
 class IcebergSource(DataSource):
@@ -45,7 +57,7 @@ class IcebergSource(DataSource):
         return "barnabas-iceberg"
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: N802
-        return StreamWriter(self._target(schema, overwrite))
+        return StreamWriter(self._target(schema, overwrite), StreamOptions.parse(self.options))
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
         return BatchWriter(self._target(schema, overwrite), once_of(self.options))
@@ -69,6 +81,10 @@ def settings_of(options: Mapping[str, str]) -> dict[str, str]:
 def mark_of(table: "Table", name: str) -> int | None:
     found = table.properties.get(MARK + name)
     return None if found is None else int(found)
+
+
+def _note_of(table: "Table", name: str) -> str | None:
+    return table.properties.get(NOTE + name)
 
 
 def load_catalog_of(options: Mapping[str, str]) -> "Catalog":
@@ -199,18 +215,31 @@ class IcebergTarget:
 
         for pause_s in (*_PAUSES_S, None):
             table = self.load()
-            if batch is not None and not batch.is_new(partial(mark_of, table)):
-                self.discard(items)
-                return
-            marks = {} if batch is None else {MARK + name: str(number) for name, number in batch.marks.items()}
+            marks: dict[str, str] = {}
+            kept = items
+            if batch is not None:
+                standing = batch.standing(partial(mark_of, table), partial(_note_of, table), self.what)
+                if standing is Standing.LEAVE:
+                    self.discard(items)
+                    return
+                if standing is Standing.SKIP:
+                    if self.replaces:
+                        raise ValueError(
+                            f"{self.what}: a batch of output mode complete is the whole result, and cannot be skipped"
+                        )
+                    kept = []
+                marks = {MARK + name: str(number) for name, number in batch.marks.items()}
+                marks |= {NOTE + name: text for name, text in batch.notes(self.what).items()}
             try:
-                self._commit(self._evolve(table), items, marks)
+                self._commit(self._evolve(table), kept, marks)
             except CommitFailedException:
                 # Somebody else has committed: perhaps this batch, by another driver of the query. pyiceberg would not look.
                 if pause_s is None:
                     raise
                 time.sleep(pause_s)
             else:
+                if items and not kept:
+                    self.discard(items)
                 return
 
     def _commit(self, table: "Table", items: Sequence[dict[str, object]], marks: dict[str, str]) -> None:

@@ -316,8 +316,10 @@ async def test_followers_keep_what_is_not_copied_and_go_on_when_they_lead(tmp_pa
     }
     async with zookeeper() as ensemble, tiered_brokers(ensemble, tmp_path, store, 2, settings) as brokers:
         await brokers[0].create({"local.retention.bytes": "1"}, replicas=2)
-        await eventually(lambda: all(each.broker.replicas.get(TP) for each in brokers), what="both have a replica")
-        leader = next(each for each in brokers if each.broker.replicas.require(TP).is_leader)
+        await eventually(
+            lambda: all(each.broker.replicas.hosted.get(TP) for each in brokers), what="both have a replica"
+        )
+        leader = next(each for each in brokers if each.broker.replicas.hosted.require(TP).is_leader)
         follower = next(each for each in brokers if each is not leader)
         await leader.produce(20)
         await eventually(lambda: leader.manager.health.failures > 3, what="the store is asked")
@@ -325,7 +327,7 @@ async def test_followers_keep_what_is_not_copied_and_go_on_when_they_lead(tmp_pa
         follower.log.delete_old_segments(follower.broker._clock.now_ms())
         assert follower.log.local_log_start_offset == 0, "the tier does not have it"
         leader.broker.stop()
-        await eventually(lambda: follower.broker.replicas.require(TP).is_leader, what="the follower leads")
+        await eventually(lambda: follower.broker.replicas.hosted.require(TP).is_leader, what="the follower leads")
         store.is_away = False
         await eventually(lambda: is_whole(follower), what="the new leader copies, and removes what the old one began")
         await eventually(lambda: len(follower.log.segments) == 1, what="local segments go")

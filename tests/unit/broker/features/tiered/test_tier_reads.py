@@ -62,7 +62,7 @@ class World:
         self.partition = Partition(TP, machine, self.clock, on_high_watermark=lambda partition: None)
         self.partition.attach(self.tier.log)
         self.lead(LeaderEpoch(0))
-        self.manager.add(self.partition)
+        self.manager.hosted.add(self.partition)
         self.is_known = True
         self.reads = self.manager.fetches.tier = TierReads(
             self.manager.hosted,
@@ -96,7 +96,7 @@ class World:
         wanted: list[tuple[CachedPartition, TopicPartition | ErrorCode]] = [
             (CachedPartition(FetchKey("topic", 0), offset, 700, -1, -1, -1), TP) for _ in range(count)
         ]
-        return self.manager.fetch(params, wanted, self.answers.append)
+        return self.manager.fetches.fetch(params, wanted, self.answers.append)
 
     async def answered(self) -> PartitionRead:
         await self.tier.settled()
@@ -198,7 +198,7 @@ async def test_client_that_goes_away_leaves_nothing_pinned_of_what_was_read_for_
         return await first(view, offset, **how)
 
     world.reads.reader.read = read  # type: ignore[method-assign]
-    waiting = world.manager.fetch(CONSUMER, wanted, world.answers.append)
+    waiting = world.manager.fetches.fetch(CONSUMER, wanted, world.answers.append)
     assert waiting is not None
     while len(waiting.operation.waits_for()["partitions"]) > 1:
         await asyncio.sleep(0.001)
@@ -288,7 +288,7 @@ async def test_leadership_that_changes_meanwhile_is_not_answered_with_old_record
     if change == "epoch":
         world.lead(LeaderEpoch(4))
     elif change == "stopped":
-        world.manager.remove(TP)
+        world.manager.hosted.remove(TP)
     else:
         world.partition.log = None
     world.tier.store.gate.set()

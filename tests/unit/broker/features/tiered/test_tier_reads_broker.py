@@ -115,7 +115,8 @@ async def test_history_is_read_over_the_border_and_after_a_restart(tmp_path: Pat
         async with tiered_broker(ensemble, tmp_path, store) as tier:
             tier.produced = 30
             await eventually(
-                lambda: tier.broker.replicas.get(TP) and tier.broker.replicas.require(TP).is_leader, what="it leads"
+                lambda: tier.broker.replicas.hosted.get(TP) and tier.broker.replicas.hosted.require(TP).is_leader,
+                what="it leads",
             )
             assert (tier.log.log_start_offset, tier.log.local_log_start_offset) == (0, local)
             assert await read_all(tier) == all_of(30)
@@ -162,7 +163,7 @@ async def create_on(tier: TieredBroker, *brokers: int, more: Mapping[str, str] |
 
 
 def leads(tier: TieredBroker) -> bool:
-    partition = tier.broker.replicas.get(TP)
+    partition = tier.broker.replicas.hosted.get(TP)
     return partition is not None and partition.is_leader
 
 
@@ -184,7 +185,7 @@ async def test_follower_that_lost_its_disk_begins_where_the_tier_ends_and_then_l
                 lambda: follower.log.local_log_start_offset > 0, what="a follower lets go of what is copied, too"
             )
         async with tiered_broker(ensemble, tmp_path / "new", store, own) as follower:
-            partition = leader.broker.replicas.require(TP)
+            partition = leader.broker.replicas.hosted.require(TP)
             await eventually(lambda: len(partition.machine.isr) == 2, what="the new replica is in sync")
             log = follower.log
             assert (log.log_start_offset, log.log_end_offset) == (0, 30)
@@ -217,7 +218,7 @@ async def test_what_an_unclean_election_took_back_is_not_read_from_the_tier(tmp_
         await eventually(lambda: leads(loser), what="it leads")
         await loser.produce(12)
         await eventually(
-            lambda: winner.broker.replicas.get(TP) and winner.log.log_end_offset == 12, what="both have it"
+            lambda: winner.broker.replicas.hosted.get(TP) and winner.log.log_end_offset == 12, what="both have it"
         )
         await second.aclose()
         await loser.produce(18)
@@ -238,7 +239,7 @@ async def test_what_an_unclean_election_took_back_is_not_read_from_the_tier(tmp_
         )
         assert await read_all(winner) == expected
         loser = await first.enter_async_context(broker(1))
-        partition = winner.broker.replicas.require(TP)
+        partition = winner.broker.replicas.hosted.require(TP)
         await eventually(lambda: len(partition.machine.isr) == 2, what="who lost is in sync")
         assert loser.log.epochs.below(27) == winner.log.epochs.below(27)
         await second.aclose()

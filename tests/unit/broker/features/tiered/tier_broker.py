@@ -66,7 +66,7 @@ class TieredBroker:
 
     @property
     def log(self) -> Log:
-        return self.broker.replicas.require(TP).local_log
+        return self.broker.replicas.hosted.require(TP).local_log
 
     @property
     def view(self) -> RemoteLogMetadataCache:

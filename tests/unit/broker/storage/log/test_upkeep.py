@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from barnabas.base.config.log_config import CLEANUP_COMPACT, LogConfig
+from barnabas.base.config.log_config import CLEANUP_COMPACT, CLEANUP_DELETE, LogConfig
 from barnabas.base.errors import BrokenInvariant, ErrorCode, LogDirFault, Refused
 from barnabas.base.host.disk import Disk
 from barnabas.broker.storage.log_types import Origin
@@ -50,6 +50,19 @@ def test_a_segment_rolls_by_the_timestamps_of_its_batches(tmp_path: Path) -> Non
     partition.reopen()
     partition.append(timestamp=NOW_MS + 3 * HOUR_MS)
     assert bases(partition) == [0, 2, 4]
+
+
+@pytest.mark.parametrize(("policy", "expected"), [(CLEANUP_COMPACT, [0, 2]), (CLEANUP_DELETE, [0])])
+def test_a_compacted_topic_closes_its_segment_at_max_compaction_lag_ms(
+    tmp_path: Path, policy: str, expected: list[int]
+) -> None:
+    config = LogConfig(max_compaction_lag_ms=HOUR_MS, cleanup_policy=frozenset({policy}))
+    partition = Partition(tmp_path, config)
+    for age_ms in (0, HOUR_MS):
+        partition.append(timestamp=NOW_MS + age_ms)
+    partition.clock.advance_ms(HOUR_MS)
+    partition.append(timestamp=NOW_MS + HOUR_MS + 1)
+    assert bases(partition) == expected
 
 
 def test_ever_later_timestamps_do_not_make_a_segment_of_each_batch(tmp_path: Path) -> None:

@@ -56,7 +56,7 @@ class Mover:
             prefers_replica=lambda partition, params, offset: None,
             fetch_bytes_max=1 << 20,
         )
-        self.replicas.add(self.partition)
+        self.replicas.hosted.add(self.partition)
         self.tasks: set[asyncio.Task[None]] = set()
         self.before_chunk: Callable[[], None] = lambda: None
         self.moves = LogDirMoves(

@@ -15,6 +15,7 @@ const TITLES = {
   "rebalance-loop": "Rebalances in a row",
   "open-transaction": "An open transaction",
   "member-does-not-poll": "A member does not poll",
+  "partition-stands-still": "A partition stands still",
   "hot-partition": "A hot partition",
   "slower-than-producers": "Slower than its producers",
 };
@@ -142,6 +143,7 @@ function View({ group }) {
               ["Coordinator", data.coordinator],
             ]}
           />
+          ${data.lagLeavesOut > 0 && html`<p class="notice">The lag leaves out ${plural(data.lagLeavesOut, "partition")} with records for which the group has committed no offset yet.</p>`}
           <${Causes} data=${data} />
           <${Tabs} label="Group" tabs=${[["lag", "Lag"], ["members", `Members (${data.members.length})`]]} current=${tab} onChange=${(next) => set({ tab: next })} />
           ${tab === "lag" &&

@@ -1,12 +1,12 @@
 // The cluster at a glance.
 import { html, useMemo, useState } from "../lib/dom.js";
-import { get, url, useGet, useLive } from "../lib/api.js";
+import { get, url, useLive } from "../lib/api.js";
 import { count, plural, rate, size, time } from "../lib/format.js";
 import { Chart } from "../lib/chart.js";
 import { Badge, Figures, Heading, Loading, Problem, Table } from "../lib/parts.js";
 
 const columns = [
-  { id: "id", label: "Broker", render: (row) => html`<strong>${row.id}</strong> ${row.isController && html`<${Badge} kind="good">controller<//>`}${!row.isAlive && html`<${Badge} kind="bad">not there<//>`}` },
+  { id: "id", label: "Broker", render: (row) => html`<strong>${row.id}</strong> ${row.isController && html`<${Badge} kind="good">controller<//>`}${!row.isAlive && html`<${Badge} kind="bad">down<//>`}` },
   { id: "address", label: "Address", wide: true, render: (row) => (row.host === null ? "–" : `${row.host}:${row.port}`) },
   { id: "rack", label: "Rack", render: (row) => row.rack ?? "–" },
   { id: "leaders", label: "Leaders", number: true, render: (row) => count(row.leaders) },
@@ -38,7 +38,7 @@ function Balance({ brokers }) {
 }
 
 function Doctor() {
-  const { data, error } = useGet("/api/doctor");
+  const { data, error } = useLive("/api/doctor");
   const [again, setAgain] = useState({ data: null, error: null, busy: false });
   const run = async () => {
     setAgain({ ...again, busy: true });
@@ -48,7 +48,7 @@ function Doctor() {
       setAgain({ data: again.data, error: failure, busy: false });
     }
   };
-  const shown = again.data ?? data;
+  const shown = again.data && (!data || again.data.at > data.at) ? again.data : data;
   const kind = { error: "bad", warning: "warn", note: "plain" };
   return html`<section class="panel">
     <div class="row spread"><h2>What barnabas doctor says</h2><button type="button" disabled=${again.busy || !shown} onClick=${run}>${again.busy ? "Looking…" : "Look again"}</button></div>
@@ -61,6 +61,12 @@ function Doctor() {
           <p class="quiet">Looked at ${time(shown.at)}.</p>`
       : !error && html`<p class="quiet" role="status">It looks at settings, logs, groups and transactions: a few seconds.</p>`}
   </section>`;
+}
+
+function down(brokers) {
+  const ids = brokers.filter((each) => !each.isAlive).map((each) => each.id);
+  if (!ids.length) return "";
+  return ids.length === 1 ? `Broker ${ids[0]} is down. ` : `Brokers ${ids.join(", ")} are down. `;
 }
 
 function View() {
@@ -82,16 +88,18 @@ function View() {
               ["Topics", count(data.topics)],
               ["Partitions", count(data.partitions)],
               ["Under-replicated", count(data.underReplicated), data.underReplicated ? "warn" : ""],
+              ["Refuse writes", count(data.underMinIsr), data.underMinIsr ? "bad" : ""],
               ["Offline", count(data.offline), data.offline ? "bad" : ""],
               ["Comes in", rate(data.rate)],
               ["On disk", size(data.size)],
             ]}
           />
           ${data.offline > 0 && html`<div class="problem" role="alert">Without a leader: ${data.offlineSome.join(", ")}${data.offline > data.offlineSome.length ? " and more" : ""}. Nobody can write or read there.</div>`}
-          ${data.underReplicated > 0 && html`<p class="notice">Fewer replicas in sync than there should be: ${data.underReplicatedSome.join(", ")}${data.underReplicated > data.underReplicatedSome.length ? " and more" : ""}.</p>`}
+          ${data.underMinIsr > 0 && html`<div class="problem" role="alert"><strong>${data.underMinIsr === 1 ? "1 partition refuses" : `${count(data.underMinIsr)} partitions refuse`} writes</strong> with acks=all: fewer replicas are in sync than min.insync.replicas. ${data.underMinIsrSome.join(", ")}${data.underMinIsr > data.underMinIsrSome.length ? " and more" : ""}.</div>`}
+          ${data.underReplicated > 0 && html`<p class="notice">${down(data.brokers)}${plural(data.underReplicated, "partition")} with fewer replicas in sync than there should be: ${data.underReplicatedSome.join(", ")}${data.underReplicated > data.underReplicatedSome.length ? " and more" : ""}.</p>`}
           <div class="grid">
             <section class="panel"><h2>Throughput</h2><${Chart} at=${data.charts.at} series=${charts.throughput} format=${rate} says=${`${rate(data.rate)} come in.`} /></section>
-            <section class="panel"><h2>Answer time of brokers</h2><${Chart} at=${data.charts.at} series=${charts.answers} format=${(ms) => `${Math.round(ms * 10) / 10} ms`} says=${data.brokers.map((each) => `Broker ${each.id}: ${each.answerMs ?? "no answer"} ms.`).join(" ")} /></section>
+            <section class="panel"><h2>Answer time of brokers</h2><${Chart} at=${data.charts.at} series=${charts.answers} format=${(ms) => `${Math.round(ms * 10) / 10} ms`} says=${data.brokers.map((each) => `Broker ${each.id}: ${each.answerMs === null ? "no answer" : `${each.answerMs} ms`}.`).join(" ")} /></section>
             <${Balance} brokers=${data.brokers} />
             <${Doctor} />
           </div>

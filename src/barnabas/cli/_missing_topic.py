@@ -1,0 +1,61 @@
+"""A topic that does not exist, for tools that read or write one: nobody should create it by a misspelt name, unawares."""
+
+import asyncio
+import contextlib
+
+from barnabas.base.errors import ErrorCode
+from barnabas.cli._command import complain
+from barnabas.client.asynchronous import AsyncClient
+from barnabas.client.errors import BrokerRefused, ClientError
+from barnabas.client.names import nearest
+
+#: A broker that has just started, or another than the one that created the topic, may learn of it a moment later.
+_DOUBT_S = 0.5
+_LOOK_EVERY_S = 1.0
+
+
+async def missing(cluster: AsyncClient, topic: str) -> str | None:
+    """`there is no topic x; did you mean y?`, or None if it exists or this user may not know."""
+    if not await _is_missing(cluster, topic):
+        return None
+    await asyncio.sleep(_DOUBT_S)
+    if not await _is_missing(cluster, topic):
+        return None
+    known: list[str] = []
+    with contextlib.suppress(ClientError):  # only the proposal is lost
+        known = [name for name, info in (await cluster.all_topics()).items() if not info.internal]
+    return f"there is no topic {topic}{nearest(topic, known)}"
+
+
+async def wait_until_created(cluster: AsyncClient, topic: str, *, timeout_ms: int) -> bool:
+    """Warns, and returns when the topic exists; whether it was missing. `timeout_ms`: negative for no limit.
+
+    :raises BrokerRefused: if it does not exist after that time.
+    """
+    words = await missing(cluster, topic)
+    if words is None:
+        return False
+    separator = "" if words.endswith("?") else "."
+    complain(f"warning: {words}{separator} Waiting until it is created; this command does not create it")
+    loop = asyncio.get_running_loop()
+    deadline_s = loop.time() + timeout_ms / 1000 if timeout_ms >= 0 else float("inf")
+    while await _is_missing(cluster, topic):
+        left_s = deadline_s - loop.time()
+        if left_s <= 0:
+            raise BrokerRefused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, words)
+        await asyncio.sleep(min(_LOOK_EVERY_S, left_s))
+    return True
+
+
+async def warn_of_creation(cluster: AsyncClient, topic: str) -> None:
+    """For a producer, which creates a topic with its first record, as Kafka's does."""
+    if (words := await missing(cluster, topic)) is not None:
+        separator = "" if words.endswith("?") else "."
+        complain(
+            f"warning: {words}{separator} The first record creates it, if auto.create.topics.enable is set on the brokers"
+        )
+
+
+async def _is_missing(cluster: AsyncClient, topic: str) -> bool:
+    info = (await cluster.topics([topic])).get(topic)
+    return info is None or info.error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

@@ -1,0 +1,68 @@
+"""An option that a command accepts has code that reads it."""
+
+import ast
+import importlib
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+import barnabas
+from barnabas.cli import zookeeper
+from barnabas.cli.main import COMMANDS
+from barnabas.zookeeper.config import ZooKeeperConfig
+from tests.unit.cli.test_cli_mistakes import told
+
+ROOT = Path(barnabas.__file__).parents[1]
+#: Options that need no reader, and why.
+READ_ELSEWHERE = {
+    ("configs", "entity_default"): "REWRITES turns it into --entity-name",
+    ("configs", "force"): "it suppresses prompts, and there are none",
+}
+
+
+def unread(code: str) -> set[str]:
+    """Parameters of `command` that its body never looks at."""
+    [command] = [each for each in ast.parse(code).body if isinstance(each, ast.FunctionDef) and each.name == "command"]
+    names = (
+        node.id
+        for statement in command.body
+        for node in ast.walk(statement)
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
+    )
+    parameters = {each.arg for each in (*command.args.posonlyargs, *command.args.args, *command.args.kwonlyargs)}
+    return parameters - set(names)
+
+
+@pytest.mark.parametrize("name", [name for name in COMMANDS if name != "zookeeper"])
+def test_each_option_of_a_command_has_a_reader(name: str) -> None:
+    module = importlib.import_module(COMMANDS[name].module)
+    assert module.__file__ is not None
+    expected = {option for command, option in READ_ELSEWHERE if command == name}
+    assert unread(Path(module.__file__).read_text()) == expected
+
+
+def test_each_option_of_the_embedded_zookeeper_has_a_reader() -> None:
+    assert zookeeper.__file__ is not None
+    texts = {
+        node.slice.value
+        for node in ast.walk(ast.parse(Path(zookeeper.__file__).read_text()))
+        if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant)
+    }
+    assert {option.name for option in zookeeper.OPTIONS if option.field is None} <= texts
+    # The others become fields of the configuration.
+    assert {option.field for option in zookeeper.OPTIONS if option.field} <= {
+        each.name for each in fields(ZooKeeperConfig)
+    }
+
+
+def test_an_option_that_nobody_reads_is_found() -> None:
+    assert unread("def command(a, b, *, c):\n    c = a\n") == {"b", "c"}
+
+
+@pytest.mark.parametrize("action", ["--alter", "--create", "--describe"])
+def test_a_setting_is_not_removed_by_the_topics_tool(action: str) -> None:
+    code, line = told("topics", "--bootstrap-server", "x:1", action, "--topic", "t", "--delete-config", "retention.ms")
+    assert code == 1
+    assert line.startswith('error: Option "[delete-config]" can\'t be used with option "[bootstrap-server]"')
+    assert "barnabas configs --alter" in line
