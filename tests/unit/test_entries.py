@@ -243,7 +243,7 @@ ENTRIES: Final[dict[str, dict[str, str]]] = {
         "import httpx": "_ANSWER_BYTES_MAX, _TIMEOUT_S for all of an answer, no redirects, the depth of json_values",
     },
     "services/registry/election.py": {
-        "json.loads": "metadata of members of the group: the size of a request; after an _UNREADABLE error the member is no candidate",
+        "json.loads": "the size of a request; a member whose metadata is _UNREADABLE is no candidate",
     },
     "services/registry/formats/json_text.py": {
         "json.loads": "DEPTH_MAX before Python reads it; texts of schemas CHARS_MAX",
