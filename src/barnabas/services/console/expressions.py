@@ -142,6 +142,10 @@ def _bounded_runner() -> Any:
     import celpy
     from celpy.evaluation import Evaluator
 
+    # The macros all() and exists() look these up each time.
+    for name in ("logical_and", "logical_or"):
+        setattr(celpy.celtypes, name, _without_quotes(getattr(celpy.celtypes, name)))
+
     class Bounded(Evaluator):
         def __init__(self, ast: Any, activation: Any, budget: _Budget) -> None:
             super().__init__(ast, activation)
@@ -189,6 +193,9 @@ def _bounded_operators(budget: _Budget) -> dict[str, Callable[..., Any]]:
     from celpy.evaluation import base_functions
 
     def bounded(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        if name in ("_&&_", "_||_"):
+            function = _without_quotes(function)
+
         @functools.wraps(function)
         def call(*values: Any) -> Any:
             if name == "_%_" and isinstance(values[0], str | bytes):
@@ -203,6 +210,22 @@ def _bounded_operators(budget: _Budget) -> dict[str, Callable[..., Any]]:
         return call
 
     return {name: bounded(name, function) for name, function in base_functions.items() if "_" in (name[0], name[-1])}
+
+
+def _without_quotes(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """celpy's && or ||, without the values in its error where neither side is a bool.
+
+    Each error would quote the one within it, with twice as many backslashes: sixty of them fill the memory.
+    """
+    from celpy.celtypes import BoolType
+
+    @functools.wraps(function)
+    def call(left: Any, right: Any) -> Any:
+        if not isinstance(left, BoolType) and not isinstance(right, BoolType):
+            raise TypeError("no such overload")
+        return function(left, right)
+
+    return call
 
 
 def _compared(name: str, left: Any, right: Any) -> Any:
