@@ -142,3 +142,9 @@ def test_an_unknown_field_that_is_null_is_read_directly() -> None:
     values = pa.array([b'{"id": 2, "none": null}'] * 3_000, pa.binary())
     rows, rest = reader.split(pa.RecordBatch.from_pydict({"value": values}))
     assert sum(batch.num_rows for batch in rows) == 3_000 and not rest
+
+
+@pytest.mark.parametrize("precision", [{}, {"precision": "x"}, {"precision": 1_000}])
+def test_a_decimal_that_spark_cannot_have_is_refused_while_planning(precision: dict[str, Any]) -> None:
+    with pytest.raises(CodecError, match="a decimal"):
+        avro_types.spark_type(avro_types.parse(json.dumps({"type": "bytes", "logicalType": "decimal"} | precision)))

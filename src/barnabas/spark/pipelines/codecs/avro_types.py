@@ -137,6 +137,8 @@ def _spark_type(parsed: AvroType, schema: Schema, above: tuple[str, ...]) -> tup
         raise CodecError(f"Avro: {schema['name']} contains itself, and no Spark type does")
     logical = schema.get("logicalType")
     if logical == "decimal":
+        if not isinstance(schema.get("precision"), int):
+            raise CodecError("Avro: a decimal needs a precision, which is a whole number")
         if schema["precision"] > _PRECISION_MAX:
             raise CodecError(f"Avro: a decimal of {schema['precision']} digits; Spark has {_PRECISION_MAX} at most")
         return DecimalType(schema["precision"], schema.get("scale", 0)), False
