@@ -235,6 +235,8 @@ def _compared(name: str, left: Any, right: Any) -> Any:
     """
     from celpy import celtypes
 
+    if isinstance(left, Exception) or isinstance(right, Exception):
+        return None  # celpy hands errors on as values
     are_bools = [isinstance(each, bool | celtypes.BoolType) for each in (left, right)]
     are_numbers = [
         isinstance(each, int | float) and not is_bool for each, is_bool in zip((left, right), are_bools, strict=True)
