@@ -33,7 +33,8 @@ def outcome(evaluate: Any, value: Any) -> bool | None:
     ("expression", "value", "wanted"),
     [
         ("value == 1", 1.0, True), ("value == 1.0", 1, True), ("1 < value", 1.5, True), ("value >= 1", 1.0, True),
-        ("null != value.gone", {}, None), ("value == null", 1, False), ("value != null", 1, True), ("value == null", None, True),
+        ("null != value.gone", {}, None),
+        ("value == null", 1, False), ("value != null", 1, True), ("value == null", None, True),
         ("value > 1", "a", None), ("value.a == 1", {}, None), ("value.a == 1", 5, None),
         ("has(value.a)", {}, False), ("has(value.a.b)", {}, False), ("has(value.a)", {"a": None}, True),
         ("false && value.a", {}, False), ("value.a && false", {}, False), ("value.a || true", {}, True),
