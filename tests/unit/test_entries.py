@@ -171,6 +171,9 @@ ENTRIES: Final[dict[str, dict[str, str]]] = {
     "cli/schemas.py": {
         "json.loads": OWNER,
     },
+    "cli/snapshots.py": {
+        "json.loads": OURS,
+    },
     "cli/zookeeper_prompt.py": {
         "import kazoo": "answers of ZooKeeper, for an administrator",
         "KazooClient": ENSEMBLE,
