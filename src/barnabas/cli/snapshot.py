@@ -21,7 +21,8 @@ def command(
     """Save a local cluster under a name, and bring it back later.
 
     A snapshot has records, committed offsets, topics, settings, users, ACLs, transactions and schemas. The cluster stands still
-    while it is saved. `restore` starts it again on its ports, and its clients reconnect. Later records are gone. Snapshots are in the cluster's folder: those of a temporary cluster end with it, those of `up --data DIR` stay.
+    while it is saved. `restore` starts it again on its ports, and its clients reconnect. Later records are gone.
+    Snapshots are in the cluster's folder: those of a temporary cluster end with it, those of `up --data DIR` stay.
 
     Tiered topics and links are refused: what they keep elsewhere would not go back.
 
