@@ -236,7 +236,9 @@ class ClassicProtocol:
         self._rebalance_or_complete(group, out, now_ms)
         return None
 
-    def join_abandoned(self, group: ClassicGroup, is_abandoned: Callable[[Ticket], bool], out: Outcome, now_ms: int) -> None:
+    def join_abandoned(
+        self, group: ClassicGroup, is_abandoned: Callable[[Ticket], bool], out: Outcome, now_ms: int
+    ) -> None:
         """Handle a client that disconnected while its JoinGroup waited. Kafka does not notice, and assigns partitions to it.
 
         A new member is removed: it has no partitions, and only a client that will ask again knows its id. A member of an
