@@ -1,4 +1,4 @@
-"""Delayed work: its conditions and its longest delay."""
+"""Delayed work: when it runs, and how long it waits at most."""
 
 import asyncio
 from collections.abc import Callable
