@@ -45,11 +45,11 @@ FOREIGN_DATA = (
 
 #: Parts of log lines that brokers write when an operation has begun or is half done.
 HALF_DONE_LINES = (
-    "ISR of",
+    "the ISR",
     "proposing to",
     "leading ",
     "is controller",
-    "controller of epoch",
+    "took over in epoch",
     "truncating",
     "loaded in epoch",
     "rolled",

@@ -549,7 +549,7 @@ def test_a_full_disk_accepts_writes_that_fit_or_need_no_space(disk: SimDisk) -> 
     assert life.space_bytes("/one")[1] == 0 < life.space_bytes("/two")[1]
 
 
-def test_pwrite_fully_completes_short_writes(disk: SimDisk) -> None:
+def test_write_fully_completes_short_writes(disk: SimDisk) -> None:
     life = disk.life()
     disk.shorten_writes("/one", to_bytes=3)
     fd = life.open("/one/x")
