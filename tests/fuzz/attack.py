@@ -130,7 +130,7 @@ def attack_target(
             try:
                 _one_connection(target, inputs, report)
             except ConnectionRefusedError as error:
-                report.findings.append(f"nobody listens any more: {error}")
+                report.findings.append(f"the broker does not listen any more: {error}")
                 break
             memory.look()
     report.alone_p99_s = percentile(bystander.took_s(until_s=begins_s), 0.99)

@@ -33,7 +33,7 @@ TOPICS = (TOPIC, "fuzzed-too")
 
 @dataclass
 class Target:
-    """The users are alice, who may do everything, and eve, who may use topics `fuzzed…`. Their passwords are their names."""
+    """User alice may do everything, and user eve may use topics `fuzzed…`. Their passwords are their names."""
 
     client: int
     tls: int | None = None

@@ -31,4 +31,4 @@ def test_two_instances_on_kafka_elect_a_primary_and_see_each_others_writes(kafka
             assert [first.is_primary, second.is_primary] == [True, False]
         assert first.register("s", A_B)["version"] == 2
     with running(config) as again:
-        assert again.get("/subjects/s/versions") == [1, 2], "what was written is there after a restart"
+        assert again.get("/subjects/s/versions") == [1, 2], "both versions are there after a restart"

@@ -66,7 +66,7 @@ def committed(tools: Tools) -> list[str]:
     ends_s = time.monotonic() + TIMEOUT_S
     with BlockingClient(client_config(tools.bootstrap, {})) as client:
         while client.list_offsets({tp: EARLIEST_LOCAL})[tp] < TRANSACTIONS * (RECORDS + 1) - 60:
-            assert time.monotonic() < ends_s, "what is in the tier does not leave the disk"
+            assert time.monotonic() < ends_s, "copied segments do not leave the disk"
             time.sleep(0.1)
     return expected
 

@@ -480,7 +480,7 @@ class ControlInvariants:
             )
 
     def _look_at_removal(self, tp: TopicPartition, broker: int) -> None:
-        """Check that a removed replica has been told to stop, or that the controller is telling it: its successor would not
+        """Check that a removed replica got StopReplica, or that the controller is sending it: its successor would not
         know.
         """
         process, controller = self._cluster.brokers.get(broker), self._cluster.controller()

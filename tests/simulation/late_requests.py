@@ -69,7 +69,7 @@ class LateRequester(Client):
                         await self._pay_a_visit(cluster)
                         await self.pause(*PACE_S)
             except ClientError as error:
-                self.note(f"starts anew: {error}")
+                self.note(f"starts again: {error}")
                 await self.pause(*PACE_S)
 
     async def _pay_a_visit(self, cluster: AsyncClient) -> None:
@@ -116,7 +116,7 @@ class LateRequester(Client):
         if registered > 0:
             answer = await self._update_metadata(cluster, known, epoch, registered - 1)
             self._fenced(
-                "a broker ignores requests for its former life", answer, known, f"what was meant for {registered - 1}"
+                "a broker ignores requests for its former life", answer, known, f"a request for life {registered - 1}"
             )
 
     async def _update_metadata(

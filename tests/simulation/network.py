@@ -398,7 +398,7 @@ class SimSocket:
         while self.pending:
             sock = self.pending.popleft()
             return sock, sock.getpeername()
-        raise BlockingIOError(errno.EAGAIN, "nobody waits")
+        raise BlockingIOError(errno.EAGAIN, "no reader waits")
 
     def dup(self) -> "SimSocket":
         assert self.line is not None

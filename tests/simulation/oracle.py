@@ -236,7 +236,7 @@ class Oracle:
         everything: list[Read],
         committed: list[Read],
     ) -> None:
-        """Check a partition. `everything`: what a read_uncommitted consumer reads from the log's start to its end."""
+        """Check a partition. `everything`: a read_uncommitted consumer's records from the log's start to its end."""
         start = log_start
         for read in (*everything, *committed):
             self._sees("audit", tp, read.offset, read.name)

@@ -154,4 +154,4 @@ class ScarceWorld(FallibleWorld):
                 return
             self.life.descriptors_left = None
             self.clock_runs(1000)
-        raise AssertionError(f"nobody says what became of {PLAIN}")
+        raise AssertionError(f"no callback reports the result for {PLAIN}")

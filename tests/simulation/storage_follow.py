@@ -1,4 +1,4 @@
-"""Logs of followers: how they are truncated, what a truncation has to read, and what they fetch."""
+"""Logs of followers: truncations, the records that a truncation reads, and fetches."""
 
 from dataclasses import replace
 

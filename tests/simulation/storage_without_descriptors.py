@@ -63,7 +63,7 @@ class PoorWorld(ScarceWorld):
         """
         log, ledger = self.log(PLAIN), self.ledgers[PLAIN]
         offset = int(log.log_end_offset) + self.rng.randint(0, 5)
-        self.tell(f"{PLAIN} begins anew at {offset}")
+        self.tell(f"{PLAIN} begins again at {offset}")
         ledger.cutting_to, ledger.was_cut = 0, True
         ledger.epoch += 1
         answers: list[Exception | None] = []

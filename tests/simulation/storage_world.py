@@ -512,7 +512,7 @@ class StorageWorld:
     def begin_again(self, partition: TopicPartition, log: Log, ledger: Ledger) -> None:
         """Begin the log again, as a follower does whose leader has deleted the next records."""
         offset = int(log.log_end_offset) + self.rng.randint(0, 5)
-        self.tell(f"{partition} begins anew at {offset}")
+        self.tell(f"{partition} begins again at {offset}")
         ledger.cutting_to = 0
         ledger.was_cut = True
         ledger.epoch += 1
@@ -548,7 +548,9 @@ class StorageWorld:
                     assert by_base.get(base) == stored.data, f"{partition}: durable batch at {base} is lost or changed"
             for stored in found:
                 base = stored.header.base_offset
-                assert stored.data in ledger.history.get(base, ()), f"{partition}: what is at {base} was never written"
+                assert stored.data in ledger.history.get(base, ()), (
+                    f"{partition}: the batch at {base} was never written"
+                )
             offsets = [(stored.header.base_offset, stored.header.next_offset) for stored in found]
             # Deleted records may come back in part: nothing is promised about them.
             ledger.deleted_below = max(ledger.deleted_below, promise.start)

@@ -604,7 +604,7 @@ def test_reads_report_their_bytes(disk: SimDisk) -> None:
     got: list[int] = []
     disk.on_read = got.append
     assert life.read_file("/x") == b"x" * 5000
-    assert got == [5000, 0], "what was asked for is more"
+    assert got == [5000, 0], "the second read begins at the end"
 
 
 def test_process_without_descriptors_opens_and_maps_nothing_and_syncs_no_directory(disk: SimDisk) -> None:
@@ -617,6 +617,6 @@ def test_process_without_descriptors_opens_and_maps_nothing_and_syncs_no_directo
         assert code(call) == "EMFILE"
     assert code(lambda: life.map(fd, 1, read_only=True)) == "EMFILE"
     assert not life.exists("/new")
-    assert life.pread(fd, 1, 0) == b"x", "what is open stays so"
+    assert life.pread(fd, 1, 0) == b"x", "open files stay open"
     life.descriptors_left = None
     life.close(life.open("/x"))

@@ -144,7 +144,7 @@ def test_a_topic_created_again_has_only_its_own_records() -> None:
 
 
 def test_cleanly_closed_log_may_be_longer_than_at_the_last_look() -> None:
-    """Seed 20207: a follower that is told to stop appends until it closes its logs, between two looks of `Invariants`."""
+    """Seed 20207: a stopping follower appends until it closes its logs, between two looks of `Invariants`."""
     cluster = SimCluster(1, Scenario())
     partition = SimpleNamespace(
         tp=INPUT,

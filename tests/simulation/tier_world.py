@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-import barnabas.broker.features.tiered.feature  # noqa: F401 - brokers import it late, and each seed would compile it anew
+import barnabas.broker.features.tiered.feature  # noqa: F401 - brokers import it late, and each seed would compile it again
 from barnabas.base.host.disk import Disk
 from barnabas.base.ids import TopicPartition
 from barnabas.broker.features.tiered import layout

@@ -408,7 +408,7 @@ class Chaos:
     def _terminated(self, broker: int) -> None:
         code = self.cluster.terminate(broker)
         if code != 0:
-            raise PromiseBroken(f"broker {broker} was told to stop and ended with {code}\n{self._log_end(broker)}")
+            raise PromiseBroken(f"broker {broker} was stopped and ended with {code}\n{self._log_end(broker)}")
 
     def _start(self, broker: int, *, wait: bool = True) -> None:
         self.cluster.start_broker(broker, wait=wait)
@@ -429,9 +429,9 @@ class Chaos:
         self.reader.stop(ends)
         if self.reader.broken:
             raise PromiseBroken("; ".join(self.reader.broken[:5]))
-        anew = read_all(self.cluster.bootstrap, TOPIC, ends)
+        read_again = read_all(self.cluster.bootstrap, TOPIC, ends)
         for partition in ends:
-            if anew[partition] != self.reader.values[partition]:
+            if read_again[partition] != self.reader.values[partition]:
                 raise PromiseBroken(f"partition {partition} is not what the consumer saw all along")
         check_transactions(self.cluster.bootstrap, TRANSACTIONS, TRANSACTION_PARTITIONS, self.transactions)
         if broken := [*self.offsets.broken, *self.stable_ends.broken]:
@@ -443,7 +443,7 @@ class Chaos:
         logs = self._compare_replicas(TOPIC, self.partitions)
         self._compare_replicas(TRANSACTIONS, TRANSACTION_PARTITIONS)
         self._note("replicas are the same bytes")
-        check_promises(self.clients, anew, {p: batches_of(log) for p, log in logs.items()})
+        check_promises(self.clients, read_again, {p: batches_of(log) for p, log in logs.items()})
         self._read_logs()
         self._note(f"promises kept; ends were asked for {self.reader.ends_asked} times")
 

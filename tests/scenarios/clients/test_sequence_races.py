@@ -402,7 +402,7 @@ def test_librdkafka_aborts_and_goes_on_when_it_reuses_a_sequence_that_was_writte
     cluster.pause(follower)
     producer.produce(topic, b"aborted 1", partition=0)
     producer.poll(0)
-    wait_until(lambda: segment.stat().st_size > before, what="the leader to write what nobody confirms")
+    wait_until(lambda: segment.stat().st_size > before, what="the leader to write the unconfirmed record")
     cluster.drop_connections(leader, client_id=topic)
     wait_until(lambda: producer.poll(0.02) >= 0 and seen[str(leader)] != "UP", what="the client to notice")
     cluster.resume(follower)

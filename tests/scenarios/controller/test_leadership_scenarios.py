@@ -315,18 +315,18 @@ def test_broker_that_stops_hands_over_a_few_partitions_at_a_time_and_hears_of_it
     cluster.create_topic("many", *([2, 1, 3] for _ in range(SHUTDOWN_STEP + 10)))
     cluster.create_topic("others", *([1, 2, 3] for _ in range(SHUTDOWN_STEP + 20)))
     cluster.clear_received()
-    told: list[tuple[int, str, int]] = []
+    informed: list[tuple[int, str, int]] = []
     deliver = cluster._deliver
 
     def note(sender: ModelBroker, target: int, request: Request) -> None:
         if isinstance(request, SendLeaderAndIsr | SendStopReplica):
-            told.append((target, type(request).__name__, len(request.partitions)))
+            informed.append((target, type(request).__name__, len(request.partitions)))
         deliver(sender, target, request)
 
     cluster._deliver = note  # type: ignore[method-assign]
     reply = cluster.call(lambda token: ControlledShutdown(token, 2, cluster.brokers[2].epoch))
     assert reply == ControlledShutdownReply(())
-    assert told == [
+    assert informed == [
         # the new leaders first
         *((broker, "SendLeaderAndIsr", SHUTDOWN_STEP) for broker in (1, 3, 2)),
         *((broker, "SendLeaderAndIsr", 10) for broker in (1, 3, 2)),
@@ -468,15 +468,15 @@ def test_broker_that_returns_does_not_lead_on_in_an_epoch_of_its_former_life_whi
     cluster.kill(2)
     cluster.start(2)
 
-    def told() -> list[int]:
+    def informed() -> list[int]:
         requests = [each for each in cluster.brokers[2].received if isinstance(each, SendLeaderAndIsr)]
         return [each.partitions[orders].leadership.leader_epoch for each in requests if orders in each.partitions]
 
-    assert epoch not in told()
+    assert epoch not in informed()
     cluster.write(SetData(paths.partition_state(orders), good.encode()))
     cluster.kill(2)
     cluster.start(2)
-    assert told() and all(each > epoch for each in told())
+    assert informed() and all(each > epoch for each in informed())
 
 
 def test_unreadable_topic_settings_end_no_controller() -> None:

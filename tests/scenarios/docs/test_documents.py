@@ -67,7 +67,7 @@ OF_RELEASES = {"CHANGELOG.md", "docs/releasing.md"}
 
 @pytest.mark.parametrize("name", [name for name in DOCUMENTS if name not in OF_RELEASES])
 def test_document_installs_from_a_clone_as_long_as_there_is_no_release(name: str) -> None:
-    """pip finds no `barnabas` elsewhere, and would install a package of whoever takes the name."""
+    """pip finds no `barnabas` elsewhere, and would install any package that takes the name."""
     text = (ROOT / name).read_text().replace("Once barnabas is installed, `pip install 'barnabas[spark]'`", "")
     assert re.findall(r"pip install (?:--\S+ )*'?barnabas\b(?!-\*).*", text) == []
 

@@ -85,7 +85,7 @@ def test_an_unclean_election_happens_only_where_it_is_allowed(quick_cluster, adm
     admin.write(topic, [b"only 1 has it"])
     quick_cluster.kill(1)
     quick_cluster.start_broker(2)
-    admin.wait(lambda: admin.leader(topic) == -1, "that nobody leads")
+    admin.wait(lambda: admin.leader(topic) == -1, "that the partition has no leader")
     [allowed] = admin.client.incremental_alter_configs([_allow_unclean(topic)]).values()
     allowed.result()
     admin.wait(lambda: admin.leader(topic) == 2, "an unclean leader")

@@ -265,13 +265,13 @@ class Crew:
 
     def explain(self) -> str:
         """Return the members' stories in order, for records that were read twice or not at all."""
-        told = [(when, number, *rest) for number, each in enumerate(self.everybody) for when, *rest in each.story]
-        told += [
+        events = [(when, number, *rest) for number, each in enumerate(self.everybody) for when, *rest in each.story]
+        events += [
             (float("inf"), number, "read to the end", (partition, *run))
             for number, each in enumerate(self.everybody)
             for partition, run in each._run_of.items()
         ]
-        lines = [str(each) for each in sorted(told, key=lambda each: each[:2])]
+        lines = [str(each) for each in sorted(events, key=lambda each: each[:2])]
         for number, each in enumerate(self.everybody):
             lines.append(f"member {number}: errors {each.errors}, lost {each.lost} times")
         often = Counter(self.values)

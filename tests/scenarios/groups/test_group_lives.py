@@ -107,7 +107,7 @@ def test_second_member_with_the_same_instance_id_fences_the_first(fast: str, top
         [first] = group.join()
         group.wait_balanced()
         group.join()
-        wait_until(lambda: bool(first.errors), what="the first is told")
+        wait_until(lambda: bool(first.errors), what="an error of the first member")
         assert first.errors[0].code() == KafkaError._FATAL  # type: ignore[attr-defined]
 
 

@@ -48,8 +48,8 @@ def test_there_are_stories():
 
 @pytest.mark.parametrize("story", STORIES, ids=lambda story: story.stem)
 def test_story_has_the_recorded_trace(story):
-    told = story.read_text()
-    played = play(told)
+    recorded = story.read_text()
+    played = play(recorded)
     if os.environ.get("REWRITE"):
         story.write_text(played)
-    assert played == told
+    assert played == recorded

@@ -119,19 +119,19 @@ def test_revoked_read_stops_a_running_consumer(open_cluster: LocalCluster, topic
             binding(topic, AclOperation.READ, AclPermissionType.DENY),
             binding(topic, AclOperation.ALL, AclPermissionType.ALLOW),
         )
-        told: list[KafkaError] = []
+        read_errors: list[KafkaError] = []
 
-        def is_told() -> bool:
+        def is_stopped() -> bool:
             # As in Kafka, the waiting fetch was authorized when it arrived, and may return one more record.
             message = consumer.poll(1)
             if message is None:
                 assert send(bootstrap, topic) is None
             elif message.error() is not None:
-                told.append(message.error())
-            return bool(told)
+                read_errors.append(message.error())
+            return bool(read_errors)
 
-        wait_until(is_told)
-        assert told[0].code() == KafkaError.TOPIC_AUTHORIZATION_FAILED
+        wait_until(is_stopped)
+        assert read_errors[0].code() == KafkaError.TOPIC_AUTHORIZATION_FAILED
     finally:
         consumer.close()
 
@@ -159,21 +159,21 @@ def test_revoked_permission_holds_for_the_next_request_to_the_broker_that_revoke
     async def story() -> None:
         async with AsyncClient(client_config(open_cluster.bootstrap)) as cluster, asyncio.timeout(60):
             await cluster.brokers()
-            told, other = await cluster.connection(1), await cluster.connection(2)
+            changed, other = await cluster.connection(1), await cluster.connection(2)
 
             async def code_at(connection: Connection) -> int:
                 return (await connection.request(wanted, MetadataResponse)).topics[0].error_code
 
-            for connection in (told, other):
+            for connection in (changed, other):
                 while await code_at(connection) != ErrorCode.NONE:
                     continue  # the broker does not know the topic yet
             for _ in range(5):
-                await told.request(CreateAclsRequest(creations=[denied]), CreateAclsResponse)
-                assert await code_at(told) == ErrorCode.TOPIC_AUTHORIZATION_FAILED
+                await changed.request(CreateAclsRequest(creations=[denied]), CreateAclsResponse)
+                assert await code_at(changed) == ErrorCode.TOPIC_AUTHORIZATION_FAILED
                 while await code_at(other) != ErrorCode.TOPIC_AUTHORIZATION_FAILED:
                     continue
-                await told.request(DeleteAclsRequest(filters=[deletion]), DeleteAclsResponse)
-                assert await code_at(told) == ErrorCode.NONE
+                await changed.request(DeleteAclsRequest(filters=[deletion]), DeleteAclsResponse)
+                assert await code_at(changed) == ErrorCode.NONE
                 while await code_at(other) != ErrorCode.NONE:
                     continue
 

@@ -70,12 +70,12 @@ def test_changes_and_denials_are_logged_once_and_cannot_be_forged(cluster: Local
         assert create(eve, FORGED) != 0
         eve.request(MetadataRequest(topics=None), MetadataResponse)  # a hidden topic was not requested by name
     wait_until(lambda: len(entries(audit)) >= 5, what="the audit log")
-    told = [(each["event"], each["principal"], each["request"], each["names"]) for each in entries(audit)]
-    assert told[0] == ("change", "User:admin", "CreateTopics", ["made"])
-    assert ("denied", "User:eve", "CreateTopics", ["not-made"]) in told
-    assert ("denied", "User:eve", "CreateTopics", [FORGED]) in told
-    assert {principal for _, principal, _, _ in told} == {"User:admin", "User:eve"}
-    assert not [each for each in told if each[2] == "Metadata"]
+    logged = [(each["event"], each["principal"], each["request"], each["names"]) for each in entries(audit)]
+    assert logged[0] == ("change", "User:admin", "CreateTopics", ["made"])
+    assert ("denied", "User:eve", "CreateTopics", ["not-made"]) in logged
+    assert ("denied", "User:eve", "CreateTopics", [FORGED]) in logged
+    assert {principal for _, principal, _, _ in logged} == {"User:admin", "User:eve"}
+    assert not [each for each in logged if each[2] == "Metadata"]
     denial = next(each for each in entries(audit) if each["event"] == "denied")
     assert (denial["host"], denial["operation"], denial["resource"]) == ("127.0.0.1", "CREATE", "TOPIC")
     refused = next(each for each in entries(audit) if each["event"] == "change" and each["principal"] == "User:eve")

@@ -354,5 +354,5 @@ def test_client_above_its_request_quota_is_throttled(quota_cluster: LocalCluster
     throttle_ms, waited_s, other_ms, other_s = asyncio.run(story())
     assert THROTTLE_MS_SEEN <= throttle_ms <= 1_000
     assert waited_s >= throttle_ms / 1000 - 0.05
-    assert other_ms == 0 and other_s < throttle_ms / 1000, "nobody waits for another one's quota"
+    assert other_ms == 0 and other_s < throttle_ms / 1000, "no client waits for another one's quota"
     alter(quota_cluster, {"client-id": "greedy"}, request_percentage=None)

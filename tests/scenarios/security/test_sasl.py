@@ -68,24 +68,24 @@ def client_bootstrap(cluster: LocalCluster) -> str:
     return bootstrap_of(cluster, "CLIENT")
 
 
-def settings(cluster: LocalCluster, mechanism: str, who: tuple[str, str], **more: object) -> dict[str, object]:
+def settings(cluster: LocalCluster, mechanism: str, login: tuple[str, str], **more: object) -> dict[str, object]:
     """confluent-kafka's."""
     return {
         "bootstrap.servers": client_bootstrap(cluster),
         "security.protocol": "SASL_PLAINTEXT",
         "sasl.mechanism": mechanism,
-        "sasl.username": who[0],
-        "sasl.password": who[1],
+        "sasl.username": login[0],
+        "sasl.password": login[1],
         **{name.replace("_", "."): value for name, value in more.items()},
     }
 
 
-def own_settings(mechanism: str, who: tuple[str, str]) -> dict[str, str]:
+def own_settings(mechanism: str, login: tuple[str, str]) -> dict[str, str]:
     """Return settings for barnabas' client, which are also Java's."""
     return {
         "security.protocol": "SASL_PLAINTEXT",
         "sasl.mechanism": mechanism,
-        "sasl.jaas.config": f'{PLAIN_MODULE} required username="{who[0]}" password="{who[1]}";',
+        "sasl.jaas.config": f'{PLAIN_MODULE} required username="{login[0]}" password="{login[1]}";',
     }
 
 
@@ -167,19 +167,21 @@ def test_kafka_python_logs_in_and_uses_its_permissions(sasl_cluster: LocalCluste
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
-@pytest.mark.parametrize("who", [("alice", "wrong"), ("nobody", "alice-secret")])
+@pytest.mark.parametrize("login", [("alice", "wrong"), ("nobody", "alice-secret")])
 def test_wrong_credentials_are_refused_in_words(
-    sasl_cluster: LocalCluster, mechanism: str, who: tuple[str, str]
+    sasl_cluster: LocalCluster, mechanism: str, login: tuple[str, str]
 ) -> None:
-    told: list[KafkaError] = []
-    admin = AdminClient({**settings(sasl_cluster, mechanism, who), "error_cb": told.append})
+    client_errors: list[KafkaError] = []
+    admin = AdminClient({**settings(sasl_cluster, mechanism, login), "error_cb": client_errors.append})
     with pytest.raises(KafkaException):
         admin.list_topics(timeout=2)
     admin.poll(0)
-    assert any(error.code() == KafkaError._AUTHENTICATION for error in told)
+    assert any(error.code() == KafkaError._AUTHENTICATION for error in client_errors)
 
     async def with_our_own_client() -> None:
-        async with AsyncClient(client_config(client_bootstrap(sasl_cluster), own_settings(mechanism, who))) as cluster:
+        async with AsyncClient(
+            client_config(client_bootstrap(sasl_cluster), own_settings(mechanism, login))
+        ) as cluster:
             await cluster.refresh(())
 
     words = "Invalid username or password" if mechanism == "PLAIN" else "invalid credentials with SASL mechanism SCRAM"
@@ -268,9 +270,9 @@ def test_nothing_is_served_before_authentication(sasl_cluster: LocalCluster) -> 
 
 
 def test_tools_take_the_same_settings(sasl_cluster: LocalCluster, tmp_path: Path, topic: str) -> None:
-    def run(who: tuple[str, str], *arguments: str) -> tuple[int, str]:
+    def run(login: tuple[str, str], *arguments: str) -> tuple[int, str]:
         file = tmp_path / "client.properties"
-        file.write_text(format_properties(own_settings("SCRAM-SHA-256", who)))
+        file.write_text(format_properties(own_settings("SCRAM-SHA-256", login)))
         where = ["--bootstrap-server", client_bootstrap(sasl_cluster), "--command-config", str(file)]
         result = CliRunner().invoke(app, [arguments[0], *where, *arguments[1:]])
         return result.exit_code, result.output

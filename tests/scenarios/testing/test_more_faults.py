@@ -54,23 +54,23 @@ def test_clock_that_is_wrong_gives_wrong_timestamps_until_it_is_healed(kafka: Ka
 
 
 def test_throttled_producer_gets_a_throttle_time(kafka: Kafka) -> None:
-    topic, told_s = kafka.topic(), []
+    topic, throttle_s = kafka.topic(), []
     kafka.cluster.throttle(produce_bytes_per_s=100, client_id="greedy")
     producer = Producer(
         {
             "bootstrap.servers": kafka.bootstrap,
             "client.id": "greedy",
-            "throttle_cb": lambda event: told_s.append(event.throttle_time),
+            "throttle_cb": lambda event: throttle_s.append(event.throttle_time),
         }
     )
 
-    def is_told() -> bool:
+    def is_throttled() -> bool:
         producer.produce(topic, b"x" * 10_000)
         producer.flush(10)
-        return any(told_s)
+        return any(throttle_s)
 
     # The quota goes through ZooKeeper; it does not apply to records before it arrives.
-    wait_until(is_told, 60, what="a producer that is told to wait")
+    wait_until(is_throttled, 60, what="a throttled producer")
     assert produce(kafka.bootstrap, topic, **{"client.id": "modest"}) == [None]
 
 
@@ -131,17 +131,19 @@ def test_torn_write_is_gone_after_a_crash_and_acknowledged_records_are_there(kaf
 @pytest.mark.kafka(secure=True)
 def test_expired_certificate_keeps_new_clients_out_until_it_is_healed(kafka: Kafka) -> None:
     topic = kafka.topic()
-    told: list[str] = []
+    errors: list[str] = []
     kafka.cluster.expire_certificate(1)
     consumer = Consumer(
         {
             **kafka.librdkafka_settings(),
             "group.id": "g",
             "log_level": 0,
-            "error_cb": lambda error: told.append(error.str()),
+            "error_cb": lambda error: errors.append(error.str()),
         }
     )
-    wait_until(lambda: consumer.poll(0.2) is None and any("certificate" in each for each in told), 60, what="a refusal")
+    wait_until(
+        lambda: consumer.poll(0.2) is None and any("certificate" in each for each in errors), 60, what="a refusal"
+    )
     consumer.close()
     assert "CERTIFICATE_EXPIRED" in kafka.cluster.log(1)  # the client's alert; librdkafka's own error says less
     kafka.cluster.heal()

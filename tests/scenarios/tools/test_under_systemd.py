@@ -29,15 +29,15 @@ def test_broker_tells_systemd_that_it_is_ready_lives_and_stops(tmp_path: Path) -
         )
         try:
 
-            def next_told(start: bytes) -> bytes:
-                while not (told := systemd.recv(1000)).startswith(start):
-                    assert told == b"WATCHDOG=1"
-                return told
+            def next_notification(start: bytes) -> bytes:
+                while not (notification := systemd.recv(1000)).startswith(start):
+                    assert notification == b"WATCHDOG=1"
+                return notification
 
-            assert next_told(b"READY=1").startswith(b"READY=1\nSTATUS=broker 1 of cluster ")
-            assert next_told(b"WATCHDOG=1")
+            assert next_notification(b"READY=1").startswith(b"READY=1\nSTATUS=broker 1 of cluster ")
+            assert next_notification(b"WATCHDOG=1")
             broker.send_signal(signal.SIGTERM)
-            assert next_told(b"STOPPING=1")
+            assert next_notification(b"STOPPING=1")
             assert broker.wait(60) == 0
         finally:
             broker.kill()

@@ -90,9 +90,9 @@ def test_detached_cluster_is_shown_restarted_and_stopped(run: Run, tmp_path: Pat
 
     os.kill(after["brokers"][0]["pid"], signal.SIGKILL)
     wait_until(lambda: run("status").returncode == 1)
-    told = run("status")
-    assert "broker 1" in told.stdout and "DOWN, ended with -9" in told.stdout
-    assert told.stderr == "error: down: broker 1; `barnabas restart 1` starts it\n"
+    shown = run("status")
+    assert "broker 1" in shown.stdout and "DOWN, ended with -9" in shown.stdout
+    assert shown.stderr == "error: down: broker 1; `barnabas restart 1` starts it\n"
     assert run("restart", "1").returncode == 0
     assert run("status").returncode == 0
 

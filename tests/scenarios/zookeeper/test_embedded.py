@@ -57,11 +57,11 @@ async def test_two_servers_live_in_one_process(tmp_path: Path) -> None:
 async def test_all_four_letter_words_are_answered_only_on_loopback(data: Path, host: str) -> None:
     server = EmbeddedZooKeeper(data, host)
     await server.start()
-    told = [await in_thread(four_letter_word, server.port, word) for word in (b"ruok", b"srvr", b"dump", b"cons")]
+    answers = [await in_thread(four_letter_word, server.port, word) for word in (b"ruok", b"srvr", b"dump", b"cons")]
     await server.stop()
-    assert told[0] == "imok" and told[1].startswith("Zookeeper version: ")
-    refused = ["not in the whitelist" in each for each in told[2:]]
-    assert refused == [host == "0.0.0.0"] * 2, "they tell of other clients"
+    assert answers[0] == "imok" and answers[1].startswith("Zookeeper version: ")
+    refused = ["not in the whitelist" in each for each in answers[2:]]
+    assert refused == [host == "0.0.0.0"] * 2, "these words show other clients"
 
 
 async def test_disk_that_fails_acknowledges_nothing_and_is_reported(

@@ -43,17 +43,17 @@ def test_another_client_hears_of_a_change_before_it_can_read_it(server: ZooKeepe
         for number in range(1, 50):
             watcher.call(Op.GET_DATA, watched(path, True))
             raw.request(Op.SET_DATA, set_data(path, b"%d" % number))
-            told = False
+            has_event = False
             while True:
                 watcher.request(Op.GET_DATA, watched(path))
                 reply = watcher.reply()
                 if reply.xid == -1:
-                    told = True
+                    has_event = True
                     reply = watcher.reply()
                 if Reader(reply.body).buffer() == b"%d" % number:
-                    assert told, "the new value was seen before the event"
+                    assert has_event, "the new value was seen before the event"
                     break
-                assert not told, "the old value was seen after the event"
+                assert not has_event, "the old value was seen after the event"
             assert raw.reply().err == 0
 
 
@@ -113,8 +113,8 @@ def test_containers_ttls_and_the_rest(raw: RawClient) -> None:
     assert Reader(raw.call(Op.GET_EPHEMERALS, wire.text(root)).body).texts() == [root + "/e"]
     assert Reader(raw.call(Op.GET_ALL_CHILDREN_NUMBER, wire.text(root)).body).i32() == 3
     assert raw.call(Op.SYNC, wire.text("/x")).body == wire.text("/x")
-    who = Reader(raw.call(Op.WHO_AM_I).body)
-    assert (who.i32(), who.text(), who.text()) == (1, "ip", "127.0.0.1")
+    identity = Reader(raw.call(Op.WHO_AM_I).body)
+    assert (identity.i32(), identity.text(), identity.text()) == (1, "ip", "127.0.0.1")
     multi = b"".join(
         struct.pack(">i?i", op, False, -1) + watched(path)
         for op, path in ((Op.GET_DATA, root), (Op.GET_CHILDREN, root + "/none"), (Op.GET_CHILDREN, root + "/c"))
