@@ -75,7 +75,7 @@ class Administrator(Client):
         await alter_reassignments(cluster, {tp: replicas})
 
     async def _elect(self, cluster: AsyncClient) -> None:
-        self.note("has preferred leaders elected")
+        self.note("elects preferred leaders")
         await elect_leaders(cluster, 0, self.cluster.partitions)
 
     async def _delete_records(self, cluster: AsyncClient) -> None:
@@ -184,7 +184,7 @@ class Administrator(Client):
     async def _come_and_go(self, cluster: AsyncClient) -> None:
         """Create a topic, delete it, and create it again under the same name."""
         name = COMING
-        self.note(f"deletes and makes {name}")
+        self.note(f"deletes {name} and creates it again")
         outcome = await delete_topics(cluster, [name])
         if outcome.get(name) not in (ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
             return

@@ -128,7 +128,7 @@ class LostAnswerCreator(AftermathClient):
         asked = asyncio.create_task(cluster.ask(controller.id, request, CreateTopicsResponse))
         session = controller.broker.session
         if await self._until(lambda: self.cluster.data_at(paths.topic(name)) is not None) and session._in_flight:
-            self.note(f"{controller.name} has made {name}, and loses ZooKeeper before it hears so")
+            self.note(f"{controller.name} has created {name}, and loses ZooKeeper before it gets the answer")
             session._connection._client.lose_connection()  # type: ignore[union-attr]
         [answer] = (await asked).topics
         if answer.error_code == ErrorCode.TOPIC_ALREADY_EXISTS:
@@ -150,7 +150,7 @@ class SettingChanger(AftermathClient):
         pairs = list(zip(self.cluster.brokers, SETTINGS, strict=False))
         for broker, _ in pairs:
             await cluster.link(broker)
-        self.note(f"has {len(pairs)} settings of {topic} changed at once")
+        self.note(f"changes {len(pairs)} settings of {topic} at once")
         await asyncio.gather(*(self._change(cluster, broker, topic, name, value) for broker, name in pairs))
         found = self.cluster.settings_of(topic)
         lost = [] if found is None else [name for _, name in pairs if found.get(name) != value]
@@ -253,7 +253,7 @@ class TopicRecreator(AftermathClient):
             await self._make(cluster, f"{RECREATED}between-{self._made}", {0: others[:1]})
             if not await self._until(lambda: answers.held):
                 return
-            self.note(f"has {tp.topic} made again while {controller.name} waits for {coordinator.name}")
+            self.note(f"creates {tp.topic} again while {controller.name} waits for {coordinator.name}")
             await self._delete(cluster, tp.topic)
             await self._make(cluster, tp.topic, {0: others[:2]})
             topic_id = self._topic_id(tp.topic)
@@ -301,7 +301,7 @@ class TopicRecreator(AftermathClient):
         if not order or order[0] == controller.id:
             return None
         broker = self.cluster.brokers[order[0]]
-        self.note(f"has {place} led by {broker.name}")
+        self.note(f"makes {broker.name} leader of {place}")
         await alter_reassignments(cluster, {place: order})
         await self._until(lambda: self.cluster.settled_replicas(place) == tuple(order))
         await elect_leaders(cluster, 0, [place])

@@ -296,7 +296,7 @@ class SimCluster:
     def calm(self) -> None:
         assert self.faults is not None
         self.faults.end()
-        self.world.note("world", "calm: everything is mended and runs")
+        self.world.note("world", "calm: everything is repaired and runs")
         self._heal()
 
     def _start_clients(self) -> None:

@@ -493,7 +493,8 @@ class ControlInvariants:
         is_left_alone = channel is not None and channel.is_quiet and not channel.is_suspect
         if is_left_alone and partition is not None and partition.machine.role in (Role.LEADER, Role.FOLLOWER):
             self._broken(
-                "a removed replica is told to stop", f"{process.name} has {tp}, and {controller.name} is silent"
+                "a removed replica is told to stop",
+                f"{process.name} has {tp}, and {controller.name} sends it no StopReplica",
             )
 
     # -- controllers and ZooKeeper ----------------------------------------------------------------------------------------
@@ -614,7 +615,7 @@ class ControlInvariants:
             if is_worse and alive and state.partition_epoch == before.partition_epoch + 1:
                 self._broken(
                     "no replica replaces a better one whose session lives",
-                    f"{tp}: {state.leader} leads instead of {before.isr}, of whom {alive} have their session",
+                    f"{tp}: {state.leader} leads instead of {before.isr}, of which {alive} have their session",
                 )
             controller = self._cluster.controller()
             seen = {} if controller is None else controller.broker.controller.machine.context.broker_epochs  # type: ignore[union-attr]

@@ -89,7 +89,7 @@ def end_scarcity(cluster: "SimCluster", broker: BrokerProcess) -> None:
     cluster.world.note(broker.name, "gets descriptors again")
     broker.leave_descriptors(None)
     if lost := without_logs(broker):
-        cluster.world.note(broker.name, f"is restarted by its operator: it could not make the logs of {lost}")
+        cluster.world.note(broker.name, f"is restarted by its operator: it could not create the logs of {lost}")
         broker.kill()
         broker.start()
 
@@ -154,7 +154,7 @@ class ShortDescriptorRecreator(TopicRemaker):
     async def _delete_what_is_named(self, cluster: AsyncClient, broker: BrokerProcess, tp: TopicPartition) -> bool:
         if not await self._until(lambda: self._is_named(broker, tp)) or not broker.is_serving:
             return False
-        self.note(f"has {tp} deleted while {broker.name} has no descriptor")
+        self.note(f"deletes {tp} while {broker.name} has no descriptor")
         life = broker.lives
         broker.leave_descriptors(0)
         try:

@@ -122,7 +122,7 @@ class TwinMaker(EncounterClient):
             pairs = [(controller.name, self.cluster.zookeeper.name), (self.cluster.zookeeper.name, controller.name)]
             for pair in pairs:
                 self.cluster.network.cut(*pair)
-            self.note(f"has {name} made twice while {controller.name} does not reach ZooKeeper")
+            self.note(f"creates {name} twice while {controller.name} does not reach ZooKeeper")
             try:
                 outcomes = await asyncio.gather(
                     *(self._make(each, name, 0.002 * number) for number, each in enumerate((other, cluster))),
@@ -175,7 +175,7 @@ class TopicRemaker(EncounterClient):
             await create_topics(other, [topic])
             await self._write(other, tp, 2)
         life = broker.lives
-        self.note(f"has {broker.name} killed, which has acknowledged two records of the new {tp}")
+        self.note(f"kills {broker.name} after it has acknowledged two records of the new {tp}")
         assert self.cluster.faults is not None
         if not self.cluster.faults.may_kill(broker):
             return

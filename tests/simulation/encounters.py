@@ -105,7 +105,7 @@ class Encounters(TimedFaults):
     def _repair(self, broker: BrokerProcess) -> None:
         if self._faults._has_ended:
             return
-        self._note(f"the directories of {broker.name} are mended")
+        self._note(f"the directories of {broker.name} are repaired")
         broker.mend_directories()
         if not broker.is_up:
             broker.start()

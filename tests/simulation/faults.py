@@ -307,7 +307,7 @@ class Faults:
     def _ambush(self) -> None:
         """Hit the next broker that logs a certain line: defects are where an operation has begun and not ended."""
         self._awaited = self._world.random.choice(HALF_DONE_LINES)
-        self._world.note("faults", f"wait for a broker to say {self._awaited!r}")
+        self._world.note("faults", f"wait for a broker to log {self._awaited!r}")
 
     def heard(self, who: str, message: str) -> None:
         """Look at a broker's log line."""
@@ -634,7 +634,7 @@ class Faults:
         broker = self._pick()
         if broker is None or broker.storage.faults:
             return
-        self._world.note(broker.name, "its disk takes writes in pieces")
+        self._world.note(broker.name, "its disk accepts writes in pieces")
         broker.storage.shorten_writes("/", to_bytes=self._world.random.choice([60, 500]))
 
         self._world.after(self._world.between(0.2, 2.0), lambda: broker.storage.heal("/"))
@@ -657,7 +657,7 @@ class Faults:
             if broker.is_up and not self._may_kill(broker):
                 self._world.after(1.0, repair)
                 return
-            self._world.note(broker.name, "its directories are mended")
+            self._world.note(broker.name, "its directories are repaired")
             was_up = broker.is_up
             broker.mend_directories()
             if was_up:
@@ -741,7 +741,7 @@ class Faults:
 
         def accept() -> None:
             host.refuses = False
-            self._world.note("network", f"{host.name} takes connections again")
+            self._world.note("network", f"{host.name} accepts connections again")
 
         self._world.after(self._world.between(0.2, 6.0), accept)
 

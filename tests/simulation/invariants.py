@@ -354,7 +354,7 @@ class Invariants:
         if len(holders) < self._least.get(tp, 1) and not self._cluster.is_in_store(tp, offset):
             self._broken(
                 "committed records are on enough replicas",
-                f"{whom} got {tp} offset {offset}: only on {holders}",
+                f"{whom} got {tp} offset {offset}, which is only on {holders}",
             )
 
     def _note_least(self, partition: Any) -> None:

@@ -200,7 +200,7 @@ class StuckMirrors(Trouble):
             let()
             return
         stuck, other, leader, followers = self._waiting = found
-        self._world.note(leader.name, f"is to have {stuck} alone, and {other} with others")
+        self._world.note(leader.name, f"is to have the only replica of {stuck} in sync, and {other} with others")
         for each in followers:
             each.kill()
             self._world.after(SOON_S + 8.0, partial(_start, each))

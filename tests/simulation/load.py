@@ -145,7 +145,7 @@ class RecordProducer(Persistent):
             offset = await delivery.offset()
         except ClientError as error:
             record.fate = Fate.UNKNOWN
-            self.note(f"gives {record.name} up: {error}")
+            self.note(f"gives up {record.name}: {error}")
         else:
             self.oracle.acknowledges(record, offset)
 
@@ -173,7 +173,7 @@ class TableKeeper(Persistent):
                     self.oracle.acknowledges(record, await delivery.offset())
                 except ClientError as error:
                     record.fate = Fate.UNKNOWN
-                    self.note(f"gives {record.name} up: {error}")
+                    self.note(f"gives up {record.name}: {error}")
                 await self.pause(*self.cluster.pace_s)
 
 
@@ -225,7 +225,7 @@ class TransactionalProducer(Persistent):
                 self.oracle.acknowledged += 1
         except ClientError as error:
             give_up(sum_)
-            self.note(f"gives {sum_.name} up: {error}")
+            self.note(f"gives up {sum_.name}: {error}")
             raise
 
 
@@ -237,7 +237,7 @@ async def settle(client: Client, deliveries: Sequence[tuple[Sent, Delivery]]) ->
             client.oracle.acknowledges(record, await delivery.offset())
         except ClientError as error:
             record.fate = Fate.UNKNOWN
-            client.note(f"gives {record.name} up: {error}")
+            client.note(f"gives up {record.name}: {error}")
             failed = True
     return failed
 

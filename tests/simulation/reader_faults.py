@@ -78,7 +78,7 @@ class ReaderFaultClient(SlowReaderFaultClient):
             identity = await Transactions(cluster).initialise(group, timeout_ms=_TRANSACTION_MS)
             await cluster.retrying("AddOffsetsToTxn", lambda: self._add_offsets(cluster, group, identity, group))
             await cluster.retrying("TxnOffsetCommit", lambda: self._write_offset(cluster, group, identity, kept))
-            self.note(f"has an offset of {kept} pending for {group}, and another member join")
+            self.note(f"leaves an offset of {kept} pending for {group}, and lets another member join")
             waiting = asyncio.create_task(self._is_refused(member, read))
             reached: dict[TopicPartition, int] = {}
             try:

@@ -67,7 +67,7 @@ class SlowReaderFaultClient(SuccessionFaultClient):
             if sending is None:
                 return
             until_sent.enter_context(self._parted((controller, reader)))
-            self.note(f"has {successor.name} lead {led.tp}, of which {reader.name} has half an answer")
+            self.note(f"makes {successor.name} leader of {led.tp} while {reader.name} has half a response")
             await elect_leaders(cluster, 0, [led.tp])
             if not await self._until(lambda: self._leads(successor, led.tp)):
                 return
@@ -77,7 +77,7 @@ class SlowReaderFaultClient(SuccessionFaultClient):
             await self._write(cluster, led.tp, identities[1], every_batch, to=successor.id, key=_KEY)
             if not await self._until(lambda: self._is_written_over(led, end, epoch, _BATCHES)):
                 return
-            self.note(f"finds {led.tp} on {led.process.name} written over, from {end} on")
+            self.note(f"finds {led.tp} on {led.process.name} overwritten from {end} on")
             until_sent.enter_context(self._of_another_make(sending.source.handle, reader, led.tp))
             _release(asks.other)
             await self._until(lambda: self._has_taken(reader, led.tp, end) or asks.is_closed, _TAKEN_S)

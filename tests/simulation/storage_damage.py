@@ -276,7 +276,7 @@ class SwappedWorld(StorageWorld):
             cleaned = name.removesuffix(names.CLEANED_SUFFIX)
             is_index = cleaned.endswith((names.INDEX_SUFFIX, names.TIME_INDEX_SUFFIX))
             if name != cleaned and is_index and cleaned in files:
-                self.tell(f"{cleaned} is that of {name}")
+                self.tell(f"{cleaned} is replaced by the file of {name}")
                 life.replace_file(f"{folder}/{cleaned}", life.read_file(f"{folder}/{name}"))
         self.disk.process_died(life)
 

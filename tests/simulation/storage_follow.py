@@ -142,4 +142,4 @@ class GarbledWorld(StorageWorld):
         begin = sum(len(stored.data) for stored in sent[:place])
         at = self.rng.randrange(begin + CRC_AT, begin + len(sent[place].data))
         data[at] ^= 1 << self.rng.randrange(8)
-        self.tell(f"a bit of byte {at - begin} of the batch at {sent[place].header.base_offset} is another")
+        self.tell(f"a bit of byte {at - begin} of the batch at {sent[place].header.base_offset} is flipped")

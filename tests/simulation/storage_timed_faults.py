@@ -343,7 +343,7 @@ class UnlinkedWorld(AbortedWorld):
             self.start()
         self._goes_in = -1
         self._forget_name()
-        self.tell("restart: power, when the start has unlinked what was deleted")
+        self.tell("restart: power cut, when the start has unlinked the deleted files")
         self.disk.power_cut(self.rng)
         self.start()
         for partition, promise in before.items():

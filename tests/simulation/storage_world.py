@@ -378,7 +378,7 @@ class StorageWorld:
 
     def durable(self, partition: TopicPartition) -> None:
         """Flush the log, and write the recovery point."""
-        self.tell(f"flush {partition}, and say so")
+        self.tell(f"flush {partition}, and write the recovery point")
         self.threads.run_pending()
         self.log(partition).flusher.flush()
         self.manager.checkpoint("recovery-point-offset-checkpoint")

@@ -125,7 +125,7 @@ class SuccessionFaultClient(TimedFaultClient):
             # A member with a new assignor still supports the old one, until all members have changed.
             before = said[number - 1] if number and said[number - 1][0] != wanted[0] else wanted
             member = await self._agree(cluster, group, member, dict([wanted, before]))
-        self.note(f"has {process.name} lose its session, which coordinates {group}")
+        self.note(f"expires the session of {process.name}, which coordinates {group}")
         if not self.cluster.expire_session(process):
             return
         if not await self._until(lambda: self._leader_of(place) not in (process.id, -1)):
@@ -213,7 +213,7 @@ class SuccessionFaultClient(TimedFaultClient):
                 await self._settle(cluster, name, identity, sum_, commit=True)
                 if not await self._until(lambda line=answers: line.held) or not faults.damage.may_lose(broker):  # type: ignore[misc]
                     return
-                self.note(f"has {broker.name} lose its power, which {coordinator.name} waits for")
+                self.note(f"cuts the power of {broker.name} while {coordinator.name} waits for it")
                 broker.storage.write_back()  # the broker knows its former session, and need not wait for its end
                 faults.damage.cut(broker)
                 broker.cut_power()
@@ -259,13 +259,13 @@ class SuccessionFaultClient(TimedFaultClient):
                 epoch = log.epochs.epoch_at(end)
                 if not self.cluster.expire_session(leader):
                     return
-                self.note(f"has the session of {leader.name} expire, whose copy of {tp} is at {end + _COPIED}")
+                self.note(f"expires the session of {leader.name}, whose copy of {tp} is at {end + _COPIED}")
                 if not await self._until(lambda: self._leader_of(tp) not in (leader.id, -1)):
                     return
                 if not await self._write_after(cluster, tp, identities[1], range(2 * _COPIED)):
                     return
             if await self._until(lambda: self._is_written_over(led, end, epoch, 2 * _COPIED)):
-                self.note(f"finds {tp} on {leader.name} written over, from {end} on")
+                self.note(f"finds {tp} on {leader.name} overwritten from {end} on")
         finally:
             loop.release_work()
         await self._until(lambda: not led.is_same_life or led.partition.future_log is None)
@@ -292,7 +292,7 @@ class SuccessionFaultClient(TimedFaultClient):
             if not await self._write_after(cluster, tp, identity, range(1, 1 + _COPIED)):
                 return
             await asyncio.sleep(_SILENT_S)
-            self.note(f"comes back to {leader.name}, which led {tp}")
+            self.note(f"returns to {leader.name}, which led {tp}")
             outcome = await self._produce(cluster, self._sized_record(tp), identity, 1 + _COPIED, to=leader.id, acks=1)
             if isinstance(outcome, BrokerRefused) and outcome.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
                 self._broken("a former leader refuses no sequence number", f"{tp} on {leader.name}: {outcome}")

@@ -72,7 +72,7 @@ class Leaver(Persistent):
             while not waiting.done() and not self._asks(broker) and self.world.now_s < until_s:
                 await asyncio.sleep(LOOK_S)
             if not waiting.done():
-                self.note(f"leaves {broker.name}, which asks the store for {', '.join(map(str, positions))}")
+                self.note(f"disconnects from {broker.name}, which asks the store for {', '.join(map(str, positions))}")
             waiting.cancel()
             await asyncio.gather(waiting, return_exceptions=True)
 

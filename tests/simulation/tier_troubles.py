@@ -359,7 +359,7 @@ class Overlapping(TransactionalProducer):
             sum_.fate = Fate.ABORTED
         except ClientError as error:
             give_up(sum_)
-            self.note(f"gives {sum_.name} up: {error}")
+            self.note(f"gives up {sum_.name}: {error}")
             raise
 
 

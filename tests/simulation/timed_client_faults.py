@@ -196,7 +196,7 @@ class TimedFaultClient(ForeignClient):
                 leader.slow_next_sync(_LONG_SYNC_S)
                 waiting = self._begin_task(self._produce(other, self._record(tp, None), identities[0], 0, to=leader.id))
                 if await self._until(lambda: led.end > end) and self.cluster.expire_session(leader):
-                    self.note(f"has the session of {leader.name} expire, which flushes {tp}")
+                    self.note(f"expires the session of {leader.name}, which flushes {tp}")
                     await self._until(lambda: self._leader_of(tp) not in (leader.id, -1))
             if await self._until(lambda: self._leader_of(tp) != leader.id and leader.id in self._in_sync(tp)):
                 await elect_leaders(cluster, 0, [tp])
@@ -282,7 +282,7 @@ class TimedFaultClient(ForeignClient):
             await cluster.link(broker)  # connect now, so that it takes no time later
         if not self.cluster.expire_session(leader):
             return
-        self.note(f"has the session of {leader.name} expire, and waits for another one to load {tp}")
+        self.note(f"expires the session of {leader.name}, and waits for another broker to load {tp}")
         if not await self._until(lambda: self._loading(tp)):
             return
         found = self._loading(tp)
@@ -341,7 +341,7 @@ class TimedFaultClient(ForeignClient):
                     return
                 entry = producers.verification(identity.producer_id)
                 await self._settle(cluster, name, identity, sum_, commit=False)
-                self.note(f"has ended {name} while {led.process.name} waits for the word of {coordinator.name}")
+                self.note(f"has ended {name} while {led.process.name} waits for the answer of {coordinator.name}")
                 # A marker ends the verification.
                 if entry is None or not await self._until(
                     lambda: producers.verification(identity.producer_id) is not entry
@@ -409,7 +409,7 @@ class TimedFaultClient(ForeignClient):
         is_cut = False
         try:
             await self._settle(cluster, name, identity, sum_, commit=True)
-            self.note(f"has {place} move away from {process.name} and back, which hears nothing of it")
+            self.note(f"moves {place} away from {process.name} and back without its notice")
             network.cut(controller.name, process.name)
             is_cut = True
             for first in (self.chance.choice(others), process.id):
@@ -472,7 +472,7 @@ class TimedFaultClient(ForeignClient):
                     lambda: partition.machine.is_under_min_isr
                 ):
                     answer = await self._join(cluster, process, group)
-                    self.note(f"comes back to {group}, and gets {ErrorCode(answer.error_code).name}")
+                    self.note(f"returns to {group}, and gets {ErrorCode(answer.error_code).name}")
         finally:
             await self._set_min_isr(cluster, (AlterOperation.DELETE, None))
 
@@ -503,7 +503,7 @@ class TimedFaultClient(ForeignClient):
             (leader,) = await cluster.leaders([tp])
             host = self.cluster.brokers[leader].host
             attempts = self.chance.choice([1, 2, 2])
-            self.note(f"is turned away by {host.name}, {attempts} times")
+            self.note(f"is refused by {host.name} {attempts} times")
             host.turns_away[self.name] = attempts
             deliveries: list[tuple[Sent, Delivery]] = []
             for _ in range(4):

@@ -195,7 +195,7 @@ class Transformer(Persistent):
             sum_.fate = Fate.ABORTED
         except ClientError as error:
             give_up(sum_)
-            self.note(f"gives {sum_.name} up: {error}")
+            self.note(f"gives up {sum_.name}: {error}")
             raise
         raise BrokerRefused(ErrorCode.OPERATION_NOT_ATTEMPTED, f"{sum_.name} was aborted")
 

@@ -134,7 +134,7 @@ class Intruder(Client):
                 )
                 await session.delete(paths.CONTROLLER)
             except (NoNode, BadVersion) as error:
-                self.note(f"finds another at {path}: {error}")
+                self.note(f"finds other data at {path}: {error}")
             del self._spoilt[path]
 
     async def _delete(self, session: ZooKeeperSession, path: str) -> None:
