@@ -18,11 +18,12 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from barnabas.cli.local_cluster import ClusterFailed, wait_until
     from barnabas.testing.cases import AsyncKafkaTestCase, KafkaTestCase
-    from barnabas.testing.cluster import Cluster, PartitionView
+    from barnabas.testing.cluster import Cluster
     from barnabas.testing.journal import Fault
     from barnabas.testing.records import Record
     from barnabas.testing.shared import Kafka
     from barnabas.testing.snapshot import Snapshot
+    from barnabas.testing.topics import PartitionView
 
 __all__ = [
     "AsyncKafkaTestCase",
@@ -45,7 +46,7 @@ _HOMES = {
     "Fault": "barnabas.testing.journal",
     "Kafka": "barnabas.testing.shared",
     "KafkaTestCase": "barnabas.testing.cases",
-    "PartitionView": "barnabas.testing.cluster",
+    "PartitionView": "barnabas.testing.topics",
     "Record": "barnabas.testing.records",
     "Snapshot": "barnabas.testing.snapshot",
     "wait_until": "barnabas.cli.local_cluster",
