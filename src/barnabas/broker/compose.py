@@ -100,7 +100,7 @@ class Broker:
             self.registry,
             {b"/health": self.health.live, b"/ready": self.health.ready, b"/in-sync": self.health.in_sync},
         )
-        self._are_logs_open = self._is_dead = False
+        self._are_logs_open = False
         self.plugins: list[Plugin] = []
         #: Set when the broker serves: listener name -> port.
         self.ports: dict[str, int] = {}
@@ -143,14 +143,15 @@ class Broker:
         """Begin a clean stop. Twice does no harm."""
         self._stop.set()
 
-    def die(self) -> None:
+    def die(self, *, closes_session: bool = False) -> None:
         """End like a process that is killed, for tests that run brokers in their own process: connections break now, nothing
         more reaches the disk, ZooKeeper keeps the session until it expires. The broker still closes its files and threads.
+        `closes_session`: nobody is left whom the session could mislead, and closing it is quicker.
         """
         assert self._faults is not None, "only a broker with fault points can end so"
         self._faults.is_dead = True
-        self._is_dead = True
-        self.session.abandon()
+        if not closes_session:
+            self.session.abandon()
         self.server.stop_accepting()
         self.server.close_all()
         self.broker_connections.close()
@@ -518,7 +519,8 @@ class Broker:
         log.info("stopping")
         self.health.enter(Phase.PENDING_CONTROLLED_SHUTDOWN)
         self.replication.fetchers.take_no_more()
-        if self.config.controlled_shutdown_enable and self._fatal is None and not self._is_dead:
+        is_dead = self._faults is not None and self._faults.is_dead
+        if self.config.controlled_shutdown_enable and self._fatal is None and not is_dead:
             if self.session.is_connected:
                 await self.controller_client.hand_over()
             else:

@@ -154,11 +154,6 @@ class BrokerFaults(ABC):
         self._order(broker_id, f"lost {directory}", do="fail_log_dir", path=str(directory))
         self._marred.add(broker_id)
 
-    def tear_write(self, broker_id: int) -> None:
-        """The next batch of records that comes is written by half, and the broker is killed in the middle of it: what a crash
-        leaves behind. `wait_until_down`, then `start_broker`."""
-        self._order(broker_id, "will be killed in the middle of a write", do="tear_write")
-
     def advance_clock(self, broker_id: int, ms: int) -> None:
         """The broker's clock jumps: retention, lag limits and producer expiry see it; timers under way do not."""
         self._order(broker_id, f"has its clock advanced by {ms} ms", do="advance_clock", ms=ms)

@@ -143,6 +143,11 @@ class FaultyCluster(LocalCluster, BrokerFaults):
         if not self._wait_exit(self.member(broker_id), timeout_s):
             raise TimeoutError(f"broker {broker_id} still runs after {timeout_s:g} s")
 
+    def tear_write(self, broker_id: int) -> None:
+        """The next batch of records that comes is written by half, and the broker is killed in the middle of it: what a crash
+        leaves behind. `wait_until_down`, then `start_broker`."""
+        self._order(broker_id, "will be killed in the middle of a write", do="tear_write")
+
     # -- faults by other means --------------------------------------------------------------------------------------------
 
     def expire_certificate(self, broker_id: int) -> None:

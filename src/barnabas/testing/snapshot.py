@@ -51,7 +51,7 @@ def take(cluster: "Cluster") -> Snapshot:
     try:
         wait_until(lambda: all(_is_stopped(member.pid) for member in members), what="that all processes stand still")
         for name, place in snapshot.places.items():
-            _copy_folder(place, snapshot.folder / name)
+            copy_folder(place, snapshot.folder / name)
     finally:
         for member in members:
             os.kill(member.pid, signal.SIGCONT)
@@ -65,7 +65,7 @@ def restore(cluster: "Cluster", snapshot: Snapshot) -> None:
     cluster.kill_all()
     for name, place in snapshot.places.items():
         shutil.rmtree(place, ignore_errors=True)
-        _copy_folder(snapshot.folder / name, place)
+        copy_folder(snapshot.folder / name, place)
     cluster.start_all(zookeeper_port=address.rpartition(":")[2])
 
 
@@ -87,12 +87,12 @@ def _is_stopped(pid: int) -> bool:
     return state in ("T", "t")
 
 
-def _copy_folder(source: Path, target: Path) -> None:
+def copy_folder(source: Path, target: Path) -> None:
     target.mkdir(mode=0o700)
     with os.scandir(source) as entries:
         for entry in entries:
             if entry.is_dir():
-                _copy_folder(source / entry.name, target / entry.name)
+                copy_folder(source / entry.name, target / entry.name)
             else:
                 _copy_file(entry.path, str(target / entry.name))
     shutil.copystat(source, target)
