@@ -143,6 +143,10 @@ class Broker:
         """Begin a clean stop. Twice does no harm."""
         self._stop.set()
 
+    @property
+    def _is_dead(self) -> bool:
+        return self._faults is not None and self._faults.is_dead
+
     def die(self, *, closes_session: bool = False) -> None:
         """End like a process that is killed, for tests that run brokers in their own process: connections break now, nothing
         more reaches the disk, ZooKeeper keeps the session until it expires. The broker still closes its files and threads.
@@ -519,8 +523,7 @@ class Broker:
         log.info("stopping")
         self.health.enter(Phase.PENDING_CONTROLLED_SHUTDOWN)
         self.replication.fetchers.take_no_more()
-        is_dead = self._faults is not None and self._faults.is_dead
-        if self.config.controlled_shutdown_enable and self._fatal is None and not is_dead:
+        if self.config.controlled_shutdown_enable and self._fatal is None and not self._is_dead:
             if self.session.is_connected:
                 await self.controller_client.hand_over()
             else:
@@ -545,7 +548,10 @@ class Broker:
         await self._threads.drain()
         for partition in self.replicas:
             partition.log = None  # nobody who still runs may write while the logs are closed
-        await self._loop.run_in_executor(self._pool, self.logs.shutdown, broker_epoch)
+        if self._is_dead:
+            self.logs.abandon()
+        else:
+            await self._loop.run_in_executor(self._pool, self.logs.shutdown, broker_epoch)
 
     async def _end(self) -> None:
         await self.session.stop()

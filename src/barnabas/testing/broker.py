@@ -8,6 +8,7 @@ with Broker(brokers=3) as kafka:              # on a thread of their own, for co
 """
 
 import asyncio
+import contextlib
 import functools
 import threading
 from collections.abc import Callable, Coroutine, Mapping
@@ -186,7 +187,7 @@ class BlockingBroker(_View, TopicHelpers, BrokerFaults):
     def ask(self, question: Question[T], *, of: int | None = None) -> T:
         """Carry out something with a client of the brokers; `of` asks one broker first."""
         brokers = [of] if of is not None else [each for each in self.broker_ids if self._can_obey(each)]
-        if not brokers:
+        if not brokers and not self._is_closed:
             raise ClusterFailed("no broker runs: start one with start_broker(1)")
         where = ",".join(self.address(each) for each in brokers)
 
@@ -464,10 +465,14 @@ class Broker:
             raise ClusterFailed("this Broker runs already: make another one")
 
     def _add_notes(self, error: BaseException | None) -> None:
-        """A test that fails shows what its brokers logged and which faults fired, whatever runs the test."""
         if isinstance(error, Exception) and self._view is not None:
-            for title, text in self._view.sections():
-                error.add_note(f"--- {title} ---\n{text}")
+            add_notes(error, self._view)
+
+
+def add_notes(error: Exception, view: BlockingBroker | AsyncBroker) -> None:
+    """A test that fails shows what its brokers logged and which faults fired, whatever runs the test."""
+    for title, text in view.sections():
+        error.add_note(f"--- {title} ---\n{text}")
 
 
 class _LoopThread:
@@ -485,7 +490,8 @@ class _LoopThread:
         try:
             self._view = self._started.result()
         except BaseException:
-            self._stop()
+            with contextlib.suppress(RuntimeError):  # the loop has ended already, with the error that is raised here
+                self._stop()
             self._thread.join()
             raise
         return self._view

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from barnabas.base.errors import BrokenInvariant, leaves
+from barnabas.base.errors import BarnabasError, BrokenInvariant, leaves
 from barnabas.base.host.disk import Disk, ReadableBuffer
 from barnabas.broker.compose import Broker
 from barnabas.broker.runtime.faults import Faults
@@ -236,7 +236,10 @@ class Machinery:
             disk=BrokerDisk(faults, self._gate, syncs=self._memory is None),
             make_cleaner_worker=lambda loop, env: InProcessWorker(env),
         )
-        member.broker = Broker({**self.properties(broker_id), **(config or {})}, faults=faults, platform=platform)
+        try:
+            member.broker = Broker({**self.properties(broker_id), **(config or {})}, faults=faults, platform=platform)
+        except BarnabasError as error:
+            raise ClusterFailed(f"broker {broker_id} did not start: {error}") from error
         loop = asyncio.get_running_loop()
         ready: asyncio.Future[None] = loop.create_future()
         context = copy_context()
@@ -248,15 +251,20 @@ class Machinery:
         member.life.add_done_callback(lambda life: life.cancelled() or life.exception())
         await asyncio.wait([member.life, ready], return_when=asyncio.FIRST_COMPLETED)
         if not ready.done():
-            raise self._failure(member)
+            raise ClusterFailed(
+                f"broker {broker_id} did not start: {self._error_of(member)}\n{member.lines.text(_SHOWN_LINES_MAX)}"
+            )
         member.port = member.broker.ports[LISTENER]
 
-    def _failure(self, member: Member) -> ClusterFailed:
+    @staticmethod
+    def _error_of(member: Member) -> str:
+        """Why its run has ended; empty if nothing failed."""
         assert member.life is not None
-        error = None if member.life.cancelled() else member.life.exception()
-        errors = leaves(error) if isinstance(error, BaseExceptionGroup) else [error or "it was cancelled"]
-        causes = "; ".join(map(str, errors))
-        return ClusterFailed(f"broker {member.id} did not start: {causes}\n{member.lines.text(_SHOWN_LINES_MAX)}")
+        if member.life.cancelled():
+            return "its task was cancelled"
+        error = member.life.exception()
+        errors = leaves(error) if isinstance(error, BaseExceptionGroup) else [error] if error is not None else []
+        return "; ".join(f"{type(each).__name__}: {each}" for each in errors)
 
     async def kill(self, broker_id: int) -> None:
         """As by kill -9."""
@@ -266,13 +274,18 @@ class Machinery:
         await self._end([broker_id], lambda broker: broker.stop())
 
     async def _end(self, broker_ids: list[int], how: Callable[[Broker], None]) -> None:
+        """:raises ClusterFailed: for an error in ending; one that ended a broker before is in its log."""
         lives = []
         for member in (self.members[each] for each in broker_ids):
             if member.running and member.broker is not None and member.life is not None:
                 how(member.broker)
-                lives.append(member.life)
+                lives.append(member)
         if lives:
-            await asyncio.wait(lives)
+            await asyncio.wait([member.life for member in lives if member.life is not None])
+        for member in lives:
+            assert member.broker is not None
+            if self._error_of(member) and member.broker.health.fatal is None:
+                raise ClusterFailed(f"broker {member.id} did not stop as it should: {self._error_of(member)}")
 
     async def _stop_brokers(self) -> None:
         is_ready = [each for each in self.broker_ids if self.members[each].port]
