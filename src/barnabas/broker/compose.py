@@ -134,6 +134,9 @@ class Broker:
                     on_ready(self)
                     await self._stop.wait()
                     await self._shut_down()
+        except BaseException:
+            await self._drop_everything()
+            raise
         finally:
             pool.shutdown(wait=True)
         if self._fatal is not None:
@@ -541,6 +544,22 @@ class Broker:
         self.broker_connections.close()
         await self._close_logs(self.registrar.epoch)
         await self._end()
+
+    async def _drop_everything(self) -> None:
+        """The run has failed halfway. A process just ends; in a process with others, ports, files and threads must be free."""
+        made = vars(self)
+        if "session" in made:
+            self.session.abandon()
+        if "server" in made:
+            self.server.stop_accepting()
+            self.server.close_all()
+        self.metrics_server.stop()
+        if "broker_connections" in made:
+            self.broker_connections.close()
+        if self._are_logs_open:
+            self.logs.abandon()
+        if "session" in made:
+            await self.session.stop()
 
     async def _close_logs(self, broker_epoch: int = -1) -> None:
         self.logs.stop()
