@@ -26,7 +26,7 @@ from barnabas.client.names import nearest
 from barnabas.testing.asking import Question
 from barnabas.testing.broker_faults import BrokerFaults
 from barnabas.testing.in_process import HOST, Machinery, Options
-from barnabas.testing.journal import LOG_LINES_MAX, Journal
+from barnabas.testing.journal import LOG_LINES_MAX, Fault, Journal
 from barnabas.testing.names import check_broker_settings
 from barnabas.testing.snapshot import Snapshot
 from barnabas.testing.topics import TopicHelpers
@@ -129,10 +129,6 @@ class _View:
             raise ValueError(f"there is no broker {broker_id!r}: there are {there_are}")
         return broker_id
 
-    def _life(self, broker_id: int) -> object:
-        member = self._machinery.members[broker_id]
-        return member.life if member.running else None
-
 
 class BlockingBroker(_View, TopicHelpers, BrokerFaults):
     """What `with Broker()` gives. Any thread may call it, but not the one that runs the brokers' loop."""
@@ -210,17 +206,19 @@ class BlockingBroker(_View, TopicHelpers, BrokerFaults):
         """One command to a broker's fault points, and its answer."""
         self._checked_id(broker_id)
 
-        def obey() -> object:
+        async def obey() -> object:
             try:
                 return self._machinery.control(broker_id, command)
             except (ValueError, KeyError, TypeError) as error:
                 raise ClusterFailed(f"broker {broker_id} refused {command}: {error}") from error
 
-        async def obey_there() -> object:
-            return obey()
+        return self._wait_for(obey)
 
-        # `fired` of a fault asks on the test's loop as well, where nothing needs to be waited for.
-        return obey() if threading.get_ident() == self._loop_thread else self._wait_for(obey_there)
+    def _api_fault(self, broker_id: int, what: str, number: object) -> Fault:
+        """It counts in the broker's memory, which is ours: its count outlives the broker."""
+        assert isinstance(number, int)
+        asked = self._machinery.members[broker_id].faults.asked[number]
+        return Fault(f"broker {broker_id}: {what}", lambda: asked.fired)
 
     # -- brokers ----------------------------------------------------------------------------------------------------------
 

@@ -41,8 +41,8 @@ class BrokerFaults(ABC):
     def _checked_id(self, broker_id: int) -> int: ...
 
     @abstractmethod
-    def _life(self, broker_id: int) -> object:
-        """What only this run of the broker has, from its start to its end; None while it does not answer."""
+    def _api_fault(self, broker_id: int, what: str, number: object) -> Fault:
+        """`number`: of the fault, as the broker has answered."""
 
     # -- faults that a broker itself carries out --------------------------------------------------------------------------
 
@@ -99,18 +99,6 @@ class BrokerFaults(ABC):
         )
         self.journal.note(fault.what, fault)
         return fault
-
-    def _api_fault(self, broker_id: int, what: str, number: object) -> Fault:
-        life = self._life(broker_id)
-
-        def fired() -> int | None:
-            if life is None or self._life(broker_id) != life:
-                return None
-            count = self.control(broker_id, do="fired", fault=number)
-            assert isinstance(count, int)
-            return count
-
-        return Fault(f"broker {broker_id}: {what}", fired)
 
     def drop_connections(self, broker_id: int, *, client_id: str = "") -> None:
         """The broker closes its connections, or those of clients whose id starts with `client_id`."""

@@ -34,7 +34,7 @@ from barnabas.client.config import client_config
 from barnabas.testing import asking
 from barnabas.testing.asking import Question, T
 from barnabas.testing.broker_faults import BrokerFaults
-from barnabas.testing.journal import Journal, Watch
+from barnabas.testing.journal import Fault, Journal, Watch
 from barnabas.testing.names import check_broker_settings
 from barnabas.zookeeper.takeover import NoSuchSession, end_session_of
 
@@ -284,8 +284,17 @@ class FaultyCluster(LocalCluster, BrokerFaults):
         member = self.member(broker_id)
         return member.running and not member.paused
 
-    def _life(self, broker_id: int) -> object:
-        return self.pid(broker_id) if self._can_obey(broker_id) else None
+    def _api_fault(self, broker_id: int, what: str, number: object) -> Fault:
+        pid = self.pid(broker_id)
+
+        def fired() -> int | None:
+            if self.pid(broker_id) != pid or not self._can_obey(broker_id):
+                return None
+            count = self.control(broker_id, do="fired", fault=number)
+            assert isinstance(count, int)
+            return count
+
+        return Fault(f"broker {broker_id}: {what}", fired)
 
     def _running(self, broker_id: int) -> None:
         member = self.member(broker_id)

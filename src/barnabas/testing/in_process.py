@@ -107,6 +107,7 @@ class Member:
         self.id = broker_id
         self.port = 0
         self.lines = Lines()
+        self.faults = Faults()
         self.broker: Broker | None = None
         self.life: asyncio.Task[None] | None = None
 
@@ -230,7 +231,7 @@ class Machinery:
         member = self.members[broker_id]
         if member.running:
             raise ClusterFailed(f"broker {broker_id} is running")
-        faults = Faults()
+        faults = member.faults = Faults()
         platform = Platform(
             clock=faults.clock,
             disk=BrokerDisk(faults, self._gate, syncs=self._memory is None),

@@ -21,7 +21,7 @@ EXAMPLES = _EXAMPLE.findall(PAGE.read_text())
 
 
 def test_page_has_examples() -> None:
-    assert len(EXAMPLES) == 3
+    assert len(EXAMPLES) == 6
 
 
 def test_tests_of_the_page_pass(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
