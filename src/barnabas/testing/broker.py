@@ -27,6 +27,7 @@ from barnabas.testing.asking import Question
 from barnabas.testing.broker_faults import BrokerFaults
 from barnabas.testing.in_process import HOST, Machinery, Options
 from barnabas.testing.journal import LOG_LINES_MAX, Fault, Journal
+from barnabas.testing.loop_watch import LoopWatch
 from barnabas.testing.names import check_broker_settings
 from barnabas.testing.snapshot import Snapshot
 from barnabas.testing.topics import TopicHelpers
@@ -438,6 +439,7 @@ class Broker:
         machinery = Machinery(self._options)
         await machinery.start()
         self._machinery = machinery
+        self._watch = LoopWatch(asyncio.get_running_loop())
         self._view = BlockingBroker(machinery, asyncio.get_running_loop())
         self._async_view = AsyncBroker(self._view)
         return self._async_view
@@ -452,6 +454,7 @@ class Broker:
             view, self._view = self._view, None
             machinery, self._machinery = self._machinery, None
             assert view is not None and machinery is not None
+            self._watch.stop()
             try:
                 await view.end_questions()
             finally:

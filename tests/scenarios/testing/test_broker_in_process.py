@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer  # type: ignore[import-untyped]
+from confluent_kafka import KafkaError, Message, Producer
 from kafka import KafkaConsumer, KafkaProducer  # type: ignore[import-untyped]
 
 from barnabas.testing import Broker, ClusterFailed
@@ -84,6 +85,22 @@ def test_client_that_blocks_the_loop_works_with_a_broker_on_its_own_thread() -> 
     run(story())
 
 
+def test_warning_shows_the_line_that_holds_the_loop_of_the_brokers(caplog: pytest.LogCaptureFixture) -> None:
+    async def story() -> None:
+        async with Broker() as kafka:
+            await asyncio.sleep(0.1)
+            deadline_s = time.monotonic() + 60
+            while "held here" not in caplog.text:
+                time.sleep(0.05)  # noqa: ASYNC251
+                assert time.monotonic() < deadline_s
+            assert await kafka.topics() == []
+
+    run(story())
+    assert "Broker(own_thread=True)" in caplog.text
+    assert "time.sleep(0.05)" in caplog.text
+    assert caplog.text.count("held here") == 1
+
+
 def test_nothing_is_left_behind() -> None:
     """No task, thread, child process, signal handler, file, log setting or output."""
     logger = logging.getLogger("barnabas.broker")
@@ -146,6 +163,31 @@ def test_records_survive_a_leader_that_is_killed_and_started_again() -> None:
         kafka.assert_records("orders", ["before", "meanwhile"])
         kafka.restart(leader)
         kafka.wait_for_isr("orders", 3)
+
+
+def test_leaders_that_are_killed_lose_no_acknowledged_record() -> None:
+    """Nothing that a dead broker still does may count: a request that it answered, or a follower that it played."""
+    settings: dict[str, Any] = {"log_level": 0, "retry.backoff.ms": 10, "linger.ms": 0, "acks": "all"}
+    with Broker(brokers=3, short_sessions=True) as kafka:
+        kafka.create_topic("orders", replication_factor=3)
+        producer = Producer({"bootstrap.servers": kafka.bootstrap, "enable.idempotence": True, **settings})
+        acknowledged: list[bytes] = []
+
+        def delivered(error: KafkaError | None, message: Message) -> None:
+            if error is None:
+                acknowledged.append(message.value() or b"")
+
+        for number in range(3_000):
+            producer.produce("orders", str(number), on_delivery=delivered)
+            producer.poll(0)
+            if number % 1_000 == 500:
+                leader = kafka.leader_of("orders")
+                kafka.kill(leader)
+                kafka.start_broker(leader)
+        assert producer.flush(60) == 0
+        found = [record.value for record in kafka.records("orders")]
+        assert sorted(found) == sorted(acknowledged)
+        assert len(acknowledged) == 3_000
 
 
 def test_killed_broker_has_neither_flushed_nor_marked_its_folder_clean(tmp_path: Path) -> None:
