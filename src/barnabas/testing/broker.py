@@ -224,8 +224,8 @@ class BlockingBroker(_View, TopicHelpers, BrokerFaults):
     # -- brokers ----------------------------------------------------------------------------------------------------------
 
     def kill(self, broker_id: int) -> None:
-        """As by kill -9: connections break, nothing more is written, no hand-over, no flush. Until the broker's session with
-        ZooKeeper expires, nobody takes over."""
+        """As by kill -9: connections break, nothing more is written, no hand-over, no flush. Other
+        brokers take over when its session with ZooKeeper expires."""
         self._checked_id(broker_id)
         self._wait_for(lambda: self._machinery.kill(broker_id))
         self.journal.note(f"broker {broker_id} was killed")
@@ -513,14 +513,14 @@ class _LoopThread:
             self._ended.set_result(None)
 
     async def _main(self) -> None:
-        loop, told = asyncio.get_running_loop(), asyncio.Event()
-        self._stop = lambda: loop.call_soon_threadsafe(told.set)
+        loop, is_due = asyncio.get_running_loop(), asyncio.Event()
+        self._stop = lambda: loop.call_soon_threadsafe(is_due.set)
         machinery = Machinery(self._options)
         await machinery.start()
         try:
             view = BlockingBroker(machinery, loop)
             self._started.set_result(view)
-            await told.wait()
+            await is_due.wait()
             await view.end_questions()
         finally:
             await machinery.stop()

@@ -1,5 +1,5 @@
 """Warns when code of a test holds the loop that runs its brokers. A client that blocks there waits for brokers that cannot run;
-without the warning the test hangs and nobody knows why.
+without the warning the test hangs and does not show why.
 """
 
 import asyncio

@@ -48,7 +48,7 @@ def _parent() -> Path:
 def remove_left_over(parent: Path) -> None:
     """Folders of this user whose process has ended."""
     for folder in parent.glob(f"{_PREFIX}*"):
-        with contextlib.suppress(OSError):  # somebody else's, or gone since
+        with contextlib.suppress(OSError):  # another user's folder, or one that has just been removed
             lock = os.open(folder / _LOCK_FILE, os.O_RDWR | os.O_CLOEXEC)
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -17,5 +17,5 @@ SHORT_SESSIONS: Mapping[str, str] = {
     "log.retention.check.interval.ms": "500",
     "log.initial.task.delay.ms": "0",
 }
-#: Of the embedded ZooKeeper, with `SHORT_SESSIONS`.
+#: The tick of the embedded ZooKeeper that goes with `SHORT_SESSIONS`.
 SHORT_TICK_MS = 100
