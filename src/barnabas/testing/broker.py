@@ -513,14 +513,14 @@ class _LoopThread:
             self._ended.set_result(None)
 
     async def _main(self) -> None:
-        loop, is_due = asyncio.get_running_loop(), asyncio.Event()
-        self._stop = lambda: loop.call_soon_threadsafe(is_due.set)
+        loop, stopping = asyncio.get_running_loop(), asyncio.Event()
+        self._stop = lambda: loop.call_soon_threadsafe(stopping.set)
         machinery = Machinery(self._options)
         await machinery.start()
         try:
             view = BlockingBroker(machinery, loop)
             self._started.set_result(view)
-            await is_due.wait()
+            await stopping.wait()
             await view.end_questions()
         finally:
             await machinery.stop()

@@ -23,10 +23,11 @@ from barnabas.broker.server.platform import Platform
 from barnabas.broker.storage.cleaner.in_process import InProcessWorker
 from barnabas.cli.local_cluster import ClusterFailed
 from barnabas.cli.local_settings import suiting_settings
+from barnabas.cli.snapshots import copy_folder
 from barnabas.testing.memory_folder import MemoryFolder
 from barnabas.testing.quiet_logs import Lines
 from barnabas.testing.settings import DEFAULTS, SHORT_SESSIONS, SHORT_TICK_MS
-from barnabas.testing.snapshot import Snapshot, copy_folder
+from barnabas.testing.snapshot import Snapshot
 from barnabas.zookeeper.config import ZooKeeperConfig
 from barnabas.zookeeper.server import EmbeddedZooKeeper
 
