@@ -134,9 +134,6 @@ class Broker:
                     on_ready(self)
                     await self._stop.wait()
                     await self._shut_down()
-        except BaseException:
-            await self._drop_everything()
-            raise
         finally:
             pool.shutdown(wait=True)
         if self._fatal is not None:
@@ -545,8 +542,8 @@ class Broker:
         await self._close_logs(self.registrar.epoch)
         await self._end()
 
-    async def _drop_everything(self) -> None:
-        """The run has failed halfway. A process just ends; in a process with others, ports, files and threads must be free."""
+    async def release(self) -> None:
+        """After `run` has failed halfway, in a process that goes on: ports, files and threads are free again."""
         made = vars(self)
         if "session" in made:
             self.session.abandon()

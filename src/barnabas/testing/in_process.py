@@ -117,6 +117,14 @@ class Member:
         return self.life is not None and not self.life.done()
 
 
+async def _live(broker: Broker, on_ready: Callable[[], None]) -> None:
+    try:
+        await broker.run(lambda _: on_ready())
+    except (Exception, asyncio.CancelledError):
+        await broker.release()
+        raise
+
+
 class Machinery:
     def __init__(self, options: Options) -> None:
         self.options = options
@@ -246,9 +254,8 @@ class Machinery:
         ready: asyncio.Future[None] = loop.create_future()
         context = copy_context()
         context.run(member.lines.claim)
-        member.life = loop.create_task(
-            member.broker.run(lambda broker: ready.set_result(None)), name=f"broker {broker_id}", context=context
-        )
+        life = _live(member.broker, lambda: ready.set_result(None))
+        member.life = loop.create_task(life, name=f"broker {broker_id}", context=context)
         # An error is in the log, and in what `start_broker` and `stop` raise: asyncio need not report it as well.
         member.life.add_done_callback(lambda life: life.cancelled() or life.exception())
         await asyncio.wait([member.life, ready], return_when=asyncio.FIRST_COMPLETED)
