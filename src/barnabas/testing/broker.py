@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import functools
 import threading
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
@@ -426,14 +426,15 @@ class Broker:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self._add_notes(error)
         thread, self._thread, self._view = self._thread, None, None
-        if thread is not None:
-            thread.stop()
+        with _stopping(error):
+            if thread is not None:
+                thread.stop()
 
     # -- on the loop of the test ------------------------------------------------------------------------------------------
 
     async def __aenter__(self) -> AsyncBroker:
         if self._own_thread:
-            self._async_view = AsyncBroker(await asyncio.to_thread(self.__enter__))
+            self._async_view = AsyncBroker(await self._enter_on_thread())
             return self._async_view
         self._refuse_twice()
         machinery = Machinery(self._options)
@@ -447,19 +448,31 @@ class Broker:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
     ) -> None:
-        if self._own_thread:
-            await asyncio.to_thread(self.__exit__, kind, error, tb)
-        else:
+        try:
+            if self._own_thread:
+                await asyncio.to_thread(self.__exit__, kind, error, tb)
+                return
             self._add_notes(error)
             view, self._view = self._view, None
             machinery, self._machinery = self._machinery, None
             assert view is not None and machinery is not None
             self._watch.stop()
-            try:
-                await view.end_questions()
-            finally:
-                await machinery.stop()
-        self._async_view.close()
+            with _stopping(error):
+                try:
+                    await view.end_questions()
+                finally:
+                    await machinery.stop()
+        finally:
+            self._async_view.close()
+
+    async def _enter_on_thread(self) -> BlockingBroker:
+        entering = asyncio.ensure_future(asyncio.to_thread(self.__enter__))
+        try:
+            return await asyncio.shield(entering)
+        except asyncio.CancelledError:
+            await entering
+            await asyncio.to_thread(self.__exit__, None, None, None)
+            raise
 
     def _refuse_twice(self) -> None:
         if self._view is not None:
@@ -468,6 +481,17 @@ class Broker:
     def _add_notes(self, error: BaseException | None) -> None:
         if isinstance(error, Exception) and self._view is not None:
             add_notes(error, self._view)
+
+
+@contextlib.contextmanager
+def _stopping(error: BaseException | None) -> Iterator[None]:
+    """What fails while the brokers stop does not hide the error of the test."""
+    try:
+        yield
+    except ClusterFailed as failure:
+        if error is None:
+            raise
+        error.add_note(f"kafka: {failure}")
 
 
 def add_notes(error: Exception, view: BlockingBroker | AsyncBroker) -> None:

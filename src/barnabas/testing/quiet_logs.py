@@ -7,7 +7,7 @@ stay as they are. Handlers that an application has put on these loggers itself s
 import logging
 import threading
 from collections import deque
-from contextvars import ContextVar, Token
+from contextvars import ContextVar
 
 from barnabas.base.log_format import OneLine
 
@@ -33,9 +33,9 @@ class Lines:
     def __exit__(self, *exc: object) -> None:
         _handler.close_lines(self)
 
-    def claim(self) -> "Token[Lines | None]":
+    def claim(self) -> None:
         """Tasks and callbacks that are made in this context log here."""
-        return _current.set(self)
+        _current.set(self)
 
     def add(self, line: str) -> None:
         self._lines.append(line)
@@ -44,10 +44,6 @@ class Lines:
         """All lines, or the last ones."""
         lines = list(self._lines)
         return "\n".join(lines if last is None else lines[-last:])
-
-    @staticmethod
-    def let_go(token: "Token[Lines | None]") -> None:
-        _current.reset(token)
 
 
 class _Handler(logging.Handler):

@@ -18,6 +18,7 @@ from confluent_kafka import KafkaError, Message, Producer
 from kafka import KafkaConsumer, KafkaProducer  # type: ignore[import-untyped]
 
 from barnabas.testing import Broker, ClusterFailed
+from barnabas.testing.in_process import Machinery
 from tests.scenarios.testing.testing_clients import consume, produce, values
 
 
@@ -333,6 +334,41 @@ def test_call_that_waits_ends_with_the_broker() -> None:
             await waiting
 
     run(story())
+
+
+@pytest.mark.parametrize("own_thread", [False, True])
+def test_start_that_is_cancelled_leaves_nothing(own_thread: bool) -> None:
+    threads = set(threading.enumerate())
+
+    async def story() -> None:
+        cancelled = 0
+        for wait_ms in (0, 2, 4, 6, 8, 10, 12, 15):
+            try:
+                async with asyncio.timeout(wait_ms / 1000), Broker(own_thread=own_thread):
+                    await asyncio.sleep(1)
+            except TimeoutError:
+                cancelled += 1
+            assert asyncio.all_tasks() == {asyncio.current_task()}
+        assert cancelled == 8
+
+    run(story())
+    assert set(threading.enumerate()) == threads
+    gc.collect()
+
+
+def test_broker_that_fails_as_it_stops_does_not_hide_the_error_of_the_test(monkeypatch: pytest.MonkeyPatch) -> None:
+    stop = Machinery.stop
+
+    async def fail(machinery: Machinery) -> None:
+        await stop(machinery)
+        raise ClusterFailed("broker 1 did not stop as it should")
+
+    monkeypatch.setattr(Machinery, "stop", fail)
+    with pytest.raises(ZeroDivisionError) as failure, Broker():
+        1 / 0  # noqa: B018
+    assert "kafka: broker 1 did not stop as it should" in failure.value.__notes__
+    with pytest.raises(ClusterFailed, match="did not stop as it should"), Broker():
+        pass
 
 
 def test_import_of_the_package_stays_cheap() -> None:
