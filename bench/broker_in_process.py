@@ -1,4 +1,4 @@
-"""What a broker in the test's own process costs: `python -m bench.broker_in_process`. The first run may have to write bytecode.
+"""Measures a broker in the process of a test: `python -m bench.broker_in_process`. The first run may have to write bytecode.
 
 The first line includes all imports. Processor time is of use on a busy machine, too.
 """

@@ -191,6 +191,16 @@ def test_leaders_that_are_killed_lose_no_acknowledged_record() -> None:
         assert len(acknowledged) == 3_000
 
 
+def test_killed_broker_stays_registered_until_its_session_expires() -> None:
+    with Broker(brokers=2) as kafka:
+        sessions = kafka._machinery.zookeeper.service.machine.sessions.by_id
+        session_id = kafka._machinery.running(1).session.session_id
+        kafka.kill(1)
+        assert session_id in sessions
+        kafka.terminate(2)
+        assert list(sessions) == [session_id]
+
+
 def test_killed_broker_has_neither_flushed_nor_marked_its_folder_clean(tmp_path: Path) -> None:
     with Broker(data=tmp_path) as kafka:
         kafka.create_topic("orders")
