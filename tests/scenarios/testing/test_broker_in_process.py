@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import uvloop
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer  # type: ignore[import-untyped]
 from confluent_kafka import KafkaError, Message, Producer
 from kafka import KafkaConsumer, KafkaProducer  # type: ignore[import-untyped]
@@ -74,6 +75,18 @@ def test_confluent_kafka_works_from_a_thread_while_the_loop_of_the_test_runs_the
             assert len(await kafka.records("orders")) == 2
 
     run(story())
+
+
+def test_test_may_run_on_uvloop() -> None:
+    async def story() -> None:
+        async with Broker(brokers=2) as kafka:
+            await kafka.create_topic("orders", replication_factor=2)
+            assert await asyncio.to_thread(produce, kafka.bootstrap, "orders", 2) == [None] * 2
+            await kafka.kill(1)
+            await kafka.start_broker(1)
+            await kafka.assert_records("orders", ["0", "1"])
+
+    uvloop.run(story())
 
 
 def test_client_that_blocks_the_loop_works_with_a_broker_on_its_own_thread() -> None:
