@@ -20,6 +20,14 @@ def run(pytester: pytest.Pytester, *arguments: str) -> pytest.RunResult:
         return pytester.runpytest_inprocess("-p", "barnabas.testing.plugin", "-p", "no:cacheprovider", *arguments)
 
 
+def run_apart(pytester: pytest.Pytester) -> pytest.RunResult:
+    """In a process of its own. Brokers load modules when they need them; pytester takes those away after a run in this process,
+    and classes of the next run would not be those that the rest of the broker knows."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+        return pytester.runpytest_subprocess("-p", "barnabas.testing.plugin", "-p", "no:cacheprovider", timeout=100)
+
+
 def test_faults_and_killed_brokers_of_one_test_are_not_there_in_the_next(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         """
@@ -196,7 +204,7 @@ def test_brokers_in_the_process_of_pytest_are_new_for_each_test(pytester: pytest
             pass
         """
     )
-    result = run(pytester)
+    result = run_apart(pytester)
     result.assert_outcomes(passed=2, failed=1, errors=1)
     result.stdout.fnmatch_lines(["*Broker has no option 'secure': it needs processes, so use Cluster(secure=*"])
     result.stdout.fnmatch_lines(
@@ -232,7 +240,7 @@ def test_unittest_cases_run_brokers_in_their_process(pytester: pytest.Pytester) 
                 self.assertEqual(1, 2)
         """
     )
-    result = run(pytester)
+    result = run_apart(pytester)
     result.assert_outcomes(passed=2, failed=2)
     for topic in ("bills", "letters"):
         result.stdout.fnmatch_lines(["*--- kafka: log of broker-1 ---", f"*{topic}*"])
