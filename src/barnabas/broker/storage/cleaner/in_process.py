@@ -1,4 +1,6 @@
-"""A compaction worker without a process of its own: it runs the same code on the environment's disk, clock and threads."""
+"""A compaction worker without a process of its own, for simulations and for brokers that run in the process of a test: it runs
+the same code on the disk, the clock and the threads of the broker.
+"""
 
 import asyncio
 from functools import partial
