@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 
 from barnabas.base.ids import TopicPartition
+from barnabas.base.names import did_you_mean
 from barnabas.cli._command import UsageError
 from barnabas.cli._tool import warn
-from barnabas.client import names
 from barnabas.wire.record_batch import LOG_APPEND_TIME, BatchHeader
 from barnabas.wire.records import Record
 
@@ -56,7 +56,7 @@ def _default(properties: Mapping[str, str]) -> Formatter:
     for name in properties:
         if name not in _PROPERTIES and not name.startswith(("key.deserializer.", "value.deserializer.")):
             warn(
-                f"--property {name} is not a property of the formatter and is ignored{names.nearest(name, _PROPERTIES)}"
+                f"--property {name} is not a property of the formatter and is ignored{did_you_mean(name, _PROPERTIES)}"
             )
 
     def flag(name: str, default: bool = False) -> bool:

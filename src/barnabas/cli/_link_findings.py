@@ -9,6 +9,7 @@ from barnabas.base.config.topic import validate_topic_config
 from barnabas.base.errors import BarnabasError
 from barnabas.base.words import AclOperation, PatternType
 from barnabas.cli._link_source import Source, SourceTopic, Target
+from barnabas.cli._words import size_text
 from barnabas.client.exchange import BrokerVersions
 from barnabas.client.image import NO_TOPIC_ID
 from barnabas.services.doctor.finding import Finding, Severity, count, some
@@ -340,12 +341,8 @@ def _room(source: Source, target: Target) -> Iterable[Finding]:
     if needed > sum(known):
         yield Finding(
             Severity.ERROR, "no-room", "target",
-            f"{megabytes(needed)} are needed for all replicas, {megabytes(sum(known))} are free", "make room, or link less",
+            f"{size_text(needed)} are needed for all replicas, {size_text(sum(known))} are free", "make room, or link less",
         )  # fmt: skip
-
-
-def megabytes(size: int) -> str:
-    return f"{size / 1e9:,.1f} GB" if size >= 1e9 else f"{size / 1e6:,.1f} MB"
 
 
 def judge(source: Source, target: Target | None) -> list[Finding]:

@@ -4,10 +4,10 @@ import asyncio
 import contextlib
 
 from barnabas.base.errors import ErrorCode
+from barnabas.base.names import did_you_mean
 from barnabas.cli._command import complain
 from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.errors import BrokerRefused, ClientError
-from barnabas.client.names import nearest
 
 #: A broker that has just started, or another than the one that created the topic, may learn of it a moment later.
 _DOUBT_S = 0.5
@@ -24,7 +24,7 @@ async def missing(cluster: AsyncClient, topic: str) -> str | None:
     known: list[str] = []
     with contextlib.suppress(ClientError):  # only the proposal is lost
         known = [name for name, info in (await cluster.all_topics()).items() if not info.internal]
-    return f"there is no topic {topic}{nearest(topic, known)}"
+    return f"there is no topic {topic}{did_you_mean(topic, known)}"
 
 
 async def wait_until_created(cluster: AsyncClient, topic: str, *, timeout_ms: int) -> bool:

@@ -16,6 +16,7 @@ from barnabas.cli import _throttles
 from barnabas.cli._balance import Partition, Proposal
 from barnabas.cli._progress import telling
 from barnabas.cli._tool import UsageError, say, warn
+from barnabas.cli._words import size_text
 from barnabas.client.admin import partitions as admin
 from barnabas.client.asynchronous import AsyncClient
 
@@ -76,27 +77,19 @@ def loads(view: View, targets: Mapping[TopicPartition, Sequence[int]] | None = N
     return {broker: (load[0], load[1], load[2]) for broker, load in found.items()}
 
 
-def size(number: float) -> str:
-    for unit in ("B", "kB", "MB", "GB"):
-        if number < 1000:
-            return f"{number:.0f} {unit}" if unit == "B" else f"{number:.1f} {unit}"
-        number /= 1000
-    return f"{number:.1f} TB"
-
-
 def preview(view: View, proposal: Proposal) -> None:
     before, after = loads(view), loads(view, proposal.targets)
     say("broker  replicas        leaders         bytes")
     for broker in sorted(before.keys() | after.keys()):
         old, new = before.get(broker, (0, 0, 0)), after.get(broker, (0, 0, 0))
-        cells = [f"{old[0]} -> {new[0]}", f"{old[1]} -> {new[1]}", f"{size(old[2])} -> {size(new[2])}"]
+        cells = [f"{old[0]} -> {new[0]}", f"{old[1]} -> {new[1]}", f"{size_text(old[2])} -> {size_text(new[2])}"]
         say(f"{broker:<6}  {cells[0]:<14}  {cells[1]:<14}  {cells[2]}")
     if not proposal.targets:
         say("nothing to move")
         return
     say(f"partitions that change: {len(proposal.targets)}")
     say(
-        f"replicas that move: {proposal.moves} ({size(proposal.bytes)} to copy); new preferred leaders: {proposal.leaders}"
+        f"replicas that move: {proposal.moves} ({size_text(proposal.bytes)} to copy); new preferred leaders: {proposal.leaders}"
     )
 
 
@@ -134,7 +127,7 @@ async def carry_out(
         await _until_done(cluster, moving)
         done += len(now)
         copied += sum(_copied(view, targets, where) for where in now)
-        say(f"{done} of {len(todo)} partitions done, {size(copied)} of {size(to_copy)} copied")
+        say(f"{done} of {len(todo)} partitions done, {size_text(copied)} of {size_text(to_copy)} copied")
     if bytes_per_s >= 0 or ongoing:
         # Also what a run that was interrupted has left.
         await _throttles.clear_topics(cluster, sorted({where.topic for where in targets}))

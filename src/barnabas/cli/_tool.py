@@ -18,6 +18,7 @@ from typing import Annotated, TypeVar
 
 import typer
 
+from barnabas.base.names import did_you_mean
 from barnabas.cli._command import UsageError, complain
 from barnabas.client import names
 from barnabas.client.asynchronous import AsyncClient
@@ -100,7 +101,7 @@ def warn_of_unknown(settings: Iterable[str], *, of_topic: bool) -> None:
 
     for name in settings:
         is_known = name in TOPIC_SETTINGS if of_topic else broker_setting(name) is not None
-        meant = "" if is_known else names.nearest(name, TOPIC_SETTINGS if of_topic else BROKER_SETTINGS)
+        meant = "" if is_known else did_you_mean(name, TOPIC_SETTINGS if of_topic else BROKER_SETTINGS)
         if meant:
             warn(f"{name} is not a known setting of a {'topic' if of_topic else 'broker'}{meant}")
 
@@ -242,7 +243,7 @@ def _folded(cells: Sequence[str], widths: Sequence[int], columns: int) -> list[s
 
 def check_action(action: str, known: Collection[str]) -> None:
     if action not in known:
-        raise UsageError(f"{action!r} is not an action{names.nearest(action, known)}; use one of {', '.join(known)}")
+        raise UsageError(f"{action!r} is not an action{did_you_mean(action, known)}; use one of {', '.join(known)}")
 
 
 def exactly_one(what: str, **given: bool) -> str:

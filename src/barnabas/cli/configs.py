@@ -11,6 +11,7 @@ import typer
 
 from barnabas.base.config.definitions.quotas import CLIENT_QUOTAS, IP_QUOTAS
 from barnabas.base.java_text import java_double
+from barnabas.base.names import did_you_mean
 from barnabas.base.words import AlterOperation, ConfigResourceType, ConfigSource
 from barnabas.cli._tool import (
     Bootstrap,
@@ -28,7 +29,6 @@ from barnabas.client.admin import configs as admin
 from barnabas.client.admin.configs import ConfigEntry
 from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.config import load_properties
-from barnabas.client.names import nearest
 from barnabas.wire.auth.mechanisms.scram import ScramMechanism
 
 #: Keeps the order in which names and defaults were given: `--entity-type users --entity-default --entity-type clients …`.
@@ -255,7 +255,7 @@ async def _alter(cluster: AsyncClient, entity: Entity, additions: Mapping[str, s
         if unknown:
             raise UsageError(
                 f"Only connection quota configs can be added for '{IPS}'. Unexpected config names: {','.join(unknown)}"
-                + nearest(unknown[0], _IP_QUOTAS)
+                + did_you_mean(unknown[0], _IP_QUOTAS)
             )
         await _alter_quotas(cluster, entity, additions, deletions)
     else:
@@ -298,12 +298,12 @@ async def _alter_user_or_client(
         if unknown or scram:
             raise UsageError(
                 f"Only quota configs can be added for '{CLIENTS}'. Unexpected config names: {','.join(unknown + scram)}"
-                + nearest((unknown + scram)[0], _QUOTAS)
+                + did_you_mean((unknown + scram)[0], _QUOTAS)
             )
     elif unknown:
         raise UsageError(
             f"Only quota and SCRAM credential configs can be added for '{USERS}'. "
-            f"Unexpected config names: {','.join(unknown)}" + nearest(unknown[0], [*_QUOTAS, *_SCRAM])
+            f"Unexpected config names: {','.join(unknown)}" + did_you_mean(unknown[0], [*_QUOTAS, *_SCRAM])
         )
     if not scram:
         await _alter_quotas(cluster, entity, additions, deletions)

@@ -8,6 +8,7 @@ from typing import Annotated, Final
 
 import typer
 
+from barnabas.base.names import did_you_mean
 from barnabas.cli._missing_topic import warn_of_creation
 from barnabas.cli._tool import Bootstrap, UsageError, options, pairs, run, warn_without_effect
 from barnabas.client import names
@@ -196,7 +197,7 @@ class LineReader:
         for name in properties:
             if name not in _READER_PROPERTIES:
                 raise UsageError(
-                    f"--property {name} is not a property of the line reader{names.nearest(name, _READER_PROPERTIES)}"
+                    f"--property {name} is not a property of the line reader{did_you_mean(name, _READER_PROPERTIES)}"
                 )
 
         def flag(name: str) -> bool:

@@ -7,10 +7,11 @@ import typer
 
 from barnabas.base.config.properties import resolve_variables
 from barnabas.broker.features.link.settings import LinkSettings, check_pattern
-from barnabas.cli._link_findings import judge, kind_of, megabytes, rows
+from barnabas.cli._link_findings import judge, kind_of, rows
 from barnabas.cli._link_source import Source, Target, look, look_at_target
 from barnabas.cli._progress import telling
 from barnabas.cli._tool import UsageError, options, run, say, say_json, table
+from barnabas.cli._words import duration_text, size_text
 from barnabas.cli.doctor import EXIT, show
 from barnabas.client.config import load_properties
 from barnabas.services.doctor.finding import Finding, count, in_order, worst
@@ -83,18 +84,11 @@ def _estimate(source: Source) -> str:
     if size is None:
         return "size: the source does not say"
     if source.bytes_per_s is None:
-        return f"size: {megabytes(size)}; too little to read to tell how long it takes"
+        return f"size: {size_text(size)}; too little to read to tell how long it takes"
     return (
-        f"size: {megabytes(size)}; about {_duration(size / source.bytes_per_s)} at {source.bytes_per_s / 1e6:.0f} MB/s, "
+        f"size: {size_text(size)}; about {duration_text(size / source.bytes_per_s)} at {source.bytes_per_s / 1e6:.0f} MB/s, "
         "which one connection read just now"
     )
-
-
-def _duration(seconds: float) -> str:
-    minutes = round(seconds / 60)
-    if minutes < 2:
-        return f"{seconds:.0f} s"
-    return f"{minutes} min" if minutes < 120 else f"{minutes / 60:.1f} h"
 
 
 def _document(source: Source, target: Target | None, findings: list[Finding]) -> dict[str, Any]:

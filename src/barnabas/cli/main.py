@@ -5,7 +5,6 @@ It may also have `OPTIONAL_VALUES`, the names of options whose value may be left
 what stands for the value then; and `REWRITES`, options that stand for other arguments.
 """
 
-import difflib
 import importlib
 import re
 import sys
@@ -13,6 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import typer
 from typer.core import TyperGroup
+
+from barnabas.base.names import did_you_mean
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -132,13 +133,12 @@ class LazyGroup(TyperGroup):
         return load(cmd_name, importlib.import_module(entry.module)) if entry else None
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Some names have two words. A name that is not one gets the nearest that is."""
+        """Accept names of two words. The error for an unknown name offers the nearest known name."""
         if (name := " ".join(args[:2])) in COMMANDS:
             args = [name, *args[2:]]
         if args and args[0] not in COMMANDS and not args[0].startswith("-"):
-            near = difflib.get_close_matches(args[0], COMMANDS, 1)
-            meant = f"did you mean {near[0]}?" if near else "barnabas --help lists them"
-            ctx.fail(f"there is no command {args[0]!r}; {meant}")
+            hint = did_you_mean(args[0], COMMANDS) or "; barnabas --help lists them"
+            ctx.fail(f"there is no command {args[0]!r}{hint}")
         return super().resolve_command(ctx, args)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from barnabas.cli._words import duration_text
 from barnabas.cli.local_cluster import ClusterFailed
 from barnabas.cli.running import ClusterEnded, Running, no_cluster, on_folder, running_clusters, the_cluster
 
@@ -45,7 +46,7 @@ def command(
 
 def _lines(cluster: Running, brokers: list[dict[str, Any]]) -> list[str]:
     lines = [
-        f"cluster on {cluster.folder}, process {cluster.pid}, up for {_duration(time.time() - cluster.started_s)}",
+        f"cluster on {cluster.folder}, process {cluster.pid}, up for {duration_text(time.time() - cluster.started_s)}",
         f"  bootstrap  {cluster.bootstrap}",
         f"  ZooKeeper  {cluster.zookeeper}",
     ]
@@ -59,11 +60,3 @@ def _lines(cluster: Running, brokers: list[dict[str, Any]]) -> list[str]:
         state = f"process {broker['pid']}" if broker["pid"] else f"DOWN, ended with {broker['exit']}"
         lines.append(f"  broker {broker['id']}   {broker['address']}  {state}  {broker['log']}")
     return lines
-
-
-def _duration(seconds: float) -> str:
-    whole = int(seconds)
-    for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60)):
-        if whole >= 2 * size:
-            return f"{whole // size} {unit}"
-    return f"{whole} s"

@@ -8,8 +8,8 @@ from barnabas.base.config.catalog import BROKER_SETTINGS, DYNAMIC_ONLY_SETTINGS,
 from barnabas.base.config.properties import PROVIDERS
 from barnabas.base.config.usage import HANDED_ON
 from barnabas.base.errors import ErrorCode
+from barnabas.base.names import did_you_mean
 from barnabas.cli.local_settings import SettingValue
-from barnabas.client.names import nearest
 from barnabas.wire.versions import API, SERVABLE
 
 ANY_API = "*"
@@ -61,4 +61,4 @@ def _meant(name: str, known: Iterable[str], otherwise: str) -> str:
     """The nearest that is known, whatever its case; or where to look."""
     known = list(known)
     same = next((each for each in known if each.replace("_", "").lower() == name.replace("_", "").lower()), None)
-    return f"; did you mean {same}?" if same else nearest(name, known) or f"; {otherwise}"
+    return f"; did you mean {same}?" if same else did_you_mean(name, known) or f"; {otherwise}"

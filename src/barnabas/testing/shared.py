@@ -7,9 +7,9 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Self
 
+from barnabas.base.names import did_you_mean
 from barnabas.cli.local_settings import SettingValue
 from barnabas.client.admin.topics import delete_topics
-from barnabas.client.names import nearest
 from barnabas.testing.asking import Question, T
 from barnabas.testing.cluster import Cluster
 from barnabas.testing.journal import Watch
@@ -25,7 +25,7 @@ def check_options(options: Mapping[str, object], *, of: str) -> None:
     for name in options:
         if name not in _OPTIONS:
             raise ValueError(
-                f"{of} has no option {name!r}{nearest(name, _OPTIONS) or ': it has ' + ', '.join(_OPTIONS)}"
+                f"{of} has no option {name!r}{did_you_mean(name, _OPTIONS) or ': it has ' + ', '.join(_OPTIONS)}"
             )
 
 

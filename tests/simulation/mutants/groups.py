@@ -63,7 +63,7 @@ MUTANTS = [
     Mutant(
         "a batch that was taken is finished again with its transaction",
         "client/sending.py",
-        "                del self.unfinished[batch]  # at once: another one of this request may end the transaction\n",
+        "                del self.unfinished[batch]  # before the next batch, which may fail the transaction\n",
         "",
         finding="seed 40",
         profile="ambushes",

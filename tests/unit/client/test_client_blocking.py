@@ -167,7 +167,7 @@ def test_nonsense_ends_the_connection(answer: bytes) -> None:
 
     def body(config: ClientConfig) -> None:
         connection = BlockingConnection(*config.bootstrap[0], config)
-        with pytest.raises(ConnectionLost, match="sent what is not a response"):
+        with pytest.raises(ConnectionLost, match="sent an invalid response"):
             connection.request(MetadataRequest(), MetadataResponse)
         assert connection.closed
 

@@ -273,7 +273,7 @@ def test_garbage_in_a_response_is_an_error_of_that_request_and_ends_the_connecti
 
         async with FakeBroker(handlers={METADATA: garbage}) as broker:
             connection = await connect(broker)
-            with pytest.raises(ConnectionLost, match="sent what is not a response"):
+            with pytest.raises(ConnectionLost, match="sent an invalid response"):
                 await connection.request(MetadataRequest(), MetadataResponse)
             await connection.wait_closed()
 

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 from barnabas.base.config.catalog import BROKER_SETTINGS, TOPIC_SETTINGS
-from barnabas.base.config.usage import broker_notices, closest, without_effect
+from barnabas.base.config.usage import broker_notices, meant_setting, without_effect
 
 ROOT = Path(__file__).resolve().parents[4]
 
@@ -21,7 +21,7 @@ def test_unknown_name_is_named_with_what_was_meant() -> None:
         "log.retention.hour is not a known setting and is ignored; did you mean log.retention.hours?",
         "x is not a known setting and is ignored",
     ]
-    assert closest("listener.name.internal.max.connection") == "max.connections"
+    assert meant_setting("listener.name.internal.max.connection") == "; did you mean max.connections?"
 
 
 def test_known_names_with_prefixes_pass_in_silence() -> None:
