@@ -1,4 +1,4 @@
-"""How console-consumer prints a record: Kafka's DefaultMessageFormatter, by its properties."""
+"""Print records as console-consumer does: Kafka's DefaultMessageFormatter with its properties."""
 
 import struct
 import uuid
@@ -12,13 +12,13 @@ from barnabas.cli._tool import warn
 from barnabas.wire.record_batch import LOG_APPEND_TIME, BatchHeader
 from barnabas.wire.records import Record
 
-#: What is written for a record.
+#: Returns the bytes to write for a record.
 Formatter = Callable[[TopicPartition, BatchHeader, Record], bytes]
 _Deserializer = Callable[[bytes], bytes]
 
 
 def formatter_of(name: str, properties: Mapping[str, str]) -> Formatter:
-    """By Kafka's class name, with or without its package."""
+    """Return the formatter for Kafka's class name, with or without its package."""
     simple = name.rpartition(".")[2].removesuffix("MessageFormatter").lower()
     if simple == "default":
         return _default(properties)
@@ -107,7 +107,7 @@ _NUMBERS = {"Integer": ">i", "Long": ">q", "Short": ">h", "Float": ">f", "Double
 
 
 def _deserializer(name: str | None) -> _Deserializer:
-    """Kafka's own deserializers, by class name."""
+    """Return the function for one of Kafka's own deserializers, by class name."""
     if name is None:
         return _as_it_is
     simple = name.rpartition(".")[2].removesuffix("Deserializer")
@@ -119,7 +119,7 @@ def _deserializer(name: str | None) -> _Deserializer:
         return lambda data: b"true" if data == b"\x01" else b"false"
     if simple in _NUMBERS:
         return _number(simple, struct.Struct(_NUMBERS[simple]))
-    raise UsageError(f"{name} is a Java class that cannot be loaded here; Kafka's own deserializers can be named")
+    raise UsageError(f"{name} is a Java class that cannot be loaded here: use one of Kafka's own deserializers")
 
 
 def _number(name: str, layout: struct.Struct) -> _Deserializer:

@@ -4,7 +4,7 @@ _UNITS_S = (("d", 86_400), ("h", 3_600), ("min", 60))
 
 
 def duration_text(seconds: float) -> str:
-    """Format a duration in one unit, of which there are at least two: `119 s`, `90 min`, `47 h`."""
+    """Format a duration in the largest unit that fits at least twice: `119 s`, `90 min`, `47 h`."""
     for unit, unit_s in _UNITS_S:
         if seconds >= 2 * unit_s:
             return f"{int(seconds // unit_s)} {unit}"

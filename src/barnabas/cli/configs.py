@@ -31,7 +31,7 @@ from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.config import load_properties
 from barnabas.wire.auth.mechanisms.scram import ScramMechanism
 
-#: Keeps the order in which names and defaults were given: `--entity-type users --entity-default --entity-type clients …`.
+#: Keeps the order of names and defaults: `--entity-type users --entity-default --entity-type clients …`.
 REWRITES: Final = {"--entity-default": ("--entity-name", "")}
 
 TOPICS, BROKERS, LOGGERS, USERS, CLIENTS, IPS, GROUPS = (
@@ -44,7 +44,7 @@ TOPICS, BROKERS, LOGGERS, USERS, CLIENTS, IPS, GROUPS = (
     "groups",
 )
 CLIENT_METRICS = "client-metrics"
-#: In the order in which Kafka names them.
+#: In Kafka's order.
 ENTITY_TYPES: Final = (TOPICS, CLIENTS, USERS, BROKERS, IPS, LOGGERS, CLIENT_METRICS, GROUPS)
 
 _RESOURCES: Final = {
@@ -62,7 +62,7 @@ _SCRAM: Final = {mechanism.sasl_name: mechanism for mechanism in ScramMechanism}
 
 @dataclass(frozen=True, slots=True)
 class Entity:
-    """What is described or altered: one type, or users with clients. A name of "" is the default."""
+    """The entity to describe or alter: one type, or users with clients. A name of "" is the default."""
 
     types: tuple[str, ...]
     names: tuple[str, ...]
@@ -179,7 +179,7 @@ def _changes(
 def choose_entity(
     types: Sequence[str], names: Sequence[str], flags: Sequence[tuple[str, str | None]], *, alter: bool
 ) -> Entity:
-    """Kafka has two ways to name an entity, `--entity-type … --entity-name …` and `--topic …`, which do not mix."""
+    """Choose the entity. Kafka has two ways to name it, `--entity-type … --entity-name …` and `--topic …`; they do not mix."""
     given = [(kind, name) for kind, name in flags if name is not None]
     if given and (types or names):
         raise UsageError("--entity-{type,name,default} should not be used in conjunction with specific entity flags")
@@ -233,7 +233,7 @@ def _resolves(name: str) -> bool:
 
 
 def parse_additions(text: str) -> dict[str, str]:
-    """`k1=v1,k2=[v2,v3]`: commas and equal signs inside brackets belong to the value."""
+    """Parse `k1=v1,k2=[v2,v3]`: commas and equal signs inside brackets belong to the value."""
     outside = r"(?=[^\]]*(?:\[|$))"
     found: dict[str, str] = {}
     for part in re.split("," + outside, text):
@@ -344,7 +344,7 @@ def _alter_in_zookeeper(
 
 
 def parse_scram(mechanism: str, text: str) -> admin.ScramUpsert:
-    """`[iterations=8192,password=secret]`, without its brackets."""
+    """Parse `[iterations=8192,password=secret]`, without its brackets."""
     match = re.fullmatch(r"(?:iterations=(-?[0-9]*),)?password=(.*)", text)
     if match is None:
         raise UsageError(f"Invalid credential property {mechanism}=…; write {mechanism}=[iterations=8192,password=…]")

@@ -1,4 +1,4 @@
-"""`barnabas link check`: what of a cluster would carry over through a link. It asks, and changes nothing."""
+"""`barnabas link check`: report what of a cluster a link would carry over. It changes nothing."""
 
 import os
 from typing import Any
@@ -28,13 +28,13 @@ def check(
     command_config: str | None = None,
     json: bool = False,
 ) -> None:
-    """`config` is the source's properties file, as `link create` takes it. With `bootstrap_server`, also the cluster it is for.
+    """`config` is the source's properties file, as for `link create`. `bootstrap_server` adds checks of the target cluster.
 
-    Exit status 0: all carries over, but for notes; 1: something stands in the way; 3: something is left behind.
+    Exit status 0: everything carries over, except for notes; 1: a problem prevents the link; 3: some data stays behind.
     """
     if config is None:
         raise UsageError("link check needs --config FILE: the source's bootstrap.servers, and how to log in there")
-    # As `create` would take them: what is wrong in the file shows here first.
+    # Parse as `create` does, so that mistakes in the file show up here first.
     settings = LinkSettings.of(resolve_variables(load_properties(config), os.environ), name="check")
     check_pattern(topics, what="--topics")
     check_pattern(groups, what="--groups")

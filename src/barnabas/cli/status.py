@@ -24,20 +24,20 @@ def command(
     """
     clusters = on_folder(running_clusters(), data)
     if not clusters:
-        the_cluster(data)  # it says what there is instead
-    told = []
+        the_cluster(data)  # raises an error that lists the running clusters
+    statuses = []
     for cluster in clusters:
         with contextlib.suppress(ClusterEnded):
-            told.append((cluster, cluster.ask(do="status")))
-    if not told:
+            statuses.append((cluster, cluster.ask(do="status")))
+    if not statuses:
         raise no_cluster()
     if json:
         import json as encoder
 
-        typer.echo(encoder.dumps([{**asdict(cluster), "brokers": brokers} for cluster, brokers in told]))
+        typer.echo(encoder.dumps([{**asdict(cluster), "brokers": brokers} for cluster, brokers in statuses]))
     else:
-        typer.echo("\n\n".join("\n".join(_lines(cluster, brokers)) for cluster, brokers in told))
-    down = [broker["id"] for _, brokers in told for broker in brokers if broker["pid"] is None]
+        typer.echo("\n\n".join("\n".join(_lines(cluster, brokers)) for cluster, brokers in statuses))
+    down = [broker["id"] for _, brokers in statuses for broker in brokers if broker["pid"] is None]
     if down:
         raise ClusterFailed(
             f"down: {', '.join(f'broker {each}' for each in down)}; `barnabas restart {down[0]}` starts it"

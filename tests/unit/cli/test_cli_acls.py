@@ -4,7 +4,7 @@ import pytest
 
 from barnabas.base.words import AclOperation, AclResourceType, PatternType, Permission
 from barnabas.cli._command import UsageError
-from barnabas.cli.acls import _Who, parse_operation, plan_acls
+from barnabas.cli.acls import _Subjects, parse_operation, plan_acls
 from barnabas.client.admin.acls import Ace, ResourcePattern
 
 TOPIC = ResourcePattern(AclResourceType.TOPIC, "t", PatternType.LITERAL)
@@ -16,8 +16,8 @@ def operations(plan: dict[ResourcePattern, list[Ace]], pattern: ResourcePattern)
     return {entry.operation.name for entry in plan[pattern]}
 
 
-def alice() -> _Who:
-    return _Who(["User:alice"], None, None, None)
+def alice() -> _Subjects:
+    return _Subjects(["User:alice"], None, None, None)
 
 
 def test_producer_and_consumer_get_what_they_need() -> None:
@@ -30,7 +30,7 @@ def test_producer_and_consumer_get_what_they_need() -> None:
 
 
 def test_hosts_default_to_all_and_multiply_with_principals() -> None:
-    who = _Who(["User:a", "User:b"], ["h1", "h2"], ["User:c"], None)
+    who = _Subjects(["User:a", "User:b"], ["h1", "h2"], ["User:c"], None)
     entries = plan_acls([TOPIC], who, ["read"], producer=False, consumer=False, idempotent=False)[TOPIC]
     assert len(entries) == 5
     assert Ace("User:c", "*", AclOperation.READ, Permission.DENY) in entries
