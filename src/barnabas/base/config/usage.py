@@ -1,4 +1,4 @@
-"""Warnings about settings that were given: those without effect, and unknown names."""
+"""Warnings about given settings that have no effect or unknown names."""
 
 from collections.abc import Iterable, Mapping
 
@@ -17,17 +17,17 @@ def without_effect(settings: Mapping[str, Setting]) -> list[Setting]:
     return [setting for setting in settings.values() if not setting.is_effective]
 
 
-#: Begin the names of settings that tiered storage hands on, unless somebody chose other prefixes.
+#: Default prefixes of settings that tiered storage passes to its plug-ins.
 HANDED_ON = ("rsm.config.", "rlmm.config.")
 
 
 def broker_notices(names: Iterable[str]) -> list[str]:
-    """One line for each name that is unknown or without effect."""
+    """Return one line for each name that is unknown or without effect."""
     return [line for name in names if not name.startswith(HANDED_ON) and (line := _broker_notice(name))]
 
 
 def volatile_log_dirs(directories: Iterable[str]) -> list[str]:
-    """A warning for each directory that the system may delete."""
+    """Return a warning for each directory that the system may delete."""
     return [
         f"log.dirs={directory} is under /tmp: the system may delete it; choose a folder that stays"
         for directory in directories

@@ -71,6 +71,6 @@ def test_environment_says_how_to_log(wanted: str | None, first: str, monkeypatch
         monkeypatch.setenv(FORMAT_VARIABLE, wanted)
     stream = io.StringIO()
     log_to(stream, level=logging.INFO)
-    assert ("neither text nor json" in stream.getvalue()) == (wanted == "yaml")
+    assert ("is not valid, logging as text" in stream.getvalue()) == (wanted == "yaml")
     logging.getLogger("barnabas.test").info("here")
     assert stream.getvalue().splitlines()[-1].startswith(first)
