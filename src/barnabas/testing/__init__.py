@@ -1,4 +1,4 @@
-"""Kafka for tests: real clusters of processes that start in a fraction of a second, and faults on purpose.
+"""Kafka for tests: real clusters of processes that start in a fraction of a second, and fault injection.
 
     from barnabas.testing import Cluster
 
@@ -37,7 +37,7 @@ __all__ = [
     "wait_until",
 ]
 
-#: Loaded when they are asked for: pytest loads this package at each start, whether tests use it or not.
+#: Loaded on first use: pytest loads this package at each start, whether tests use it or not.
 _HOMES = {
     "AsyncKafkaTestCase": "barnabas.testing.cases",
     "Cluster": "barnabas.testing.cluster",

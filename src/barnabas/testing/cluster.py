@@ -1,4 +1,4 @@
-"""`Cluster`: a local cluster with a test's view of it, and a test's ways to break it. Blocking; any one thread at a time."""
+"""`Cluster`: a local cluster with a test's operations and faults. Blocking; one thread at a time."""
 
 import asyncio
 from collections.abc import Mapping
@@ -16,9 +16,9 @@ from barnabas.testing.snapshot import Snapshot, restore, take
 
 TIMEOUT_S = 60.0
 
-#: What suits tests, besides what suits a local cluster: the first group of a cluster waits for every partition of its topic.
+#: Defaults for tests, besides those for local clusters: the first group of a cluster waits for all partitions of its topic.
 DEFAULTS: Mapping[str, str] = {"offsets.topic.num.partitions": "5", "transaction.state.log.num.partitions": "5"}
-#: What `short_sessions` sets: ends are noticed within about a second, where Kafka's own times are made for real networks.
+#: The settings of `short_sessions`: failures are noticed within about a second. Kafka's defaults are for real networks.
 SHORT_SESSIONS: Mapping[str, str] = {
     "zookeeper.session.timeout.ms": "1000",
     "replica.lag.time.max.ms": "1000",
@@ -45,7 +45,7 @@ class PartitionView:
 class Cluster(FaultyCluster, RecordHelpers):
     """`with Cluster(brokers=3) as cluster: cluster.bootstrap`. Brokers have the ids 1..N."""
 
-    #: A broker or a consumer that dies is missed after about a second, not after six or more. For machines that are not busy.
+    #: Notice a broker or consumer that dies after about a second instead of six or more. Only for machines that are not busy.
     short_sessions: bool = False
 
     def __post_init__(self) -> None:
@@ -71,7 +71,7 @@ class Cluster(FaultyCluster, RecordHelpers):
         replication_factor: int = -1,
         config: Mapping[str, SettingValue] | None = None,
     ) -> None:
-        """Make a topic, and wait until every broker knows that every partition of it has a leader."""
+        """Create a topic, and wait until every broker knows a leader for each of its partitions."""
         check_topic_settings(config or {})
         new = topic_admin.NewTopic(
             name=name,
@@ -86,7 +86,7 @@ class Cluster(FaultyCluster, RecordHelpers):
         self.ask(lambda client: topic_admin.delete_topics(client, [name]))
 
     def partitions(self, topic: str, *, seen_by: int | None = None) -> dict[int, PartitionView]:
-        """Leader, replicas and ISR by partition, as a broker (any, if not said) knows them; nothing for an unknown topic."""
+        """Return leader, replicas and ISR by partition as a broker (by default any) knows them; empty for an unknown topic."""
 
         async def look(client: AsyncClient) -> dict[int, PartitionView]:
             found = (await client.topics([topic])).get(topic)
@@ -96,7 +96,7 @@ class Cluster(FaultyCluster, RecordHelpers):
         return self.ask(look, of=seen_by)
 
     def topics(self) -> list[str]:
-        """By name, without Kafka's own."""
+        """Return the names of topics without Kafka's internal ones."""
 
         async def look(client: AsyncClient) -> list[str]:
             return sorted(name for name in await client.all_topics() if not name.startswith("__"))
@@ -104,7 +104,7 @@ class Cluster(FaultyCluster, RecordHelpers):
         return self.ask(look)
 
     def leader_of(self, topic: str, partition: int = 0) -> int:
-        """-1 while there is none."""
+        """Return the leader's id; -1 while there is none."""
         known = self.partitions(topic)
         if not known:
             raise no_such_topic(topic, self.topics())
@@ -115,7 +115,7 @@ class Cluster(FaultyCluster, RecordHelpers):
     # -- waiting ----------------------------------------------------------------------------------------------------------
 
     def wait_until_led(self, topic: str, *, timeout_s: float = TIMEOUT_S) -> None:
-        """Until every broker that runs knows a running leader of every partition: no client is sent anywhere else then."""
+        """Wait until every running broker knows a running leader for each partition, so that no client goes to a dead one."""
         running = [each for each in self.broker_ids if self._can_obey(each)]
 
         def led(seen_by: int) -> bool:
@@ -127,7 +127,7 @@ class Cluster(FaultyCluster, RecordHelpers):
         )
 
     def wait_for_isr(self, topic: str, size: int, *, timeout_s: float = TIMEOUT_S) -> None:
-        """Until every partition of the topic has `size` replicas in sync."""
+        """Wait until every partition of the topic has `size` replicas in sync."""
         wait_until(
             lambda: all(len(p.isr) == size for p in self.partitions(topic).values()),
             timeout_s,
@@ -137,9 +137,10 @@ class Cluster(FaultyCluster, RecordHelpers):
     # -- snapshots --------------------------------------------------------------------------------------------------------
 
     def snapshot(self) -> Snapshot:
-        """All that the cluster has on disk now. It is held still for some milliseconds, which clients do not notice."""
+        """Copy everything that the cluster has on disk. Its processes stop for some milliseconds, which clients do not
+        notice."""
         return take(self)
 
     def restore(self, snapshot: Snapshot) -> None:
-        """The cluster is as it was then, at the same addresses. Its processes start anew; clients reconnect."""
+        """Restore that state, at the same addresses. The processes start again, and clients reconnect."""
         restore(self, snapshot)

@@ -1,7 +1,7 @@
-"""A local cluster that a test may break, and that can be mended again. Blocking; any one thread at a time.
+"""A local cluster that a test can break and repair. Blocking; one thread at a time.
 
-Faults that brokers carry out themselves go through their control sockets (`server.fault_injection`). What operators have means
-for (quotas, certificates, signals, ZooKeeper) is done by those means.
+Brokers inject some faults themselves, on command through their control sockets (`server.fault_injection`). Other faults use
+the means of operators: quotas, certificates, signals, ZooKeeper.
 """
 
 import json
@@ -39,21 +39,21 @@ from barnabas.testing.names import check_broker_settings, checked_api, checked_e
 from barnabas.zookeeper.takeover import NoSuchSession, end_session_of
 
 CONTROL_TIMEOUT_S = 60.0
-#: The listener of clients in a secure cluster.
+#: The setting of the clients' listener in a secure cluster.
 _KEYSTORE = "listener.name.client.ssl.keystore.location"
 
 
 class FaultyCluster(LocalCluster):
-    """`LocalCluster` whose brokers take faults. Brokers have the ids 1..N."""
+    """A `LocalCluster` whose brokers can have faults. Brokers have the ids 1..N."""
 
     with_control = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.journal = Journal()
-        #: Brokers that only a restart makes as they were.
+        #: Brokers with a fault that only a restart ends.
         self._marred: set[int] = set()
-        #: Quotas that hold, by their entity; None is the default.
+        #: Quotas in effect, by client id; None is the default.
         self._throttled: dict[str | None, tuple[str, ...]] = {}
         self._expired: set[int] = set()
 
@@ -63,18 +63,18 @@ class FaultyCluster(LocalCluster):
 
     @property
     def _stop_signal(self) -> signal.Signals:
-        # Nobody will look at the data again: there is no need to close it well.
+        # The data is not used again, so a clean stop is unnecessary.
         return signal.SIGTERM if self._temporary is None else signal.SIGKILL
 
     # -- processes ------------------------------------------------------------------------------------------------------
 
     def kill(self, broker_id: int) -> None:
-        """kill -9: no hand-over, no flush."""
+        """Kill the broker with SIGKILL: no hand-over, no flush."""
         super().kill(broker_id)
         self.journal.note(f"broker {broker_id} was killed")
 
     def terminate(self, broker_id: int, **options: float) -> int:
-        """A clean stop; the exit code."""
+        """Stop the broker cleanly; return its exit code."""
         code = super().terminate(broker_id, **options)
         self.journal.note(f"broker {broker_id} was stopped")
         return code
@@ -82,14 +82,14 @@ class FaultyCluster(LocalCluster):
     def start_broker(
         self, broker_id: int, *, config: Mapping[str, SettingValue] | None = None, wait: bool = True
     ) -> None:
-        """A broker that was stopped or killed, on its data and port again. Faults that it had are over."""
+        """Start a stopped or killed broker again, with its data and port. Its faults have ended."""
         check_broker_settings(config or ())
         super().start_broker(broker_id, config=config, wait=wait)
         self._marred.discard(broker_id)
         self.journal.note(f"broker {broker_id} was started")
 
     def kill_all(self) -> None:
-        """kill -9 for every process, ZooKeeper's too: a power cut."""
+        """Kill every process with SIGKILL, including ZooKeeper: a power cut."""
         members = list(self._members.values())
         for member in members:
             self._signal(member, signal.SIGKILL)
@@ -98,14 +98,14 @@ class FaultyCluster(LocalCluster):
         self.journal.note("everything was killed")
 
     def start_all(self, *, zookeeper_port: str) -> None:
-        """After `kill_all`, at the same addresses."""
+        """Start everything after `kill_all`, at the same addresses."""
         self._start_zookeeper(zookeeper_port)
         self._throttled.clear()
         self._expired.clear()
         self._start_brokers(list(self.broker_ids))
 
     def _start_brokers(self, dead: list[int]) -> None:
-        """At once: ZooKeeper may still take the former life of each for alive, and is told that it is over."""
+        """Start brokers at once: ZooKeeper may still have their old sessions, and these are ended first."""
         if self.zookeeper is None:
             for broker_id in dead:
                 self._end_session(broker_id)
@@ -123,7 +123,7 @@ class FaultyCluster(LocalCluster):
         return [member for member in self._members.values() if member.kind == "zookeeper"]
 
     def watch(self) -> Watch:
-        """From now on: what a report of a failed test shows."""
+        """Start recording what the report of a failed test shows."""
         self.journal.clear()
         return Watch(self.journal, {name: member.log for name, member in sorted(self._members.items())})
 
@@ -131,7 +131,7 @@ class FaultyCluster(LocalCluster):
         return [Path(each.strip()) for each in self._properties(broker_id)["log.dirs"].split(",")]
 
     def pause(self, broker_id: int) -> None:
-        """SIGSTOP: connections stay open, and nobody answers."""
+        """Send SIGSTOP: connections stay open, but the broker does not answer."""
         self._running(broker_id)
         super().pause(broker_id)
         self.journal.note(f"broker {broker_id} was paused")
@@ -141,7 +141,7 @@ class FaultyCluster(LocalCluster):
         self.journal.note(f"broker {broker_id} was resumed")
 
     def wait_until_down(self, broker_id: int, *, timeout_s: float = 60.0) -> None:
-        """Until the broker's process has ended, by whatever cause."""
+        """Wait until the broker's process has ended, whatever the cause."""
         if not self._wait_exit(self.member(broker_id), timeout_s):
             raise TimeoutError(f"broker {broker_id} still runs after {timeout_s:g} s")
 
@@ -160,11 +160,13 @@ class FaultyCluster(LocalCluster):
         times: int | None = None,
         client_id: str = "",
     ) -> Fault:
-        """Requests of an API (`Produce`, or `*`) are refused with a Kafka error, delayed, or cost the connection: `drop` before
-        they are carried out, `lose_answer` after it, so that the client cannot know.
+        """Refuse requests of an API (`Produce`, or `*`) with a Kafka error, delay them, or close the connection: with `drop`
+        before
+        they are executed, with `lose_answer` afterwards, so that the client cannot tell.
 
-        `after` requests pass first, then `times` are hit (all of them if None), of clients whose id starts with `client_id`.
-        The answer's `fired` says how many were hit.
+        The first `after` requests pass, then `times` are hit (all of them if None); `client_id` is the beginning of the
+        affected
+        clients' ids. The returned fault's `fired` is the number of hits.
         """
         checked_api(api)
         name = None if error is None else checked_error(error)
@@ -215,11 +217,11 @@ class FaultyCluster(LocalCluster):
         return Fault(f"broker {broker_id}: {what}", fired)
 
     def drop_connections(self, broker_id: int, *, client_id: str = "") -> None:
-        """The broker closes its connections, or those of clients whose id starts with `client_id`."""
+        """Make the broker close its connections, or those of clients whose id begins with `client_id`."""
         self._order(broker_id, "drops connections", do="drop_connections", client_id=client_id)
 
     def cut_off(self, broker_id: int, others: Iterable[int] | None = None) -> None:
-        """A network partition between a broker and others (all, if not said). ZooKeeper is still reached from both sides."""
+        """Cut the network between a broker and other brokers (by default all). Both sides still reach ZooKeeper."""
         apart = [self._checked_id(other) for other in (others or self.broker_ids) if other != broker_id]
         self._order(broker_id, f"is cut off from {apart}", do="cut_off", brokers=apart)
         for other in apart:
@@ -227,28 +229,28 @@ class FaultyCluster(LocalCluster):
                 self.control(other, do="cut_off", brokers=[broker_id])
 
     def be_deaf_to(self, broker_id: int, others: Iterable[int]) -> None:
-        """A network that is cut one way: a broker hears nothing from the others, but they hear it."""
+        """Cut the network in one direction: the broker receives nothing from the others, but they receive from it."""
         brokers = [self._checked_id(other) for other in others]
         self._order(broker_id, f"is deaf to {brokers}", do="be_deaf_to", brokers=brokers)
 
     def slow_network(self, broker_id: int, *, delay_ms: int) -> None:
-        """Every request to the broker takes longer on its way, and those from it to other brokers. 0 ends it."""
+        """Delay every request to the broker, and its requests to other brokers. 0 ends it."""
         self._order(broker_id, f"has a network slower by {delay_ms} ms", do="slow_network", delay_ms=delay_ms)
         for other in self.broker_ids:
             if other != broker_id and self._can_obey(other):
                 self.control(other, do="slow_peer", broker=broker_id, delay_ms=delay_ms)
 
     def slow_disk(self, broker_id: int, *, delay_ms: int) -> None:
-        """Every write and every flush takes longer. 0 ends it."""
+        """Delay every write and every flush. 0 ends it."""
         self._order(broker_id, f"has a disk slower by {delay_ms} ms", do="slow_disk", delay_ms=delay_ms)
 
     def fill_disk(self, broker_id: int) -> None:
-        """Writes fail with "No space left on device": the log directory goes offline."""
+        """Fail writes with "No space left on device": the log directory goes offline."""
         self._order(broker_id, "has a full disk", do="fill_disk")
         self._marred.add(broker_id)
 
     def fail_log_dir(self, broker_id: int, directory: Path | str) -> None:
-        """One of the broker's log directories fails, as if its disk had."""
+        """Fail one of the broker's log directories, as if its disk had failed."""
         known = self.log_dirs(broker_id)
         if Path(directory) not in known:
             has = ", ".join(map(str, known))
@@ -257,17 +259,17 @@ class FaultyCluster(LocalCluster):
         self._marred.add(broker_id)
 
     def tear_write(self, broker_id: int) -> None:
-        """The next batch of records that comes is written by half, and the broker is killed in the middle of it: what a crash
-        leaves behind. `wait_until_down`, then `start_broker`."""
+        """Write only half of the next batch of records and kill the broker, as in a crash. Call `wait_until_down`, then
+        `start_broker`."""
         self._order(broker_id, "will be killed in the middle of a write", do="tear_write")
 
     def advance_clock(self, broker_id: int, ms: int) -> None:
-        """The broker's clock jumps: retention, lag limits and producer expiry see it; timers under way do not."""
+        """Advance the broker's clock: retention, lag limits and producer expiry see it; running timers do not."""
         self._order(broker_id, f"has its clock advanced by {ms} ms", do="advance_clock", ms=ms)
         self._marred.add(broker_id)
 
     def skew_clock(self, broker_id: int, ms: int) -> None:
-        """The broker's wall clock is wrong by so much, forward or back: timestamps that it gives are. 0 ends it."""
+        """Set the broker's wall clock wrong by this amount, forward or back: its timestamps are wrong. 0 ends it."""
         self._order(broker_id, f"has a clock that is wrong by {ms} ms", do="skew_clock", ms=ms)
 
     def _order(self, broker_id: int, what: str, **command: object) -> None:
@@ -283,7 +285,7 @@ class FaultyCluster(LocalCluster):
         fetch_bytes_per_s: float | None = None,
         client_id: str | None = None,
     ) -> None:
-        """Clients are held to a quota, each or the one with this id: brokers answer late and say so (`throttle_time_ms`)."""
+        """Apply a quota to all clients or to one id: brokers delay responses and report that (`throttle_time_ms`)."""
         limits = {"producer_byte_rate": produce_bytes_per_s, "consumer_byte_rate": fetch_bytes_per_s}
         given = {name: float(value) for name, value in limits.items() if value is not None}
         if not given:
@@ -297,7 +299,7 @@ class FaultyCluster(LocalCluster):
         self.ask(lambda client: alter_quotas(client, {"client-id": client_id}, changes))
 
     def expire_certificate(self, broker_id: int) -> None:
-        """The broker shows clients a certificate that has expired. Connections that are there live on."""
+        """Make the broker show clients an expired certificate. Existing connections stay open."""
         if self._security is None:
             raise ClusterFailed("there are no certificates: start the cluster with secure=True")
         from barnabas.cli.local_security import EXPIRED
@@ -312,15 +314,16 @@ class FaultyCluster(LocalCluster):
         self.ask(lambda client: alter_configs(client, ConfigResourceType.BROKER, str(broker_id), changes))
 
     def expire_session(self, broker_id: int) -> None:
-        """ZooKeeper gives up the broker's session, as after a long pause: it is no broker of the cluster until it has
-        registered again, and leaders move. Waits until ZooKeeper has."""
+        """End the broker's ZooKeeper session, as after a long pause: until it registers again it does not belong to the
+        cluster, and
+        leaders move. Waits until the session has ended."""
         self._running(broker_id)
         if not self._end_session(broker_id):
             raise ClusterFailed(f"broker {broker_id} has no session that could expire")
         self.journal.note(f"the ZooKeeper session of broker {broker_id} expired")
 
     def _end_session(self, broker_id: int) -> bool:
-        """Also of a broker that is dead and whose session is not. False where there is none."""
+        """End the session of a broker, even of a dead broker. Returns False if it has none."""
         if self.zookeeper is not None:
             raise ClusterFailed("sessions can be ended in the embedded ZooKeeper only, not in another one")
 
@@ -333,7 +336,8 @@ class FaultyCluster(LocalCluster):
         return True
 
     def move_controller(self) -> int:
-        """Another broker becomes controller: its id. The old one stays a broker, and is held still until it has lost."""
+        """Move the controller; return the new one's id. The old one stays a broker, and is paused until it has lost the
+        role."""
         if sum(self._can_obey(each) for each in self.broker_ids) < 2:
             raise ClusterFailed("the controller cannot move: it takes two brokers that run")
         before = self.controller()
@@ -356,14 +360,14 @@ class FaultyCluster(LocalCluster):
         return after
 
     def _session_config(self) -> SessionConfig:
-        """Of a ZooKeeper client with a broker's rights."""
+        """Return the settings of a ZooKeeper client with a broker's rights."""
         own = self._security.zookeeper_client_settings() if self._security is not None else {}
         return session_config(BrokerConfig.parse({**own, "zookeeper.connect": self.zookeeper_connect}))
 
-    # -- mending ----------------------------------------------------------------------------------------------------------
+    # -- repairing --------------------------------------------------------------------------------------------------------
 
     def heal(self) -> None:
-        """Every fault ends, on every broker that runs, and what was paused goes on. Brokers that are down stay down."""
+        """End every fault on running brokers, and resume paused ones. Stopped brokers stay down."""
         for broker_id in self.broker_ids:
             if self.member(broker_id).paused:
                 self.resume(broker_id)
@@ -380,7 +384,7 @@ class FaultyCluster(LocalCluster):
             self._alter_quotas(client_id, dict.fromkeys(names))
 
     def repair(self) -> None:
-        """As it was at first: no fault, everything up, clocks right. Topics and records stay."""
+        """Restore the initial state: no faults, all brokers running, clocks right. Topics and records stay."""
         if ZOOKEEPER in self._members and not self._members[ZOOKEEPER].running:
             self._start_zookeeper(self.zookeeper_connect.rpartition(":")[2])
         dead = [each for each in self.broker_ids if not self.member(each).running]
@@ -393,7 +397,7 @@ class FaultyCluster(LocalCluster):
     # -- asking -----------------------------------------------------------------------------------------------------------
 
     def ask(self, question: Question[T], *, of: int | None = None) -> T:
-        """Carry out something with a client of the cluster, as an administrator; `of` asks one broker first."""
+        """Run an operation with a client of the cluster, as an administrator; `of` asks one broker first."""
         settings = {} if self._security is None else self._security.internal_settings()
         brokers = [of] if of is not None else [each for each in self.broker_ids if self._can_obey(each)]
         if not brokers:
@@ -405,7 +409,7 @@ class FaultyCluster(LocalCluster):
         return asking.ask(client_config(where, settings, client_id=TEST_CLIENT_ID), question)
 
     def controller(self, *, seen_by: int | None = None) -> int:
-        """The controller's id, as a broker (any, if not said) knows it; -1 if there is no controller."""
+        """Return the controller's id as a broker (by default any) knows it; -1 if there is none."""
 
         async def look(client: AsyncClient) -> int:
             await client.topics([])
@@ -414,7 +418,7 @@ class FaultyCluster(LocalCluster):
         return self.ask(look, of=seen_by)
 
     def control(self, broker_id: int, **command: object) -> object:
-        """One command to a broker's control socket, and its answer."""
+        """Send one command to a broker's control socket; return its answer."""
         self._running(broker_id)
         with socket.socket(socket.AF_UNIX) as sock:
             sock.settimeout(CONTROL_TIMEOUT_S)

@@ -1,11 +1,13 @@
-"""Snapshots of a cluster: all that it has on disk, at one moment, to come back to.
+"""Snapshots of a cluster: everything that it has on disk at one moment, to be restored later.
 
-Taking one stops every process (SIGSTOP), copies the log directories and ZooKeeper's, and lets them go on. It is what a power
-cut at that moment would leave, all machines at once: whatever was acknowledged is in it, and what brokers know besides
-(connections, members of groups, open fetch sessions) is not. Restoring kills the processes, puts the copies in place, ends the
-sessions that ZooKeeper remembers, and starts the processes on their ports.
+Taking one stops every process (SIGSTOP), copies the log directories and ZooKeeper's, and resumes the processes. The copy is
+what
+a power cut of all machines would leave: everything acknowledged is in it, but state in memory (connections, members of groups,
+open fetch sessions) is not. Restoring kills the processes, puts the copies in place, ends the sessions that ZooKeeper
+remembers,
+and starts the processes on their ports.
 
-Files are copied without their holes, for indexes are mostly that: some kilobytes a partition.
+Files are copied without their holes, because indexes consist mostly of holes: that leaves some kilobytes per partition.
 """
 
 import errno
@@ -27,10 +29,10 @@ _FOLDER = "snapshots"
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Made by `Cluster.snapshot`; lives as long as the cluster's folder."""
+    """Created by `Cluster.snapshot`; valid as long as the cluster's folder exists."""
 
     folder: Path
-    #: Where each folder of it belongs.
+    #: The original place of each folder.
     places: dict[str, Path]
 
 
@@ -70,7 +72,7 @@ def restore(cluster: "Cluster", snapshot: Snapshot) -> None:
 
 
 def _members(cluster: "Cluster") -> list[Member]:
-    # Brokers first: what they tell ZooKeeper and what it tells them is then lost, as with a power cut.
+    # Brokers first: messages between them and ZooKeeper are then lost, as in a power cut.
     return [*(cluster.member(each) for each in cluster.broker_ids), *cluster.zookeeper_members]
 
 
@@ -109,7 +111,7 @@ def _copy_file(source: str, target: str) -> None:
                 at = os.lseek(begins, at, os.SEEK_DATA)
             except OSError as error:
                 if error.errno == errno.ENXIO:
-                    break  # a hole up to the end
+                    break  # the rest of the file is a hole
                 raise
             end = os.lseek(begins, at, os.SEEK_HOLE)
             while at < end:

@@ -231,7 +231,7 @@ def test_no_readable_snapshot_and_logs_that_begin_late_is_refused(tmp_path: Path
     (tmp_path / "version-2" / "snapshot.0").unlink()
     (tmp_path / "version-2" / "log.1").rename(tmp_path / "version-2" / "log.4")
     path.write_bytes(b"ZKSN")
-    with pytest.raises(StoreFault, match="what came before is lost"):
+    with pytest.raises(StoreFault, match="earlier transactions are lost"):
         recovered(tmp_path)
 
 

@@ -91,7 +91,7 @@ def server_side(*names: str) -> Callable[[ServerSide], ServerSide]:
 
 
 def client_side(*names: str, settings: tuple[str, ...] = ()) -> Callable[[ClientSide], ClientSide]:
-    """Register the function that turns a client's settings into a login. `settings`: those that it reads besides sasl.jaas.config."""
+    """Register how a client's settings become a login. `settings` are those that it reads besides `sasl.jaas.config`."""
 
     def register(side: ClientSide) -> ClientSide:
         _clients.update(dict.fromkeys(names, side))

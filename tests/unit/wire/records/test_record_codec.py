@@ -254,7 +254,7 @@ def test_a_clients_batch_with_a_gap_is_malformed():
     builder.append(b"a", b"", timestamp=0)
     builder.append(b"a", b"", timestamp=0, offset=2)
     batch = builder.build()
-    with pytest.raises(Malformed, match="none may be skipped"):
+    with pytest.raises(Malformed, match="no offset may be skipped"):
         rc.validate_records(batch, 0, rb.read_header(batch))
     short = batch_of(one(0), count=1, last_delta=3)
     with pytest.raises(Malformed, match="last offset delta is 3"):
