@@ -218,7 +218,7 @@ def main(options: list[str]) -> None:
             ]
             rows.append(Row(f"{load.name}, k/{label}", *rate))
     raw = {
-        who: {name: [asdict(cost) for cost in costs] for name, costs in found.items()}
+        side: {name: [asdict(cost) for cost in costs] for name, costs in found.items()}
         for side, found in (("ours", ours), ("theirs", theirs))
     }
     title = "Compaction: thousand records a second"

@@ -1,4 +1,4 @@
-"""Where replicas and leaders should be."""
+"""Proposals for places of replicas and leaders."""
 
 import random
 from collections import Counter
@@ -100,5 +100,5 @@ def test_proposal_keeps_every_replica_once_and_never_gets_worse(seed: int) -> No
         where: Partition(replicas, partitions[where].bytes, partitions[where].rate)
         for where, replicas in after(partitions, proposal).items()
     }
-    # What was carried out is not proposed anew.
+    # A finished move is not proposed again.
     assert propose(again, brokers).moves == 0

@@ -30,8 +30,8 @@ def test_producer_and_consumer_get_what_they_need() -> None:
 
 
 def test_hosts_default_to_all_and_multiply_with_principals() -> None:
-    who = _Subjects(["User:a", "User:b"], ["h1", "h2"], ["User:c"], None)
-    entries = plan_acls([TOPIC], who, ["read"], producer=False, consumer=False, idempotent=False)[TOPIC]
+    subjects = _Subjects(["User:a", "User:b"], ["h1", "h2"], ["User:c"], None)
+    entries = plan_acls([TOPIC], subjects, ["read"], producer=False, consumer=False, idempotent=False)[TOPIC]
     assert len(entries) == 5
     assert Ace("User:c", "*", AclOperation.READ, Permission.DENY) in entries
 
@@ -47,7 +47,7 @@ def test_operation_is_known_by_any_spelling(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["Any", "Unknown", "Fly"])
-def test_operation_that_is_none_is_refused(text: str) -> None:
+def test_unknown_operation_is_refused(text: str) -> None:
     with pytest.raises(UsageError):
         parse_operation(text)
 
@@ -59,6 +59,6 @@ def test_entries_are_printed_as_kafka_prints_them() -> None:
 
 
 def test_two_phase_commit_can_be_granted() -> None:
-    """T11: the tools did not know operation 15, which brokers ask for (KIP-939)."""
+    """The tools did not know operation 15, which brokers ask for (KIP-939)."""
     plan = plan_acls([TXN], alice(), ["TwoPhaseCommit"], producer=False, consumer=False, idempotent=False)
     assert plan == {TXN: [Ace("User:alice", "*", AclOperation.TWO_PHASE_COMMIT, Permission.ALLOW)]}

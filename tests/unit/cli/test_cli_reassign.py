@@ -1,4 +1,4 @@
-"""Reassignments as data: what moves, and what is throttled for it."""
+"""Reassignments as data: the moves, and their throttles."""
 
 import json
 import random

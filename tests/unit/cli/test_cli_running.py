@@ -1,4 +1,4 @@
-"""What `barnabas status` and `down` know of the clusters of this machine."""
+"""How `barnabas status` and `down` find the clusters of this machine."""
 
 from barnabas.cli.running import Running
 

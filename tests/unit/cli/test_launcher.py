@@ -1,4 +1,4 @@
-"""The process that forks clusters, while it is still importing."""
+"""The launcher while it is still importing."""
 
 import json
 import os
@@ -14,7 +14,7 @@ from barnabas.cli.launcher import Launcher
 
 
 class Noting(Launcher):
-    """Starts nothing, and says what it would have started."""
+    """Starts nothing, and records what it would have started."""
 
     def __init__(self, commands_fd: int, events_fd: int) -> None:
         super().__init__(commands_fd, events_fd)

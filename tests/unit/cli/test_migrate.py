@@ -1,4 +1,4 @@
-"""What `migrate check` says of brokers and topics."""
+"""The findings of `migrate check` about brokers and topics."""
 
 from barnabas.base.words import ConfigSource
 from barnabas.cli.migrate import check_broker_settings, check_topic, check_versions

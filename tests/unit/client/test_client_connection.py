@@ -1,4 +1,4 @@
-"""One connection against a broker that answers well, late, out of order, or not at all."""
+"""One connection to a broker that answers well, late, out of order, or not at all."""
 
 import asyncio
 import struct
@@ -177,7 +177,7 @@ def test_records_of_a_large_response_are_views_of_the_buffer_it_was_received_in(
     run(scenario)
 
 
-def test_room_of_a_large_response_is_used_again_when_nobody_looks_at_it() -> None:
+def test_buffer_of_a_large_response_is_reused_if_no_view_remains() -> None:
     sizes: list[int] = []
 
     def fetch(call: Call) -> None:
@@ -203,12 +203,12 @@ def test_room_of_a_large_response_is_used_again_when_nobody_looks_at_it() -> Non
             del first
             second = await view()
             assert id(second.obj) == room
-            third = await view()  # somebody still looks at the second
+            third = await view()  # a view of the second still exists
             assert id(third.obj) != room
             assert second == b"r" * 900_000
             assert third == b"r" * 1_000_100
             await connection.request(HeartbeatRequest(), HeartbeatResponse)
-            assert connection._spare is None  # it is given back once answers are small
+            assert connection._spare is None  # it is released once responses are small
             await end(connection)
 
     run(scenario)
@@ -216,7 +216,7 @@ def test_room_of_a_large_response_is_used_again_when_nobody_looks_at_it() -> Non
 
 @pytest.mark.parametrize("size", [10, 65_000, 65_520, 65_536, 70_000, 200_000])
 def test_responses_of_any_size_arrive_whole_whatever_the_pieces(size: int) -> None:
-    """Around the size at which a response gets a buffer of its own, in pieces that cut frames anywhere."""
+    """Sizes around that at which a response gets its own buffer, in pieces that cut frames anywhere."""
 
     async def fetch(call: Call) -> None:
         part = PartitionData(partition_index=0, records=b"r" * size)

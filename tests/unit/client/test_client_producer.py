@@ -1,4 +1,4 @@
-"""A producer keeps order and sends nothing twice, whatever the broker answers in between."""
+"""A producer keeps the order and sends nothing twice, whatever the broker answers."""
 
 import asyncio
 
@@ -81,7 +81,7 @@ def test_errors_that_pass_change_neither_order_nor_count(errors: list[ErrorCode]
 
 
 def test_batches_that_wait_for_one_connection_do_not_overtake_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first attempt to connect fails while three of them wait. A leader takes any first sequence of a new producer."""
+    """The first attempt to connect fails while three batches wait. A leader accepts any first sequence of a new producer."""
     fake = FakeCluster(takes_any_first_sequence=True)
 
     async def scenario(cluster: AsyncClient) -> None:
@@ -138,7 +138,7 @@ def test_batch_that_never_gets_through_fails_when_its_time_is_up() -> None:
     fake.run(scenario)
 
 
-def test_duplicate_is_a_success_whose_offset_nobody_knows() -> None:
+def test_duplicate_is_a_success_with_an_unknown_offset() -> None:
     fake = FakeCluster(produce_errors=[ErrorCode.DUPLICATE_SEQUENCE_NUMBER])
 
     async def scenario(cluster: AsyncClient) -> None:
@@ -148,7 +148,7 @@ def test_duplicate_is_a_success_whose_offset_nobody_knows() -> None:
     fake.run(scenario)
 
 
-def test_acks_zero_waits_for_nobody() -> None:
+def test_acks_zero_does_not_wait_for_a_response() -> None:
     fake = FakeCluster()
 
     async def scenario(cluster: AsyncClient) -> None:
@@ -246,7 +246,7 @@ def test_broker_without_producer_ids_fails_what_was_sent_and_nothing_else() -> N
 
 
 def test_record_for_a_partition_that_is_not_there_fails_in_time_and_without_a_storm_of_questions() -> None:
-    """The topic was made again with fewer partitions, say. All its partitions have leaders, but this is none of them."""
+    """For example, the topic was created again with fewer partitions. All of them have leaders, but this one does not exist."""
     fake = FakeCluster(topics={"t": 1})
     config = ProducerConfig(delivery_timeout_ms=200, retry_backoff_ms=20)
 

@@ -1,4 +1,4 @@
-"""Topics go by their ids where the cluster has them, so that one that was made again is not taken for the one before it."""
+"""Topics are addressed by id if the cluster has ids, so that a topic that was created again is not taken for the old one."""
 
 import asyncio
 
@@ -69,7 +69,7 @@ def test_both_shells_send_ids_and_look_again_when_one_is_unknown() -> None:
 
 
 def test_offset_of_a_topic_that_the_coordinator_does_not_know_yet_is_asked_for_again() -> None:
-    """It was taken for one that was never committed: the consumer began at `auto.offset.reset`, and skipped records."""
+    """It was once taken for a group without offset: the consumer began at `auto.offset.reset`, and skipped records."""
     fake = FakeCluster(ids={"t": OLD})
     asked: list[bytes] = []
 
@@ -110,7 +110,7 @@ def test_offset_of_a_topic_that_the_coordinator_does_not_know_yet_is_asked_for_a
 
 
 def make_again(real: RealCluster) -> None:
-    """Once the old one is gone."""
+    """After the old topic is deleted."""
 
     def made() -> bool:
         try:

@@ -1,4 +1,4 @@
-"""Transactions of both shells: an epoch for each where the cluster raises epochs, the old versions where it does not."""
+"""Transactions of both shells: a new epoch for each if the cluster raises epochs, otherwise the old versions."""
 
 import asyncio
 from collections.abc import Callable, Iterator
@@ -58,7 +58,7 @@ def ready(topic: str, value: bytes) -> ReadyBatch:
 
 
 def commit_one_with_asyncio(config: ClientConfig, topic: str, name: str) -> ProducerIdentity:
-    """The identity that the transaction was written with."""
+    """Return the identity that the transaction was written with."""
 
     async def scenario() -> ProducerIdentity:
         settings = ProducerConfig(transactional_id=name)
@@ -90,7 +90,7 @@ CommitOne = Callable[[ClientConfig, str, str], ProducerIdentity]
 
 @BOTH_SHELLS
 def test_late_batch_of_a_finished_transaction_is_refused(real: RealCluster, commit_one: CommitOne) -> None:
-    """T9: EndTxn below version 5 left the epoch as it was, and a batch of version 12 began a new transaction with it."""
+    """EndTxn below version 5 once left the epoch as it was, and a batch of version 12 began a new transaction with it."""
     topic = f"late-{commit_one.__name__}"
     real.create_topic(topic)
     config = client_config(real.bootstrap)
@@ -138,8 +138,8 @@ def test_cluster_that_does_not_raise_epochs_is_spoken_to_in_the_old_versions(com
 async def test_next_transaction_is_not_taken_for_the_last_where_brokers_differ_about_features(
     real: RealCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A coordinator that has just started may know of no features. The epoch stayed, and a leader that still waited for the
-    markers of a committed transaction took the records of the next one, which was aborted, for its own."""
+    """A coordinator that has just started may know no features. The epoch then stayed, and a leader that still waited for the
+    markers of a committed transaction took the records of the next one, which was aborted, for part of it."""
     topic = "differs"
     real.create_topic(topic)
     is_known = True

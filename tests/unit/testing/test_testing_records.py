@@ -1,4 +1,4 @@
-"""What `assert_records` says of a difference, and what it takes."""
+"""The differences that `assert_records` reports, and the forms that it accepts."""
 
 import json
 
@@ -23,7 +23,7 @@ def test_equal_records_differ_in_nothing() -> None:
     assert not difference(["b", "a"], found("a", "b"), in_order=False)
 
 
-def test_difference_names_what_is_missing_and_what_is_too_much_with_its_place() -> None:
+def test_difference_names_missing_records_and_extra_ones_with_their_place() -> None:
     assert difference(["a", "b", "c"], found("a", "x", "c", "c")).splitlines() == [
         "orders has 4 records, 3 were expected: 1 missing; 1 not expected; 1 too often",
         "    'a'",
@@ -67,7 +67,7 @@ def test_what_cannot_be_compared_is_refused(expected: object) -> None:
         _Comparison("orders", expected, None)  # type: ignore[arg-type]
 
 
-def test_journal_tells_of_faults_that_fired_and_shouts_of_those_that_did_not() -> None:
+def test_journal_reports_faults_that_fired_and_stresses_those_that_did_not() -> None:
     journal = Journal()
     journal.note("a", Fault("a", lambda: 2))
     journal.note("b", Fault("b", lambda: 0))

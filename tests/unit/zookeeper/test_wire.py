@@ -1,4 +1,5 @@
-"""Jute within bounds: whatever the bytes are, the reader raises `Malformed` or returns, and allocates no more than they are."""
+"""Jute within bounds: whatever the bytes are, the reader raises `Malformed` or returns, and allocates no more than their
+size."""
 
 import struct
 

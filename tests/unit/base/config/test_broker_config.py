@@ -1,4 +1,4 @@
-"""A broker's settings: parsed, resolved, and refused where they do not fit together."""
+"""A broker's settings: parsed, resolved, and refused if they contradict each other."""
 
 from collections.abc import Mapping
 

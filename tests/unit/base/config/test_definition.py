@@ -1,4 +1,4 @@
-"""Text to value and back, by Kafka's rules."""
+"""Conversion of text to values and back, by Kafka's rules."""
 
 import pytest
 

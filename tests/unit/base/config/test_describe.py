@@ -1,4 +1,4 @@
-"""What DescribeConfigs answers."""
+"""The response of DescribeConfigs."""
 
 from barnabas.base.config.catalog import BROKER_SETTINGS, TOPIC_SETTINGS
 from barnabas.base.config.definitions import extra
@@ -64,7 +64,7 @@ def test_topics_value_comes_with_all_that_it_wins_over() -> None:
 
 
 def test_retention_in_hours_shows_as_kafka_shows_it() -> None:
-    # Kafka drops what comes before log.retention.ms itself, so a file's hours leave no trace but the value.
+    # Kafka drops what precedes log.retention.ms itself, so a file's hours only show in the value.
     entry = one_topic(dynamic({"log.retention.hours": "1"}), "retention.ms")
     assert (entry.value, entry.source, entry.synonyms) == ("3600000", DEFAULT, ())
     entry = one_topic(dynamic({"log.retention.hours": "1", "log.retention.ms": "5"}), "retention.ms")

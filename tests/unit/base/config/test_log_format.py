@@ -1,4 +1,4 @@
-"""A line of the log is what the broker says, not what a peer makes it say."""
+"""A peer cannot forge a line of the log."""
 
 import io
 import json

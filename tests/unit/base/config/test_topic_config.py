@@ -1,4 +1,4 @@
-"""A topic's settings over a broker's."""
+"""A topic's settings, and the broker's for the rest."""
 
 import pytest
 
@@ -112,7 +112,7 @@ TIERING = {
 }
 
 
-def test_tiering_is_switched_off_only_with_what_is_in_the_tier() -> None:
+def test_tiering_is_switched_off_only_with_deletion_of_remote_data() -> None:
     with pytest.raises(Refused, match="invalid to disable remote storage without deleting"):
         validate_topic_config(broker(), {}, existing={"remote.storage.enable": "true"})
     goes = {"remote.storage.enable": "false", "remote.log.delete.on.disable": "true"}

@@ -1,4 +1,4 @@
-"""Ways to forge a token for OAUTHBEARER, each of which has worked against some server. None works here."""
+"""Ways to forge a token for OAUTHBEARER, each of which has worked against some server. All of them fail here."""
 
 import base64
 import hashlib
@@ -44,7 +44,7 @@ def token(header: dict[str, Any], signature: str = "", said: Any = None) -> str:
 
 
 def with_shared_secret(secret: bytes, algorithm: str = "HS256", **header: Any) -> str:
-    """The public key, which anybody has, taken for a shared secret."""
+    """Use the public key as a shared secret; everyone has it."""
     digest = {"HS256": hashlib.sha256, "HS384": hashlib.sha384, "HS512": hashlib.sha512}[algorithm]
     unsigned = token({"alg": algorithm, "kid": "rsa", **header}).rstrip(".")
     return f"{unsigned}.{b64(hmac.digest(secret, unsigned.encode(), digest))}"

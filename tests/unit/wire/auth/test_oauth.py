@@ -1,4 +1,4 @@
-"""OAUTHBEARER: tokens and key sets, rules for claims, the exchange on both sides, where a client's tokens come from."""
+"""OAUTHBEARER: tokens and key sets, rules for claims, the exchange on both sides, the sources of a client's tokens."""
 
 import asyncio
 import json
@@ -71,7 +71,7 @@ def test_key_is_found_by_its_id_and_only_among_those_of_the_algorithm(key: Signi
 
 @pytest.mark.parametrize("header", [{"alg": "none"}, {"alg": None}, {"alg": "HS256"}, {"alg": 7}, {"crit": ["exp"]}])
 def test_token_that_no_key_of_the_set_could_have_signed_is_refused(key: SigningKey, header: dict[str, Any]) -> None:
-    """HS256 above all: a public key taken for a shared secret is how servers were fooled."""
+    """HS256 above all: servers were fooled into using a public key as a shared secret."""
     with pytest.raises(InvalidToken):
         KeySet(key_set(key)).verify(parse_jwt(key.token(header=header)))
 
@@ -335,7 +335,7 @@ def test_file_that_is_no_key_set_is_refused_at_once(tmp_path: Path) -> None:
 
 
 def test_token_whose_end_is_not_known_is_fetched_once_a_login_and_never_on_the_loop() -> None:
-    """A provider of opaque tokens that answers slowly would hold up a whole broker, whose links log in with them."""
+    """A slow provider of opaque tokens must not block a whole broker whose links log in with them."""
     fetched_by: list[threading.Thread] = []
 
     def fetch() -> str:

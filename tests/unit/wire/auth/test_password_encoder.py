@@ -1,4 +1,4 @@
-"""Passwords as Kafka encrypts them among dynamic settings."""
+"""Passwords as Kafka encrypts them in dynamic settings."""
 
 import pytest
 from hypothesis import given
@@ -8,7 +8,7 @@ from barnabas.base.errors import ConfigError
 from barnabas.wire.auth.password_encoder import PasswordEncoder
 
 SECRET = "encoder-secret"
-#: What Apache Kafka 3.9.1's own encoder wrote, with the secret above.
+#: Written by Apache Kafka 3.9.1's own encoder, with the secret above.
 PASSWORD_OF_KAFKA = "keystore-passwörd"
 FROM_KAFKA = {
     "AES/CBC/PKCS5Padding": (

@@ -1,4 +1,4 @@
-"""The way of a connection through SASL, state by state."""
+"""The states of a connection during SASL."""
 
 import pytest
 
@@ -10,7 +10,7 @@ GOOD = b"\0alice\0secret"
 
 
 class TwoSteps:
-    """A mechanism of two tokens whose credential ends."""
+    """A mechanism with two tokens whose credential expires."""
 
     def __init__(self, expires_at_ms: int | None = None) -> None:
         self.user: str | None = None

@@ -1,4 +1,4 @@
-"""Messages that kio lacks: their bytes as the schemas of Kafka 3.9 lay them out, spelled out here by hand."""
+"""Messages that kio lacks: their bytes as the schemas of Kafka 3.9 define them, written out by hand."""
 
 import random
 
@@ -283,7 +283,7 @@ LAYOUTS: list[tuple[Versioned, int, list[str]]] = [
 def test_bytes_are_those_of_the_schema(message: Versioned, version: int, layout: list[str]) -> None:
     expected = bytes.fromhex("".join(layout))
     assert encode(message, version) == expected
-    # What the version has comes back; what it lacks reads as default, so that the bytes are the same again.
+    # The fields of the version are read back, the others have their defaults, so the bytes are the same again.
     assert encode(decode(type(message), expected, version), version) == expected
 
 

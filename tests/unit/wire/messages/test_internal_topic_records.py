@@ -1,4 +1,4 @@
-"""Records that Apache Kafka 3.9.1 wrote to its internal topics: decoded, they are what its own dump tool printed."""
+"""Records that Apache Kafka 3.9.1 wrote to its internal topics decode to the output of its own dump tool."""
 
 import json
 import re
@@ -29,7 +29,7 @@ STATES = ("Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit",
 
 
 def records_of(log: Path) -> Iterator[tuple[bytes, bytes]]:
-    """Keys and values of uncompressed batches, read with the primitives alone."""
+    """Keys and values of uncompressed batches, read only with the primitives."""
     data = log.read_bytes()
     at = 0
     while at < len(data):

@@ -62,7 +62,7 @@ def test_field_that_the_version_lacks_is_left_out_and_reads_as_its_default() -> 
     assert decode(FetchRequest, encode(sent, 11), 11) == sent
 
 
-def test_null_where_the_version_has_none_is_unwritable() -> None:
+def test_null_in_a_version_without_null_is_unwritable() -> None:
     with pytest.raises(Unwritable, match=r"MetadataRequest\.topics"):
         encode(MetadataRequest(topics=None), 0)
     assert decode(MetadataRequest, encode(MetadataRequest(topics=None), 1), 1).topics is None

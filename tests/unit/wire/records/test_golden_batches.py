@@ -1,4 +1,4 @@
-"""Every batch that Kafka 3.9.1 wrote: valid, decoded, and encoded again to the same bytes where that is determined."""
+"""Every batch that Kafka 3.9.1 wrote is valid, decoded, and encoded again to the same bytes if these are determined."""
 
 from pathlib import Path
 
@@ -31,7 +31,7 @@ def test_every_batch_is_valid_and_built_again_to_the_same_bytes(path: Path):
         assert len(records) == header.record_count
         codec = Codec(header.codec)
         if codec in (Codec.SNAPPY, Codec.ZSTD):
-            # The client (librdkafka) framed or compressed otherwise: the records must be the same, byte for byte.
+            # The client (librdkafka) framed or compressed differently, but the records must have the same bytes.
             body = rc.records_body(data, 0, header)
             assert decompress(codec, compress(codec, body)) == body
             continue
