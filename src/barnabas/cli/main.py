@@ -36,6 +36,7 @@ COMMANDS: dict[str, _Entry] = {
     "zookeeper-security-migration": _Entry(
         "barnabas.cli.zookeeper_security_migration", "Allow only brokers to change znodes, or everybody."
     ),
+    "snapshot": _Entry("barnabas.cli.snapshot", "Save a local cluster under a name; bring it back."),
     "topics": _Entry("barnabas.cli.topics", "Create, list, describe, alter and delete topics."),
     "configs": _Entry(
         "barnabas.cli.configs", "Describe and alter settings of topics, brokers, users, clients and IPs."
@@ -81,7 +82,7 @@ COMMANDS: dict[str, _Entry] = {
 
 #: The groups of commands in `--help`; each command is in exactly one.
 GROUPS: dict[str, tuple[str, ...]] = {
-    "A cluster on this machine": ("up", "status", "restart", "down"),
+    "A cluster on this machine": ("up", "status", "restart", "snapshot", "down"),
     "Servers": ("broker", "host", "zookeeper", "schema-registry", "console"),
     "Topics, records and groups (Kafka's tools)": (
         "topics",
@@ -106,7 +107,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "dump-log",
     ),
     "Care for a cluster": ("doctor", "brokers", "rebalance", "metadata", "migrate", "link"),
-    "Schemas and data": ("schemas", "pipeline", "tables"),
+    "Schemas and data": ("schemas", "pipeline", "pipeline offsets", "tables"),
 }
 
 

@@ -32,6 +32,8 @@ class ClientConfig:
     metadata_max_age_ms: int = 300_000
     max_in_flight: int = 5
     response_bytes_max: int = DEFAULT_RESPONSE_BYTES_MAX
+    #: Bound of the elements of all arrays in a response together; None: no bound.
+    response_elements_max: int | None = None
     #: `ssl.*` and `sasl.*` as written; `client.security` reads them. `repr` hides both mappings: they hold passwords.
     security: Mapping[str, str] = field(default_factory=dict, repr=False)
     properties: Mapping[str, str] = field(default_factory=dict, repr=False)

@@ -45,6 +45,10 @@ class AuthenticationFailed(ClientError):
     """One side does not trust the other: wrong credentials, or a certificate that cannot be verified."""
 
 
+class UnexpectedAnswer(ClientError):
+    """A broker sent a well-formed response that cannot be right for this request."""
+
+
 #: What to do about a code whose name does not say it.
 _ADVICE = {
     ErrorCode.NOT_ENOUGH_REPLICAS: "fewer replicas are in sync than min.insync.replicas asks for: start the other brokers",

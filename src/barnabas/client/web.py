@@ -13,12 +13,19 @@ _SCHEMES: Final = ("file", "http", "https")
 
 
 class WebFailed(ClientError):
-    """The document could not be loaded. `is_final`: a retry is useless. `document` is the body of the error response."""
+    """The document could not be loaded. `is_final`: a retry is useless. `document` is the body of the error response, `status`
+    its HTTP status; None without a response."""
 
-    def __init__(self, message: str, *, is_final: bool, document: bytes = b"") -> None:
+    def __init__(self, message: str, *, is_final: bool, document: bytes = b"", status: int | None = None) -> None:
         super().__init__(message)
         self.is_final = is_final
+        self.status = status
         self.document = document
+
+
+def scheme_of(url: str) -> str:
+    """As `load` sees it: the parser skips blanks and line ends, so that a prefix of the text says something else."""
+    return urlsplit(url).scheme
 
 
 def check_url(setting: str, url: str) -> None:
@@ -44,6 +51,8 @@ def load(
     """Load by GET, by POST of a `body`, or from a file. `WebFailed` repeats nothing of the request or the response."""
     parts = urlsplit(url)
     if parts.scheme == "file":
+        if body is not None:
+            raise WebFailed(f"{url} is a file: it takes no request", is_final=True)
         try:
             with open(unquote(parts.path), "rb") as file:
                 return bounded(file.read(bytes_max + 1), url, bytes_max)

@@ -181,6 +181,14 @@ class AclStore:
             return frozenset(), None
         return _decode(pattern, data), stat.version
 
+    async def entries_of(self, pattern: ResourcePattern) -> frozenset[Entry]:
+        """What is stored for the resource. :raises AclUnreadable:"""
+        try:
+            entries, _ = await self._read(pattern)
+        except Malformed as error:
+            raise _unreadable(error) from error
+        return entries
+
     # -- writing ------------------------------------------------------------------------------------------------------
 
     async def add(self, pattern: ResourcePattern, entries: Iterable[Entry]) -> None:
@@ -237,7 +245,7 @@ class AclStore:
             try:
                 before, version = await self._read(pattern)
             except Malformed as error:
-                raise AclUnreadable(f"{error}; delete that znode first") from error
+                raise _unreadable(error) from error
             if tried is not None and before == tried[1]:
                 return tried  # our own write, most likely: a lost connection takes the answer along
             after = change(before)
@@ -257,6 +265,10 @@ class AclStore:
                 raise AclUpdateFailed(error.message or str(error), error.code) from error
             return before, after
         raise AclUpdateFailed(f"ACLs of {pattern.name} were changed by others {UPDATE_ATTEMPTS_MAX} times in a row")
+
+
+def _unreadable(error: Malformed) -> AclUnreadable:
+    return AclUnreadable(f"{error}; delete that znode first")
 
 
 def _encode(entries: frozenset[Entry]) -> bytes:

@@ -3,6 +3,7 @@
     /barnabas/links/NAME                        LinkSpec
     /barnabas/links/NAME/topics/TOPIC           MirrorTopic
     /barnabas/links/NAME/topics/TOPIC/N         MirrorPartition: the source's leader epochs in partition N
+    /barnabas/links/NAME/acls/TYPE-PATTERN-NAME the entries that the link added to the ACLs of a resource, as Kafka writes ACLs
     /barnabas/link_changes/link_change_N        LinkChange: look again
 
 Pure. Anybody may have written them: what is not what its path promises raises `Malformed`, which names the path.

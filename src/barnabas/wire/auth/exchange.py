@@ -43,5 +43,6 @@ class ClientExchange(Protocol):
     def first(self) -> bytes: ...
 
     def respond(self, challenge: bytes) -> bytes | None:
-        """Return the next token; None after the last challenge. Raises `SaslFailed`."""
+        """Return the next token; None after the last challenge. This may take long, so a caller on an event loop calls it on a
+        thread. Raises `SaslFailed`."""
         ...
