@@ -1,12 +1,11 @@
 """Fail-over time, memory and creation time by number of partitions, beside Apache Kafka 3.9.1:
 `python -m bench failover [-- PARTITIONS…]`.
 
-Three brokers, RF 3, min.insync.replicas 2, session timeout 2 s; ours with the embedded ZooKeeper, Kafka with Apache's. For
-each number of partitions it measures the time to create them (until every one has a leader), the brokers' memory, and the gap
+Three brokers, RF 3, min.insync.replicas 2, session timeout 2 s; ours with the embedded ZooKeeper, Kafka with Apache's. For each
+number of partitions it measures the time to create them (until every one has a leader), the brokers' memory, and the gap
 between two acknowledgements of a partition in three cases: its leader is killed and is also the controller, its leader is
 stopped cleanly, its leader is killed. After the last kill it measures how long Metadata names the dead leader. Kafka is
-measured
-with the largest number that is not above `--kafka-most`: it takes a minute to create 4,000.
+measured with the largest number that is not above `--kafka-most`: it takes a minute to create 4,000.
 
 The watched partition is the only one of its topic, and the last one that the controller handles. The benchmark measures the
 work of the cluster for all partitions, not the time that a client needs to read large metadata twenty times a second.

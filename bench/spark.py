@@ -1,8 +1,7 @@
 """Spark through barnabas beside Spark's official Kafka connector on Apache Kafka, in one run on the same machine.
 
 Each stack has its own broker: format `barnabas` uses one broker of ours, format `kafka` one broker of Apache Kafka 3.9.1, in
-the
-same Spark session (`local[2]`), rounds interleaved. "Cold" is a fresh Spark process with its first job, without the JVM's
+the same Spark session (`local[2]`), rounds interleaved. "Cold" is a fresh Spark process with its first job, without the JVM's
 start.
 """
 

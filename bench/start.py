@@ -1,10 +1,8 @@
 """How long one broker and three take to start, beside Apache Kafka 3.9.1: `python -m bench start [-- --rounds 5]`.
 
 Every process is cold. One broker: from exec to ready, with a running ZooKeeper. Three: `barnabas up --brokers 3` from exec to
-its
-`ready` line, including the embedded ZooKeeper; Kafka's three are started at once beside a running ZooKeeper, until all ports
-are
-open. The test cluster is the second one of a process, as in a session of pytest.
+its `ready` line, including the embedded ZooKeeper; Kafka's three are started at once beside a running ZooKeeper, until all
+ports are open. The test cluster is the second one of a process, as in a session of pytest.
 """
 
 import argparse

@@ -2,12 +2,11 @@
 
 The store is a directory in which every request takes 20 ms more. The first two are compared with an untiered topic of the same
 broker. Spark reads the same rows straight from the store and through the broker. Rounds alternate. The broker's cache is
-smaller
-than the history, as for long histories: repeated reads come from the store again.
+smaller than the history, as for long histories: repeated reads come from the store again.
 
 The cost of copying is measured by many short pairs. The two halves of a pair run one after the other, so other load on the
-machine
-affects both, or only one of many pairs. The median of the differences with its 95 % interval is more exact than two medians.
+machine affects both, or only one of many pairs. The median of the differences with its 95 % interval is more exact than two
+medians.
 """
 
 import argparse

@@ -121,8 +121,7 @@ class LocalSecurity:
 
     def write_zookeeper_files(self, port: str) -> Path:
         """Write the server's files and return the main one. Only clients with a certificate of this cluster's authority can
-        connect,
-        so even znodes whose ACLs an earlier run without security left open are protected."""
+        connect, so even znodes whose ACLs an earlier run without security left open are protected."""
         LocalSecurity.write_secret(
             self.folder / "zookeeper-client.properties", format_properties(self.zookeeper_client_settings())
         )

@@ -143,12 +143,10 @@ class FaultyCluster(LocalCluster):
         client_id: str = "",
     ) -> Fault:
         """Refuse requests of an API (`Produce`, or `*`) with a Kafka error, delay them, or close the connection: with `drop`
-        before
-        they are executed, with `lose_answer` afterwards, so that the client cannot tell.
+        before they are executed, with `lose_answer` afterwards, so that the client cannot tell.
 
         The first `after` requests pass, then `times` are hit (all of them if None); `client_id` is the beginning of the
-        affected
-        clients' ids. The returned fault's `fired` is the number of hits.
+        affected clients' ids. The returned fault's `fired` is the number of hits.
         """
         checked_api(api)
         name = None if error is None else checked_error(error)
@@ -297,8 +295,7 @@ class FaultyCluster(LocalCluster):
 
     def expire_session(self, broker_id: int) -> None:
         """End the broker's ZooKeeper session, as after a long pause: until it registers again it does not belong to the
-        cluster, and
-        leaders move. Waits until the session has ended."""
+        cluster, and leaders move. Waits until the session has ended."""
         self._running(broker_id)
         if not self._end_session(broker_id):
             raise ClusterFailed(f"broker {broker_id} has no session that could expire")

@@ -95,8 +95,7 @@ class PipelineProject:
 
     def send(self, topic: str, *values: object, key: str | None = None, at: str | None = None) -> None:
         """Send records with these values to one partition, as text, or as JSON if they are no text. `at`: the time of the
-        records, in
-        UTC unless it has a zone. Tests can choose any times, because watermarks follow records, not clocks.
+        records, in UTC unless it has a zone. Tests can choose any times, because watermarks follow records, not clocks.
         """
         time_ms = -1 if at is None else _milliseconds(at)
         if at is not None:

@@ -94,8 +94,7 @@ class RecordHelpers(ABC):
         self, topic: str, *, partition: int | None = None, isolation: Isolation = "read_committed"
     ) -> list[Record]:
         """Return all current records of the topic by partition and offset. `read_committed` leaves out aborted records, and all
-        that
-        follow an open transaction."""
+        that follow an open transaction."""
 
         async def read(client: AsyncClient) -> list[Record]:
             wanted = await _partitions_of(client, topic, partition)
@@ -120,8 +119,7 @@ class RecordHelpers(ABC):
         records.
 
         `expected` are values, pairs of key and value, or `Record`s. `decode=json.loads` compares decoded values instead of
-        their
-        bytes. The order matters if only one partition is compared (`in_order=False`: never).
+        their bytes. The order matters if only one partition is compared (`in_order=False`: never).
         """
         comparison = _Comparison(topic, expected, decode)
         if in_order is None:

@@ -103,8 +103,7 @@ def topic_setting(
     """Declare a topic setting as the default of its field.
 
     `inherits` names the broker setting from which topics without their own value inherit: with `default_of`, or just the name
-    if
-    it is declared elsewhere. `convert` computes the field's value from the setting's.
+    if it is declared elsewhere. `convert` computes the field's value from the setting's.
     """
     declared = _Declaration(type, default, validator, meaning, inherits, importance, no_effect, convert)
     return field(default=convert(default), metadata={"declaration": declared})

@@ -74,9 +74,8 @@ class LoginPace:
     """After some failures, evaluates the attempts from an address one after the other.
 
     Kafka's delayed answer (`connection.failed.authentication.delay.ms`) does not slow down a client that opens many
-    connections,
-    or does not wait for the answer. Other users at the same address wait too, but only for seconds, and only while the failures
-    continue. There is no limit per user, because then anyone could lock a user out. Owner: the event loop.
+    connections, or does not wait for the answer. Other users at the same address wait too, but only for seconds, and only while
+    the failures continue. There is no limit per user, because then anyone could lock a user out. Owner: the event loop.
     """
 
     def __init__(self) -> None:
