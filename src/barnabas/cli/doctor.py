@@ -46,7 +46,7 @@ def command(
         ),
     ] = None,
 ) -> None:
-    """Check settings or a running cluster: what is wrong, since when, what it means for clients, and how to solve it.
+    """Check settings or a running cluster: problems, since when, their meaning for clients, and advice.
 
     Give properties files, --bootstrap-server, or both. Exit status 0: nothing is wrong; 1: an error; 3: only warnings.
     """

@@ -55,7 +55,7 @@ class _Child:
     kind: str
     pid: int
     pidfd: int
-    #: Its standard output, until the child has reported that it is ready; then -1.
+    #: The child's standard output, until the child has reported that it is ready; then -1.
     output: int
     said: bytes = b""
 

@@ -214,7 +214,7 @@ class LocalCluster:
 
     def client_settings(self, user: str = "client") -> dict[str, str]:
         """Return the settings with which the Java client, the tools and barnabas's client can connect. `user` is client, or
-        admin, who may do everything. Without `secure` there are no users, and the address is enough."""
+        admin, which may do everything. Without `secure` there are no users, and the address is enough."""
         secured = self._security.client_settings(user) if self._security is not None else {}
         return {"bootstrap.servers": self.bootstrap, **secured}
 
