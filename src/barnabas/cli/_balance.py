@@ -175,9 +175,9 @@ class _Plan:
 
     def even_out(self, moves_max: int | None) -> None:
         """Move one replica at a time away from the most expensive broker, as long as that helps."""
-        made = 0
+        moved = 0
         settled: set[int] = set()
-        while moves_max is None or made < moves_max:
+        while moves_max is None or moved < moves_max:
             loaded = [broker for broker in self._racks if broker not in settled and self._is_above(broker)]
             if not loaded:
                 return
@@ -188,7 +188,7 @@ class _Plan:
                 continue
             self._move(best[0], source, best[1])
             settled.clear()
-            made += 1
+            moved += 1
 
     def _is_above(self, broker: int) -> bool:
         load = self._loads[broker].of()

@@ -170,14 +170,14 @@ def _topic_settings(subject: str, settings: dict[str, str], carried: Collection[
             Severity.WARNING, "unknown-setting", subject, f"has settings that barnabas does not: {some(unknown)}",
             "check that no client needs them; the mirror does not have them",
         )  # fmt: skip
-    left = [name for name in settings if name in TOPIC_SETTINGS and name not in carried]
-    idle = [name for name in left if TOPIC_SETTINGS[name].no_effect]
+    uncarried = [name for name in settings if name in TOPIC_SETTINGS and name not in carried]
+    idle = [name for name in uncarried if TOPIC_SETTINGS[name].no_effect]
     if idle and any(settings[name] != "false" for name in idle):
         yield Finding(
             Severity.NOTE, "setting-without-effect", subject, f"settings have no effect here: {some(idle)}",
             f"nothing: {TOPIC_SETTINGS[idle[0]].no_effect}",
         )  # fmt: skip
-    if behind := [name for name in left if name not in idle]:
+    if behind := [name for name in uncarried if name not in idle]:
         yield Finding(
             Severity.NOTE, "setting-left-behind", subject, f"a link leaves these settings behind: {some(behind)}",
             "set them on the mirror, or name them in link.topic.configs",

@@ -156,11 +156,11 @@ def _check(client: "RegistryClient", options: _Options) -> None:
 def _delete(client: "RegistryClient", options: _Options) -> None:
     subject = options.word(0, "a subject")
     path = ["subjects", subject, *(["versions", options.version] if options.version else [])]
-    gone = client.ask("DELETE", *path, permanent=options.permanent or None)
+    deleted = client.ask("DELETE", *path, permanent=options.permanent or None)
     if options.json:
-        say_json(gone)
+        say_json(deleted)
     else:
-        numbers = gone if isinstance(gone, list) else [gone]
+        numbers = deleted if isinstance(deleted, list) else [deleted]
         say(f"{subject}: {', '.join(map(str, numbers))} {'gone for good' if options.permanent else 'deleted'}")
 
 

@@ -343,10 +343,10 @@ class Connection(asyncio.BufferedProtocol):
             # The buffer is reused, so the response gets its own copy.
             self._answer(memoryview(bytes(buffer[start + 4 : end])))
             start = end
-        left = fill - start
-        if start and left:
-            buffer[:left] = bytes(buffer[start:fill])
-        self._start, self._fill = 0, left
+        unread = fill - start
+        if start and unread:
+            buffer[:unread] = bytes(buffer[start:fill])
+        self._start, self._fill = 0, unread
 
     def _room_for(self, size: int) -> memoryview:
         """Return a buffer for one large frame. Reuse the last one if no view of it remains: new memory is first filled with

@@ -272,8 +272,8 @@ class ClientCore:
 
     def forget_leaders(self, topics: Iterable[str] | None = None) -> None:
         """Make the next look-up of these topics, or of all, ask the cluster."""
-        gone = self.image.topics.keys() if topics is None else set(topics)
-        self.image = self.image.with_topics({n: info for n, info in self.image.topics.items() if n not in gone})
+        forgotten = self.image.topics.keys() if topics is None else set(topics)
+        self.image = self.image.with_topics({n: info for n, info in self.image.topics.items() if n not in forgotten})
 
     # -- requests -------------------------------------------------------------------------------------------------------
 
@@ -454,9 +454,9 @@ class ClientCore:
             answers[key] = response
 
         async def once() -> None:
-            left = [key for key in requests if key not in answers and key not in too_old]
-            brokers = await self._find_coordinators(kind, left)
-            outcomes = await self.io.together([one(key, brokers[key]) for key in left])
+            unanswered = [key for key in requests if key not in answers and key not in too_old]
+            brokers = await self._find_coordinators(kind, unanswered)
+            outcomes = await self.io.together([one(key, brokers[key]) for key in unanswered])
             troubles = [outcome for outcome in outcomes if isinstance(outcome, ClientError)]
             if troubles:
                 raise next((trouble for trouble in troubles if not trouble.retriable), troubles[0])

@@ -41,9 +41,9 @@ def spark_session(folder: Path) -> Iterator["SparkSession"]:
     """Yield this process's Spark session, or start one on two cores that ends with it."""
     from pyspark.sql import SparkSession
 
-    there = SparkSession.getActiveSession()
-    if there is not None:
-        yield there
+    existing = SparkSession.getActiveSession()
+    if existing is not None:
+        yield existing
         return
     set_python("local[2]")
     session = (
@@ -190,11 +190,11 @@ def _sort_key(row: Row) -> str:
 
 
 def _without(rows: Sequence[Row], others: Sequence[Row]) -> list[Row]:
-    left = list(others)
+    remaining = list(others)
     kept = []
     for row in rows:
-        if row in left:
-            left.remove(row)
+        if row in remaining:
+            remaining.remove(row)
         else:
             kept.append(row)
     return kept

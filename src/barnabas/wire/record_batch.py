@@ -159,13 +159,13 @@ def read_header(buf: Buffer, pos: int = 0) -> BatchHeader:
 
 
 def _short_header(buf: Buffer, pos: int) -> Malformed:
-    left = len(buf) - pos
-    if pos >= 0 and left > MAGIC_AT:
+    remaining = len(buf) - pos
+    if pos >= 0 and remaining > MAGIC_AT:
         # Messages of v0 and v1 can be shorter than a v2 header, with the magic at the same place.
         magic = buf[pos + MAGIC_AT]
         if magic < MAGIC_V2:
             return _wrong_magic(magic, pos)
-    return Malformed(f"batch at position {pos} is torn: {max(left, 0)} bytes left, a header has {HEADER_SIZE}")
+    return Malformed(f"batch at position {pos} is torn: {max(remaining, 0)} bytes left, a header has {HEADER_SIZE}")
 
 
 def _wrong_magic(magic: int, pos: int) -> Malformed:

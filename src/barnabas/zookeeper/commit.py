@@ -210,13 +210,13 @@ class GroupCommit:
 
     def _wake_waiters(self) -> None:
         if self._sync_waiters:
-            left = []
+            waiting = []
             for zxid, future in self._sync_waiters:
                 if zxid > self.synced_zxid:
-                    left.append((zxid, future))
+                    waiting.append((zxid, future))
                 elif not future.done():
                     future.set_result(None)
-            self._sync_waiters = left
+            self._sync_waiters = waiting
 
     async def stop(self) -> None:
         """Flush the remaining records, then end the thread."""

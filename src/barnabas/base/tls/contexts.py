@@ -290,10 +290,10 @@ def certificate_names(pair: KeyPair) -> CertificateNames:
     client.verify_flags |= ssl.VerifyFlags.VERIFY_X509_PARTIAL_CHAIN | ssl.VerifyFlags(_NO_CHECK_TIME)
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     _load_pair(server, pair, "ssl.keystore")
-    said = shake_hands(server, client).getpeercert() or {}
+    certificate = shake_hands(server, client).getpeercert() or {}
     return CertificateNames(
-        subject=said.get("subject", ()),  # type: ignore[arg-type]
-        alternative=frozenset(said.get("subjectAltName", ())),  # type: ignore[arg-type]
+        subject=certificate.get("subject", ()),  # type: ignore[arg-type]
+        alternative=frozenset(certificate.get("subjectAltName", ())),  # type: ignore[arg-type]
     )
 
 

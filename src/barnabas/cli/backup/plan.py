@@ -65,9 +65,9 @@ def make(
         plan.notes.append(f"{number} SCRAM verifiers of {len(wanted.scram)} users are left out: they need --zookeeper")
     _settings(plan, wanted, present, to)
     for topic in wanted.topics.values():
-        there = present.topics.get(topic.name)
-        if there is not None:
-            _existing(plan, topic, there, to, keeps_ids=root is not None)
+        existing = present.topics.get(topic.name)
+        if existing is not None:
+            _existing(plan, topic, existing, to, keeps_ids=root is not None)
             continue
         missing = {broker for each in topic.partitions for broker in each.replicas} - brokers
         if brokers and missing and not spread:

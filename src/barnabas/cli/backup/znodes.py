@@ -142,8 +142,8 @@ async def _read_acls(session: ZooKeeperSession, found: Document) -> None:
     authorizer = acl.AclAuthorizer()
     await AclStore(session, authorizer, SystemClock()).load()
     for pattern in authorizer.patterns():
-        there = ResourcePattern(pattern.resource_type, pattern.name, pattern.pattern_type)
-        found.acls[there] = frozenset(
+        found_pattern = ResourcePattern(pattern.resource_type, pattern.name, pattern.pattern_type)
+        found.acls[found_pattern] = frozenset(
             Ace(each.principal, each.host, AclOperation(each.operation), each.permission)
             for each in authorizer.entries(pattern)
         )
@@ -200,9 +200,9 @@ class ZnodesTarget:
 
     async def add_acls(self, pattern: ResourcePattern, aces: Iterable[Ace]) -> None:
         await self._session.ensure_paths(paths.ACL_PERSISTENT)
-        there = acl.ResourcePattern(pattern.resource_type, pattern.name or "", pattern.pattern_type)
+        target = acl.ResourcePattern(pattern.resource_type, pattern.name or "", pattern.pattern_type)
         await self._acls.add(
-            there, (acl.Entry(each.principal, each.host, each.operation, each.permission) for each in aces)
+            target, (acl.Entry(each.principal, each.host, each.operation, each.permission) for each in aces)
         )
 
     async def create_topic(self, topic: Topic) -> None:

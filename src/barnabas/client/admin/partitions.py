@@ -118,8 +118,8 @@ async def delete_records(
 
     async def once() -> None:
         known = await cluster.topics({partition.topic for partition in before})
-        gone = [p for p in before if p.topic not in known or cluster.image.partition(p) is None]
-        results.update(dict.fromkeys(gone, (-1, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)))
+        missing = [p for p in before if p.topic not in known or cluster.image.partition(p) is None]
+        results.update(dict.fromkeys(missing, (-1, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)))
         by_leader = await cluster.leaders(partition for partition in before if partition not in results)
         for leader, partitions in by_leader.items():
             request = DeleteRecordsRequest(
