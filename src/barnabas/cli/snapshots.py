@@ -1,8 +1,8 @@
 """Snapshots of a local cluster: everything that it has on disk at one moment, under a name.
 
 Saving stops every process (SIGSTOP) for the time of the copy. A snapshot is what a power cut of all machines would leave: it
-has everything that was acknowledged. It does not have state that brokers only have in memory: connections, members of groups, open
-fetch sessions. Restoring kills the processes, puts the copies in place and starts the processes on their ports.
+has everything that was acknowledged. It does not have state that brokers only have in memory: connections, members of groups,
+open fetch sessions. Restoring kills the processes, puts the copies in place and starts the processes on their ports.
 
 A file is cloned where the file system can do that (Btrfs, XFS), and copied without its holes elsewhere.
 """
