@@ -142,7 +142,7 @@ def test_sighup_restarts_one_after_the_other(host: Host, topic: str) -> None:
     after = host.pids()
     assert after.keys() == before.keys() and not set(after.values()) & set(before.values())
     log = host.log.read_text()
-    assert log.rindex("restarting broker 5") < log.rindex("restarting broker 6")
+    assert log.rindex("[broker 5] restarting") < log.rindex("[broker 6] restarting")
     write(host, topic, 10)
 
 
