@@ -132,7 +132,7 @@ def test_restored_cluster_gets_nothing() -> None:
     assert planned(restored)[0] == plan.Plan()
 
 
-def test_only_what_differs_is_written() -> None:
+def test_restore_writes_only_differences() -> None:
     present = document()
     present.topics["orders"] = Topic("orders", "AAAAAAAAAAAAAAAAAAAAAQ", document().topics["orders"].partitions, {})
     present.acls = {PATTERN: frozenset({READ})}
@@ -141,7 +141,7 @@ def test_only_what_differs_is_written() -> None:
     assert target.calls == [("acls", PATTERN, [WRITE]), ("topic", "orders", {"retention.ms": "1"})]
 
 
-def test_topic_of_another_id_or_size_stands_in_the_way() -> None:
+def test_topic_of_another_id_or_size_is_a_conflict() -> None:
     part = Partition((1,), (1,), 0)
     other_id = Document(topics={"orders": Topic("orders", "AAAAAAAAAAAAAAAAAAAAAg", (part, part), {})})
     assert "another id" in planned(other_id)[0].conflicts[0]

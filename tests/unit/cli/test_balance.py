@@ -60,7 +60,7 @@ def test_replicas_are_spread_over_racks() -> None:
         assert len({racks[broker] for broker in replicas}) == 2
 
 
-def test_drained_broker_has_nothing_and_others_keep_what_they_have() -> None:
+def test_drained_broker_becomes_empty_and_others_keep_their_replicas() -> None:
     partitions = topic("t", (1, 2), (2, 3), (3, 1), (1, 2))
     proposal = propose(partitions, {1: None, 2: None, 3: None}, drain=[3], only_drain=True)
     assert all(3 not in replicas for replicas in after(partitions, proposal).values())

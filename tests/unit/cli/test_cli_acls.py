@@ -20,7 +20,7 @@ def alice() -> _Subjects:
     return _Subjects(["User:alice"], None, None, None)
 
 
-def test_producer_and_consumer_get_what_they_need() -> None:
+def test_producer_and_consumer_get_the_rights_that_they_need() -> None:
     plan = plan_acls([TOPIC, GROUP, TXN], alice(), ["All"], producer=True, consumer=True, idempotent=True)
     assert operations(plan, TOPIC) == {"READ", "WRITE", "DESCRIBE", "CREATE"}
     assert operations(plan, GROUP) == {"READ"}

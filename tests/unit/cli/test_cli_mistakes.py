@@ -63,7 +63,7 @@ def test_folder_without_segments_cannot_be_dumped(tmp_path: Path) -> None:
     assert "there are no segments in this folder" in run_tool("dump-log", "--files", str(tmp_path))[1]
 
 
-def test_file_that_is_not_there_cannot_be_dumped() -> None:
+def test_missing_file_cannot_be_dumped() -> None:
     result = CliRunner().invoke(app, ["dump-log", "--files", "/nope"])
     assert (result.exit_code, result.stderr) == (1, "/nope cannot be dumped: there is no such file\n")
 

@@ -74,7 +74,7 @@ def test_source_without_leader_epochs_or_topic_ids_is_followed_with_less_care():
     assert severities(old) == {"no-leader-epochs": Severity.WARNING, "no-topic-ids": Severity.WARNING}
 
 
-def test_no_topic_that_matches_stands_in_the_way():
+def test_link_without_a_matching_topic_is_an_error():
     nothing = source()
     nothing.topics = {}
     assert severities(nothing) == {"no-topics": Severity.ERROR}

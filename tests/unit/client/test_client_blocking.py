@@ -239,7 +239,7 @@ def test_session_is_renewed_behind_the_answers_that_are_under_way() -> None:
     in_thread(fake, body)
 
 
-def test_answers_may_be_asked_for_in_any_order() -> None:
+def test_responses_can_be_received_in_any_order() -> None:
     fake = FakeCluster(topics={"a": 1, "b": 1})
 
     def body(config: ClientConfig) -> None:

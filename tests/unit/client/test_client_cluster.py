@@ -42,7 +42,7 @@ def test_topics_and_brokers_are_as_metadata_has_them() -> None:
     FakeCluster(topics={"a": 1, "b": 3}).run(scenario)
 
 
-def test_leaders_are_asked_for_once_while_they_are_known() -> None:
+def test_known_leaders_are_not_requested_again() -> None:
     fake = FakeCluster()
 
     async def scenario(cluster: AsyncClient) -> None:
@@ -91,7 +91,7 @@ def never(call: Call) -> None:
 
 
 @pytest.mark.parametrize("operation", ["refresh, as doctor does", "metadata", "any", "coordinator"])
-def test_a_broker_that_takes_connections_and_answers_nothing_is_passed_over(
+def test_broker_that_accepts_connections_and_never_answers_is_skipped(
     operation: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("barnabas.client.core._METADATA_PATIENCE_MS", 50)
@@ -233,7 +233,7 @@ def test_coordinator_that_moved_is_looked_up_again() -> None:
     fake.run(scenario)
 
 
-def test_patience_ends_with_the_deadline_and_says_what_stood_in_the_way() -> None:
+def test_retries_end_at_the_deadline_with_the_last_error() -> None:
     fake = FakeCluster()
 
     async def refused() -> None:

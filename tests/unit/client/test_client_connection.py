@@ -69,7 +69,7 @@ def test_response_class_is_found_when_it_is_not_given() -> None:
     run(scenario)
 
 
-def test_broker_that_lacks_our_api_versions_is_asked_again_in_a_version_that_it_has() -> None:
+def test_broker_without_our_api_versions_gets_a_version_that_it_supports() -> None:
     def old_broker(call: Call) -> None:
         if call.version > 2:
             refusal = ApiVersionsResponse(
@@ -258,7 +258,7 @@ def test_wrong_correlation_id_ends_the_connection() -> None:
     run(scenario)
 
 
-def test_response_past_the_size_limit_ends_the_connection_before_memory_is_taken() -> None:
+def test_response_above_the_size_limit_ends_the_connection_without_an_allocation() -> None:
     async def scenario() -> None:
         async with FakeBroker(
             handlers={METADATA: lambda call: call.reply_raw(struct.pack(">i", 2_000_000) + b"x" * 100)}
@@ -332,7 +332,7 @@ def test_waiting_for_a_slot_counts_against_the_time_out() -> None:
     run(scenario)
 
 
-def test_peer_that_hangs_up_fails_what_was_unanswered() -> None:
+def test_peer_that_disconnects_fails_unanswered_requests() -> None:
     async def scenario() -> None:
         async with FakeBroker() as broker:
             broker.handlers[HEARTBEAT] = lambda call: broker.drop_connections()

@@ -137,7 +137,7 @@ def test_offset_out_of_range_is_an_error_where_no_reset_is_wanted() -> None:
     fake.run(scenario)
 
 
-def test_answers_for_partitions_that_were_taken_away_are_dropped() -> None:
+def test_results_for_partitions_that_were_unassigned_are_dropped() -> None:
     fake = FakeCluster(topics={"t": 2})
     fake.append("t", batch(b"x"), 0)
     fake.append("t", batch(b"y"), 1)

@@ -186,7 +186,7 @@ def test_member_gets_its_id_joins_leads_reads_commits_and_leaves() -> None:
     assert group.left
 
 
-def test_member_resumes_from_what_was_committed() -> None:
+def test_member_resumes_at_its_committed_offsets() -> None:
     fake = FakeCluster()
     group = OneMemberGroup(fake)
     group.committed = {0: 1}
@@ -200,7 +200,7 @@ def test_member_resumes_from_what_was_committed() -> None:
     fake.run(scenario)
 
 
-def test_only_what_was_consumed_is_committed() -> None:
+def test_only_consumed_offsets_are_committed() -> None:
     fake = FakeCluster()
     group = OneMemberGroup(fake)
     fake.append("t", records(b"a", b"b", b"c"))
@@ -267,7 +267,7 @@ def test_commit_that_is_refused_for_good_is_raised() -> None:
 
 
 @pytest.mark.parametrize("how", ["raises", "is cancelled"])
-def test_records_of_a_poll_that_fails_are_there_at_the_next_one(monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+def test_records_of_a_failed_poll_are_returned_by_the_next_one(monkeypatch: pytest.MonkeyPatch, how: str) -> None:
     """Otherwise the next commit would include records that the application has not seen."""
     fake = FakeCluster()
     group = OneMemberGroup(fake)
@@ -334,7 +334,7 @@ def test_idle_member_joins_again_when_the_group_rebalances() -> None:
     fake.run(scenario)
 
 
-def test_idle_member_commits_what_was_consumed() -> None:
+def test_idle_member_commits_consumed_offsets() -> None:
     fake = FakeCluster()
     group = OneMemberGroup(fake)
     fake.append("t", records(b"a", b"b"))
@@ -390,7 +390,7 @@ def test_partitions_and_topics_that_are_added_are_read_from_their_start(
     fake.run(scenario, metadata_max_age_ms=50)
 
 
-def test_topic_that_is_deleted_takes_no_other_from_the_member_and_is_read_when_it_is_back() -> None:
+def test_deleted_topic_does_not_affect_the_others_and_is_read_when_it_is_back() -> None:
     fake = FakeCluster(topics={"t": 1, "u": 1})
     OneMemberGroup(fake)
 
@@ -412,7 +412,7 @@ def test_topic_that_is_deleted_takes_no_other_from_the_member_and_is_read_when_i
     fake.run(scenario, metadata_max_age_ms=50, api_timeout_ms=300)
 
 
-def test_poll_ends_in_time_while_no_coordinator_is_there() -> None:
+def test_poll_ends_in_time_without_a_coordinator() -> None:
     fake = FakeCluster()
     OneMemberGroup(fake)
     none = Coordinator(key="g", error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
@@ -453,7 +453,7 @@ async def until_joined(consumer: GroupConsumer, joins: int) -> None:
         await consumer.poll(10)
 
 
-def test_member_that_cannot_learn_where_to_begin_keeps_nothing_of_what_it_had() -> None:
+def test_member_that_cannot_fetch_its_offsets_drops_its_old_partitions() -> None:
     """It once continued with the partitions of the old generation, and committed them in the new one."""
     fake = FakeCluster(topics={"t": 2})
     group = OneMemberGroup(fake)

@@ -45,7 +45,7 @@ def test_partition_is_found_by_its_number_also_where_some_are_missing() -> None:
         assert epochs == [-1, 11, 13, -1]
 
 
-def test_partition_costs_the_same_however_many_there_are() -> None:
+def test_cost_of_a_partition_does_not_depend_on_their_number() -> None:
     class Counted(tuple[PartitionInfo, ...]):
         looked_through = 0
 

@@ -43,7 +43,7 @@ def test_console_tools_report_misspelt_properties(capsys: pytest.CaptureFixture[
 
 
 @pytest.mark.parametrize("given", ["RoundRobinPartitioner", "org.apache.kafka.clients.producer.RoundRobinPartitioner"])
-def test_round_robin_goes_to_one_partition_after_the_other(given: str) -> None:
+def test_round_robin_uses_one_partition_after_the_other(given: str) -> None:
     """Without the check, six lines for three partitions landed in one."""
     fake = FakeCluster(topics={"t": 3})
 

@@ -109,7 +109,7 @@ def test_batches_that_wait_for_one_connection_do_not_overtake_each_other(monkeyp
     assert fake.values("t") == [b"%d" % n * 180 for n in range(3)]
 
 
-def test_refused_batch_fails_alone_and_the_rest_goes_on_under_a_new_identity() -> None:
+def test_refused_batch_fails_alone_and_the_others_continue_with_a_new_identity() -> None:
     fake = FakeCluster(produce_errors=[ErrorCode.MESSAGE_TOO_LARGE])
 
     async def scenario(cluster: AsyncClient) -> None:
@@ -191,7 +191,7 @@ def test_sending_waits_while_the_buffer_is_full() -> None:
     assert len(fake.values("t")) == 200
 
 
-def test_record_larger_than_the_buffer_still_goes_out() -> None:
+def test_record_larger_than_the_buffer_is_still_sent() -> None:
     fake = FakeCluster()
 
     async def scenario(cluster: AsyncClient) -> None:
@@ -202,7 +202,7 @@ def test_record_larger_than_the_buffer_still_goes_out() -> None:
     assert fake.values("t") == [b"v" * 5_000]
 
 
-def test_ready_made_batch_is_produced_as_it_is() -> None:
+def test_ready_made_batch_is_produced_unchanged() -> None:
     fake = FakeCluster()
     builder = BatchBuilder()
     builder.append(b"k", b"v", timestamp=1)
@@ -230,7 +230,7 @@ def test_topic_that_grows_is_used_whole() -> None:
     assert all(fake.values("t", partition) for partition in range(8))
 
 
-def test_broker_without_producer_ids_fails_what_was_sent_and_nothing_else() -> None:
+def test_broker_without_producer_ids_fails_only_the_sent_records() -> None:
     fake = FakeCluster()
     del fake.broker.served[22]
 
@@ -245,7 +245,7 @@ def test_broker_without_producer_ids_fails_what_was_sent_and_nothing_else() -> N
     fake.run(scenario)
 
 
-def test_record_for_a_partition_that_is_not_there_fails_in_time_and_without_a_storm_of_questions() -> None:
+def test_record_for_a_missing_partition_fails_in_time_and_with_few_requests() -> None:
     """For example, the topic was created again with fewer partitions. All of them have leaders, but this one does not exist."""
     fake = FakeCluster(topics={"t": 1})
     config = ProducerConfig(delivery_timeout_ms=200, retry_backoff_ms=20)

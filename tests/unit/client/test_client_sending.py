@@ -88,7 +88,7 @@ def test_no_more_requests_are_under_way_than_allowed() -> None:
     assert [each.batches[0].sequence for each in (first, second)] == [0, 1]
 
 
-def test_what_failed_goes_again_in_order_one_at_a_time_and_with_its_numbers() -> None:
+def test_failed_batches_are_sent_again_in_order_one_at_a_time_with_their_numbers() -> None:
     made = sender()
     batches = [batch(0) for _ in range(3)]
     add(made, *batches)
@@ -148,7 +148,7 @@ def test_in_a_transaction_one_refusal_fails_everything_until_the_next_begins() -
     assert (fresh.identity, fresh.sequence) == ((7, 1), 0)
 
 
-def test_batch_that_was_taken_is_not_finished_again_when_another_of_its_request_ends_the_transaction() -> None:
+def test_accepted_batch_is_finished_once_if_another_of_its_request_fails_the_transaction() -> None:
     made = sender(transactional=True)
     add(made, taken := batch(0), refused_one := batch(1))
     (shipment,) = made.shipments(image(1, 1), 0)
@@ -157,7 +157,7 @@ def test_batch_that_was_taken_is_not_finished_again_when_another_of_its_request_
     assert finished == [(taken, 5), (refused_one, error)]
 
 
-def test_what_was_given_up_with_its_transaction_is_not_sent_in_the_next_one() -> None:
+def test_batch_of_a_failed_transaction_is_not_sent_in_the_next_one() -> None:
     """Both wait for a leader. The time of the first is up, and the second fails with it."""
     made = sender(transactional=True)
     early, late = batch(0), batch(1)
@@ -186,7 +186,7 @@ def test_time_for_delivery_ends_also_where_no_leader_is_found() -> None:
     assert not made.unfinished
 
 
-def test_partition_without_a_leader_holds_up_no_other_of_its_topic() -> None:
+def test_partition_without_a_leader_delays_no_other_of_its_topic() -> None:
     made = sender()
     add(made, stuck := batch(1))
     assert made.shipments(image(1, -1), 0) == []

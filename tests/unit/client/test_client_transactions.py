@@ -135,7 +135,7 @@ def test_cluster_that_does_not_raise_epochs_is_spoken_to_in_the_old_versions(com
     assert (versions[PRODUCE], versions[ADD_PARTITIONS], versions[END_TXN]) == (11, 3, 4)
 
 
-async def test_next_transaction_is_not_taken_for_the_last_where_brokers_differ_about_features(
+async def test_next_transaction_is_not_taken_for_the_last_if_brokers_know_different_features(
     real: RealCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A coordinator that has just started may know no features. The epoch then stayed, and a leader that still waited for the
@@ -163,7 +163,7 @@ async def test_next_transaction_is_not_taken_for_the_last_where_brokers_differ_a
     assert epochs == sorted(set(epochs)), "each transaction has an epoch of its own"
 
 
-def test_transaction_with_a_record_that_was_refused_is_aborted_and_the_next_one_goes_through(real: RealCluster) -> None:
+def test_transaction_with_a_refused_record_is_aborted_and_the_next_one_succeeds(real: RealCluster) -> None:
     real.create_topic("refused", config={"max.message.bytes": "1000"})
 
     async def scenario() -> None:
@@ -194,7 +194,7 @@ def real_values(real: RealCluster, topic: str) -> list[bytes | None]:
         return [record.value for record in client.fetch(TopicPartition(topic, 0), 0).records()]
 
 
-def test_answer_to_an_end_that_was_lost_is_asked_for_again() -> None:
+def test_end_whose_response_was_lost_is_requested_again() -> None:
     fake = FakeCluster()
     ends: list[Call] = []
 

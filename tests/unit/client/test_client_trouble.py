@@ -126,7 +126,7 @@ def test_lost_cluster_is_reported_at_once_and_again_when_it_is_back() -> None:
     fake.run(scenario)
 
 
-def test_tool_says_on_stderr_that_its_cluster_is_away(capsys: pytest.CaptureFixture[str]) -> None:
+def test_tool_reports_a_lost_cluster_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:
     """The client's messages reach the person at the terminal."""
     with port(lambda peer: None) as where:
 

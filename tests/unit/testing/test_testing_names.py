@@ -57,7 +57,7 @@ def test_settings_of_a_listener_and_of_a_provider_are_known() -> None:
     Cluster(config={"listener.name.client.ssl.client.auth": "none", "config.providers": "env"})
 
 
-def test_settings_of_a_broker_that_is_not_there_are_refused() -> None:
+def test_settings_of_a_missing_broker_are_refused() -> None:
     with pytest.raises(ValueError, match="there is no broker 4: this cluster has brokers 1 to 3"):
         Cluster(brokers=3, broker_config={4: {}})
 

@@ -62,7 +62,7 @@ def test_waiting_ends_when_more_records_would_change_nothing() -> None:
 
 
 @pytest.mark.parametrize("expected", ["abc", b"abc", ["a", ("k", "v")], [1]])
-def test_what_cannot_be_compared_is_refused(expected: object) -> None:
+def test_records_that_cannot_be_compared_are_refused(expected: object) -> None:
     with pytest.raises(TypeError):
         _Comparison("orders", expected, None)  # type: ignore[arg-type]
 
@@ -75,7 +75,7 @@ def test_journal_reports_faults_that_fired_and_stresses_those_that_did_not() -> 
     assert [line.split(" ", 1)[1] for line in journal.lines()] == ["a -> fired 2 times", "b -> NEVER FIRED", "c"]
 
 
-def test_fault_of_a_broker_that_is_gone_keeps_its_last_count() -> None:
+def test_fault_of_an_ended_broker_keeps_its_last_count() -> None:
     counts = iter([2, None])
     fault = Fault("a", lambda: next(counts))
     assert [fault.fired, fault.fired] == [2, 2]

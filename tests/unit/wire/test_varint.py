@@ -17,7 +17,7 @@ def unsigned(value: int) -> bytes:
 
 
 @given(st.integers(0, 2**32 - 1))
-def test_unsigned_varint_comes_back(value: int) -> None:
+def test_unsigned_varint_survives_a_round_trip(value: int) -> None:
     raw = unsigned(value)
     assert read_uvarint(b"xx" + raw, 2, 2 + len(raw)) == (value, 2 + len(raw))
     assert read_uvarint(bytearray(raw), 0) == (value, len(raw))

@@ -108,7 +108,7 @@ async def test_failed_flush_acknowledges_nothing_ever_again(tmp_path: Path) -> N
     await bench.commit.stop()
 
 
-async def test_gone_connection_is_forgotten_with_what_it_was_owed(tmp_path: Path) -> None:
+async def test_ended_connection_is_forgotten_with_its_responses(tmp_path: Path) -> None:
     bench, sink = Bench(tmp_path), Sink()
     bench.commit.append(1, b"r1")
     bench.commit.send(sink, [b"a1", b"b"])

@@ -87,7 +87,7 @@ def test_no_children_under_an_ephemeral() -> None:
     assert driver.write(client, Op.CREATE, create("/e/c")).err == Err.NO_CHILDREN_FOR_EPHEMERALS
 
 
-def test_container_goes_once_it_has_been_used_and_emptied() -> None:
+def test_container_is_deleted_once_it_was_used_and_is_empty() -> None:
     driver = Driver()
     client = driver.client(1)
     tree = driver.machine.tree

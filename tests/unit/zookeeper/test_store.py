@@ -103,7 +103,7 @@ def test_garbage_in_the_last_record_is_dropped(tmp_path: Path, padding: int) -> 
 
 @pytest.mark.parametrize("damage", [b"\x01", bytes(700)])
 @pytest.mark.parametrize("dbid", [None, 0])
-def test_damage_in_what_was_acknowledged_is_refused_not_dropped(
+def test_damage_in_acknowledged_transactions_is_refused_not_dropped(
     tmp_path: Path, damage: bytes, dbid: int | None
 ) -> None:
     """Also in a log of Apache ZooKeeper, which does not store where its last flush began (so zeros are its end)."""
@@ -235,7 +235,7 @@ def test_no_readable_snapshot_and_logs_that_begin_late_is_refused(tmp_path: Path
         recovered(tmp_path)
 
 
-def test_purge_keeps_what_the_oldest_kept_snapshot_needs(tmp_path: Path) -> None:
+def test_purge_keeps_the_logs_that_the_oldest_snapshot_needs(tmp_path: Path) -> None:
     store = opened(tmp_path)
     machine = store.recover()
     writer = store.writer()

@@ -44,7 +44,7 @@ def test_every_topic_setting_is_described() -> None:
     assert all(entry.synonyms == () and entry.documentation is None for entry in entries)
 
 
-def test_topics_value_comes_with_all_that_it_wins_over() -> None:
+def test_topics_value_comes_with_the_values_that_it_overrides() -> None:
     config = dynamic({"log.segment.bytes": "100"})
     config.set_cluster_default({"log.segment.bytes": "200"})
     config.set_broker({"log.segment.bytes": "300"})
@@ -93,7 +93,7 @@ def test_every_broker_setting_is_described_but_internal_and_foreign_ones() -> No
     assert shown - described == {"log.initial.task.delay.ms", "super.users"}
 
 
-def test_broker_entry_says_whether_it_may_change_and_where_it_is_from() -> None:
+def test_broker_entry_has_its_update_mode_and_its_source() -> None:
     config = dynamic({"num.partitions": "3"})
     fixed = one_broker(config, "num.partitions")
     assert (fixed.value, fixed.read_only, fixed.source) == ("3", True, STATIC)

@@ -62,7 +62,7 @@ def test_json_has_one_object_a_line_with_the_traceback_in_it() -> None:
 
 
 @pytest.mark.parametrize(("wanted", "first"), [(None, "["), ("text", "["), ("json", "{"), ("yaml", "[")])
-def test_environment_says_how_to_log(wanted: str | None, first: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environment_sets_the_log_format(wanted: str | None, first: str, monkeypatch: pytest.MonkeyPatch) -> None:
     root = logging.getLogger()
     monkeypatch.setattr(root, "handlers", [])
     monkeypatch.setattr(root, "level", logging.WARNING)

@@ -136,7 +136,7 @@ def test_providers_can_be_switched_off_for_untrusted_settings(allowed: str) -> N
     assert resolve_variables({**env, "a": "${env:SECRET}"}, {**switch, **named})["a"] == "1"
 
 
-def test_provider_reads_only_what_it_is_allowed(tmp_path: Path) -> None:
+def test_provider_reads_only_allowed_paths_and_names(tmp_path: Path) -> None:
     (tmp_path / "open").mkdir()
     (tmp_path / "open" / "p").write_text("key=1")
     (tmp_path / "closed").write_text("key=2")

@@ -53,7 +53,7 @@ def test_topic_has_its_own_value_or_the_brokers(
     assert getattr(log_config(config, overrides), field) == expected
 
 
-def test_log_config_answers_what_a_log_asks() -> None:
+def test_log_config_derives_the_values_for_a_log() -> None:
     config = log_config(broker(), {"cleanup.policy": "compact", "message.timestamp.type": "LogAppendTime"})
     assert config.is_compacted
     assert not config.is_deleted_by_retention

@@ -16,7 +16,7 @@ def test_setting_without_effect_is_named() -> None:
     ]
 
 
-def test_unknown_name_is_named_with_what_was_meant() -> None:
+def test_notice_of_an_unknown_name_offers_the_nearest_one() -> None:
     assert broker_notices(["log.retention.hour", "x"]) == [
         "log.retention.hour is not a known setting and is ignored; did you mean log.retention.hours?",
         "x is not a known setting and is ignored",

@@ -167,7 +167,7 @@ def other_curve() -> dict[str, Any]:
         other_curve(),
     ],
 )
-def test_key_that_must_not_check_signatures_is_not_taken_from_the_set(jwk: dict[str, Any]) -> None:
+def test_key_that_must_not_verify_signatures_is_not_used(jwk: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
         KeySet(document(jwk))
     validate = validator(ECDSA.jwk, jwk)

@@ -110,7 +110,7 @@ def test_real_jks_is_refused_with_the_command_that_converts_it(tmp_path: Path) -
         client_context(client(old))
 
 
-def test_pem_file_under_another_type_is_named_for_what_it_is(authority: Authority) -> None:
+def test_pem_file_with_another_type_is_recognised(authority: Authority) -> None:
     with pytest.raises(ConfigError, match=r"set ssl\.keystore\.type=PEM"):
         server_context(server(authority.folder / "broker.pem"))
 

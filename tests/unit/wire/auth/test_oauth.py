@@ -91,7 +91,7 @@ def test_document_without_usable_keys_is_no_key_set(document: str) -> None:
 
 
 @given(st.text(max_size=200) | st.binary(max_size=200).map(lambda raw: f"{b64(raw)}.{b64(raw)}.{b64(raw)}"))
-def test_any_text_is_taken_apart_or_refused(text: str) -> None:
+def test_any_text_is_parsed_or_refused(text: str) -> None:
     try:
         parse_jwt(text)
     except InvalidToken:
@@ -223,7 +223,7 @@ def settings(url: str | None = None, **options: str) -> dict[str, str]:
     return found if url is None else {**found, "sasl.oauthbearer.token.endpoint.url": url}
 
 
-def test_token_of_an_endpoint_is_kept_and_asked_for_as_the_standard_says(key: SigningKey) -> None:
+def test_token_of_an_endpoint_is_requested_by_the_standard_and_kept(key: SigningKey) -> None:
     with serving(Provider(key)) as provider:
         source = token_source(
             settings(f"{provider.url}/token", clientId="service", clientSecret="service-secret", scope="a b")
@@ -247,13 +247,13 @@ def test_endpoint_that_refuses_or_fails(key: SigningKey, path: str, secret: str,
     assert secret not in str(failed.value)
 
 
-def test_answer_that_nests_deeper_than_the_parser_goes_has_no_token() -> None:
+def test_response_nested_too_deeply_for_the_parser_has_no_token() -> None:
     with pytest.raises(AuthenticationFailed, match="has no access_token"):
         _access_token("https://x/token", b"[" * 200_000)
 
 
 @pytest.mark.parametrize("url", [" file:///etc/hostname", "\tfile:///etc/hostname", "fi\nle:///etc/hostname"])
-def test_url_of_a_file_is_one_whatever_stands_before_it(url: str) -> None:
+def test_url_of_a_file_with_leading_characters_is_recognised(url: str) -> None:
     """The parser of URLs skips such characters. With a client's secret in the settings, nothing is sent anywhere."""
     source = token_source(settings(url, clientId="service", clientSecret="secret"))
     assert source._fetch.__qualname__.startswith("_from_file")

@@ -32,13 +32,13 @@ FROM_KAFKA = {
 
 
 @pytest.mark.parametrize("cipher", sorted(FROM_KAFKA))
-def test_what_kafka_encoded_is_decoded_whatever_the_own_settings(cipher: str) -> None:
+def test_passwords_encoded_by_kafka_are_decoded_with_any_settings(cipher: str) -> None:
     assert PasswordEncoder(SECRET).decode(FROM_KAFKA[cipher]) == PASSWORD_OF_KAFKA
 
 
 @pytest.mark.parametrize("cipher", sorted(FROM_KAFKA))
 @pytest.mark.parametrize("key_factory", [None, "PBKDF2WithHmacSHA1", "PBKDF2WithHmacSHA256"])
-def test_every_algorithm_there_and_back(cipher: str, key_factory: str | None) -> None:
+def test_every_algorithm_survives_a_round_trip(cipher: str, key_factory: str | None) -> None:
     encoder = PasswordEncoder(SECRET, cipher=cipher, key_factory=key_factory, key_bits=256, iterations=1024)
     encoded = encoder.encode("hush")
     assert "hush" not in encoded and encoder.decode(encoded) == "hush"

@@ -53,7 +53,7 @@ def admitted(made: SaslSession, now_ms: int = 0) -> set[RequestKind]:
     return allowed
 
 
-def test_nothing_but_what_authentication_needs_is_admitted_before_it() -> None:
+def test_only_requests_for_authentication_are_admitted_before_it() -> None:
     made = session()
     assert admitted(made) == {RequestKind.VERSIONS, RequestKind.HANDSHAKE}
     made.handshake("PLAIN", with_headers=True, now_ms=0)

@@ -288,7 +288,7 @@ def test_bytes_are_those_of_the_schema(message: Versioned, version: int, layout:
 
 
 @pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
-def test_every_version_comes_back_as_it_went(cls: type[Versioned]) -> None:
+def test_every_version_survives_a_round_trip(cls: type[Versioned]) -> None:
     for _, version in every_version([cls]):
         chance = random.Random(f"{cls.__name__} {version}")
         for _ in range(20):

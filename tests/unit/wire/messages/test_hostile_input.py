@@ -156,7 +156,7 @@ def test_string_that_no_client_reads_is_not_written() -> None:
         encode(DescribeGroupsRequest(groups=["x" * 40_000]), DescribeGroupsRequest.MAX_VERSION)
 
 
-def test_error_message_is_cut_to_what_clients_read() -> None:
+def test_error_message_is_cut_to_the_length_that_clients_read() -> None:
     """It may repeat the longest name that a client can send, with words around it."""
     for version in (2, FindCoordinatorResponse.FLEXIBLE_FROM):
         answer = FindCoordinatorResponse(error_message="ä" * 20_000)

@@ -66,7 +66,7 @@ def again(record: Record, version: int) -> bytes:
     return encode_versioned(record, version)
 
 
-def test_offsets_and_groups_are_what_kafka_dumps() -> None:
+def test_offsets_and_groups_equal_kafkas_dump() -> None:
     records = list(records_of(GOLDEN / "broker-0/__consumer_offsets-1/00000000000000000000.log"))
     expected = dumped("__consumer_offsets.txt")
     assert len(records) == len(expected) == 6
@@ -107,7 +107,7 @@ def with_partitions(data: Any, field: str, shown_as: str) -> dict[str, object]:
     return shown | {"userData": ""}
 
 
-def test_transactions_are_what_kafka_dumps() -> None:
+def test_transactions_equal_kafkas_dump() -> None:
     records = list(records_of(GOLDEN / "broker-0/__transaction_state-0/00000000000000000000.log"))
     expected = dumped("__transaction_state.txt")
     assert len(records) == len(expected) == 13

@@ -158,7 +158,7 @@ def test_tagged_fields_that_do_not_add_up_are_malformed(tags: bytes) -> None:
         decode(FetchRequest, with_tags(tags), 15)
 
 
-def test_nullable_struct_has_a_byte_that_says_so() -> None:
+def test_nullable_struct_has_a_byte_for_null() -> None:
     empty = ConsumerGroupHeartbeatResponse(member_epoch=1)
     assert encode(empty, 0)[-2:] == b"\xff\0"
     full = ConsumerGroupHeartbeatResponse(member_epoch=1, assignment=Assignment())

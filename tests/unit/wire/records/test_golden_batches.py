@@ -18,7 +18,7 @@ def batches(path: Path):
         yield data[position : position + header.size_bytes], header
 
 
-def test_there_is_something_to_test():
+def test_golden_logs_exist():
     assert len(LOGS) >= 27
     assert sum(1 for path in LOGS for _ in batches(path)) > 200
 
@@ -58,7 +58,7 @@ def rebuild(records: list[rc.Record], header: rb.BatchHeader) -> bytes:
     return builder.build()
 
 
-def test_log_append_time_batch_is_made_from_create_time_by_a_patch():
+def test_patch_turns_a_create_time_batch_into_a_log_append_time_batch():
     ((data, header),) = batches(BROKER / "appendtime-0" / "00000000000000000000.log")
     assert header.timestamp_type == rb.LOG_APPEND_TIME
     assert {record.timestamp for record in rc.iter_records(data)} == {header.max_timestamp}

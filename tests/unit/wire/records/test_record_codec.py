@@ -279,7 +279,7 @@ def test_bomb_is_refused_at_the_bound():
         (one(0), 1, "bytes follow the 1 records"),
     ],
 )
-def test_bomb_is_seen_for_what_it_is_before_it_goes_off(codec, beginning, count, why, monkeypatch):
+def test_decompression_bomb_is_refused_before_it_takes_memory(codec, beginning, count, why, monkeypatch):
     body = beginning + bytes(20_000_000)
     made = []
 
