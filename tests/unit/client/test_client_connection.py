@@ -482,7 +482,7 @@ def test_damage_in_a_large_response_ends_the_connection() -> None:
 
         async with FakeBroker(handlers={3: garbage}) as broker:
             connection = await connect(broker)
-            with pytest.raises(ConnectionLost, match="not a response"):
+            with pytest.raises(ConnectionLost, match="invalid response"):
                 await connection.request(MetadataRequest(topics=None), MetadataResponse, version=9)
             assert connection.closed
 

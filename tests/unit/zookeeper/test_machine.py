@@ -149,9 +149,9 @@ def test_set_watches_sends_missed_events_and_watches_the_rest() -> None:
         wire.texts(paths)
         for paths in (["/same", "/changed", "/gone"], ["/new", "/none"], ["/parent", "/same", "/gone"], ["/p"], ["/r"])
     )
-    err, _, events = ask(driver, back, Op.SET_WATCHES2, request)
+    err, _, missed = ask(driver, back, Op.SET_WATCHES2, request)
     assert err == 0
-    assert events == [
+    assert missed == [
         (Event.DATA_CHANGED, "/changed"),
         (Event.DELETED, "/gone"),
         (Event.CREATED, "/new"),
