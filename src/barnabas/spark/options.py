@@ -9,12 +9,12 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from difflib import get_close_matches
 from enum import Enum
 from typing import Final, TypeAlias
 
 from barnabas.base.errors import ConfigError
 from barnabas.base.ids import TopicPartition
+from barnabas.base.names import nearest
 from barnabas.base.words import EARLIEST, LATEST, READ_COMMITTED
 from barnabas.client.config import ClientConfig, client_config
 from barnabas.client.fetching import ConsumerConfig
@@ -251,9 +251,9 @@ def check_names(
     for name in map(str.lower, given):
         if name.startswith((*prefixes, "__")) or name in names or name in _IGNORED:
             continue
-        near = get_close_matches(name, names, n=1)
+        near = nearest(name, names)
         listed = ", ".join([*(f"{prefix}*" for prefix in prefixes), *known])
-        hint = f"; did you mean '{names[near[0]]}'?" if near else f"; the options are {listed}"
+        hint = f"; did you mean '{names[near]}'?" if near else f"; the options are {listed}"
         raise ConfigError(f"Option '{name}' is not supported by the {what}{hint}")
 
 

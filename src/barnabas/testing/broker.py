@@ -17,12 +17,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, NoReturn, ParamSpec, TypeVar
 
+from barnabas.base.names import nearest
 from barnabas.broker.runtime.faults import TEST_CLIENT_ID
 from barnabas.cli.local_cluster import ClusterFailed
 from barnabas.cli.local_settings import SettingValue, setting_texts
 from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.config import client_config
-from barnabas.client.names import nearest
 from barnabas.testing.asking import Question
 from barnabas.testing.broker_faults import BrokerFaults
 from barnabas.testing.in_process import HOST, Machinery, Options

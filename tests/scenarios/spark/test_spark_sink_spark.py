@@ -139,7 +139,7 @@ def test_at_least_once_batch_write_with_the_topic_option(session: SparkSession, 
         (["'v' value"], {"deliveryGuarantee": "hopefully"}, "use exactly-once or at-least-once"),
         (["'v' value"], {"kafka.acks": "1"}, "needs kafka.acks=all"),
         (["'v' value"], {"kafka.value.serializer": "x"}, "'kafka.value.serializer' is not supported"),
-        (["'v' value"], {"kafka.compression.type": "rar"}, "compression 'rar' is none of"),
+        (["'v' value"], {"kafka.compression.type": "rar"}, "compression 'rar' is not valid"),
         (["'v' value"], {"mode": "overwrite"}, "Save mode overwrite is not allowed"),
     ],
 )

@@ -155,7 +155,7 @@ def test_what_cannot_work_is_refused_by_name():
         refused({**base, f"kafka.{name}": "x"}, f"Kafka option '{name}' is not supported")
     refused({**base, "startingOffset": "earliest"}, "did you mean 'startingOffsets'")
     refused({**base, "qqq": "1"}, r"Option 'qqq' is not supported by the source; the options are kafka\.\*, ")
-    refused({**base, "kafka.isolation.level": "dirty"}, "neither read_committed nor read_uncommitted")
+    refused({**base, "kafka.isolation.level": "dirty"}, "use read_committed or read_uncommitted")
     for name in ("minPartitions", "maxRecordsPerPartition", "maxOffsetsPerTrigger", "minOffsetsPerTrigger"):
         for text in ("0", "-1", "many"):
             refused({**base, name: text}, f"{name} must be positive")

@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final, Self
 
 from barnabas.base.errors import BarnabasError, Refused
+from barnabas.base.names import did_you_mean
 from barnabas.base.topics import check_topic_name
-from barnabas.client.names import nearest
 
 FORMATS: Final = ("delta", "iceberg")
 MODES: Final = ("append", "upsert")
@@ -138,7 +138,7 @@ def checked(given: Definition) -> Definition:
         ("--on-data-loss", given.on_loss, ON_LOSS),
     ):
         if value not in known:
-            raise BadDefinition(f"{option} is one of {', '.join(known)}, not {value!r}{nearest(value, known)}")
+            raise BadDefinition(f"{option} is one of {', '.join(known)}, not {value!r}{did_you_mean(value, known)}")
     if not given.url:
         raise BadDefinition("--to names the table's folder or URL, such as file:///lake/orders or s3://lake/orders")
     _check_rows(given)
