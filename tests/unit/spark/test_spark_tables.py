@@ -37,9 +37,10 @@ from barnabas.spark.pipelines import sinks
 from barnabas.spark.pipelines.delta_upsert import DeltaUpsertSource
 from barnabas.spark.pipelines.sinks import emptying
 from barnabas.spark.pipelines.sinks.delta_table import DeltaSource
-from barnabas.spark.pipelines.sinks.exactly_once import Batch, BatchWriter, Target, Task
+from barnabas.spark.pipelines.sinks.exactly_once import Batch, BatchWriter, Target, Task, once_of
 from barnabas.spark.pipelines.sinks.exactly_once import Staged as StagedMessage
 from barnabas.spark.pipelines.sinks.iceberg_table import IcebergSource
+from barnabas.spark.pipelines.sinks.sql_table import SqlTarget
 from barnabas.spark.pipelines.sinks.table_schema import TableMismatch, becomes, require_values
 from barnabas.spark.pipelines.sources.sql_query import SqlSource
 
@@ -291,26 +292,36 @@ class Frame:
         """It is noted already."""
 
 
-@pytest.mark.parametrize(
-    ("kind", "where", "target"), [("barnabas-sql", "uri", "table"), ("barnabas", "kafka.bootstrap.servers", "topic")]
-)
-def test_targets_that_remember_names_in_one_place_do_not_share_one(kind: str, where: str, target: str) -> None:
-    """A database has one table of names, and a cluster one topic: the second write would pass for the first come again."""
+def test_two_topics_of_one_cluster_do_not_share_a_name() -> None:
+    """The decision log has one record for a query and a name: it would take the second write for a repeated first one."""
     frame: Any = Frame("query")
 
     def sink(place: str, name: str) -> sinks.Sink:
-        return sinks.Sink(kind, {where: place, target: name})
+        return sinks.Sink("barnabas", {"kafka.bootstrap.servers": place, "topic": name})
 
     for number in (0, 0, 1):
-        sink(f"{kind}://one", "orders").write(frame, once=("batches", number))
-    with pytest.raises(
-        ValueError, match="once='batches' is the name of writes into orders; writes into totals need another"
-    ):
-        sink(f"{kind}://one", "totals").write(frame, once=("batches", 0))
-    sink(f"{kind}://one", "totals").write(frame, once=("totals", 0))
-    sink(f"{kind}://two", "totals").write(frame, once=("batches", 0))
+        sink("one:9092", "orders").write(frame, once=("batches", number))
+    with pytest.raises(ValueError, match="once='batches' is the name of writes into orders"):
+        sink("one:9092", "totals").write(frame, once=("batches", 0))
+    sink("one:9092", "totals").write(frame, once=("totals", 0))
+    sink("two:9092", "totals").write(frame, once=("batches", 0))
     sinks.Sink("barnabas-delta", {"path": "/lake"}).write(frame, once=("batches", 0))
     assert len(frame.saved) == 6
+
+
+def test_two_tables_of_one_database_may_share_a_name(tmp_path: Path) -> None:
+    """The sink asks for no second name, and the progress of each table is a row of its own."""
+    frame: Any = Frame("query")
+    uri = f"sqlite:///{tmp_path}/db"
+    for table in ("orders", "totals"):
+        sinks.Sink("barnabas-sql", {"uri": uri, "table": table}).write(frame, once=("batches", 0))
+    for options, id in zip(frame.saved, (1, 2), strict=True):
+        target = SqlTarget(options, schema_of("id long"))
+        items = target.stage(iter([pa.RecordBatch.from_pylist([{"id": id}])]), Task("job", 0, 0, 0))
+        target.publish(items, once_of(options))
+    with closing(sqlite3.connect(tmp_path / "db")) as connection:
+        found = connection.execute("SELECT id FROM orders UNION ALL SELECT id FROM totals").fetchall()
+    assert found == [(1,), (2,)]
 
 
 def test_two_queries_may_have_the_same_name_for_writes_into_topics() -> None:

@@ -53,9 +53,9 @@ _sinks: "dict[str, Sink]" = {}
 #: What flows of the pipeline that is being defined read: the flow, the source, and whether as a stream.
 _sources: "list[tuple[str, Source, bool]]" = []
 _pipeline: str | None = None
-#: The table or topic that a name of `once` stands for. A database remembers names for all of its tables, a cluster those of
-#: each query for all of its topics. (Each Delta or Iceberg table remembers names by itself.)
-_once_targets: dict[tuple[str, str, str], str | None] = {}
+#: The topic that a query's name of `once` stands for: (bootstrap servers, query, name) to topic. The decision log of a cluster
+#: has one record for a query and a name, whatever the topic. Tables remember names for each table.
+_once_topics: dict[tuple[str, str, str], str | None] = {}
 #: Settings of Kafka clients, without `kafka.`, of every topic of the pipeline that is being defined, unless it says otherwise.
 _client_settings: dict[str, str] = {}
 
@@ -237,15 +237,14 @@ class Sink:
 
         `once`: a name and a number. A batch of this name that is written again, or after one of a higher number, is left alone,
         with a line in the log. So several sinks within `foreachBatch` have each batch once:
-        `sink.write(rows, once=("orders-to-lake", batch_id))`. Two tables of one database, or two topics of one cluster, need
-        two names.
+        `sink.write(rows, once=("orders-to-lake", batch_id))`. Two topics of one cluster need two names.
 
         Within `foreachBatch` the batch is known by its query's checkpoint and planned offsets as well: another batch under the
         same number is refused. Over Spark Connect, which does not say where the checkpoint is, `checkpoint` says it.
         """
         self._make_ready(frame.sparkSession)
         if once is not None:
-            self._require_own_name(once[0], frame.sparkSession)
+            self._require_name_of_its_own(once[0], frame.sparkSession)
         origin = origin_of(frame.sparkSession, checkpoint)
         options = {**self.options, **(self._once(*once, origin) if once is not None else {})}
         writer = frame.write.format(self.format).options(**options).mode(mode)
@@ -269,19 +268,16 @@ class Sink:
             "onceCheckpoint": origin.checkpoint,
         }
 
-    def _require_own_name(self, name: str, spark: "SparkSession") -> None:
-        """The second of two targets that share a name would be left alone, as if it had the batch already."""
-        if self.format == "barnabas":
-            target, where = self.options.get("topic"), (self.options["kafka.bootstrap.servers"], query_of(spark), name)
-        elif self.format == "barnabas-sql":
-            target, where = self.options["table"], (self.options["uri"], "", name)
-        else:
+    def _require_name_of_its_own(self, name: str, spark: "SparkSession") -> None:
+        """Refuse a name that the query uses for another topic: the sink would leave the second write out as a repeated one."""
+        if self.format != "barnabas":
             return
-        other = _once_targets.setdefault(where, target)
-        if other != target:
+        topic = self.options.get("topic")
+        other = _once_topics.setdefault((self.options["kafka.bootstrap.servers"], query_of(spark), name), topic)
+        if other != topic:
             raise ValueError(
-                f"once={name!r} is the name of writes into {other or 'topics'}; writes into {target or 'topics'} need another: "
-                "they would be taken for the same, and left out"
+                f"once={name!r} is the name of writes into {other or 'topics'}. Give writes into {topic or 'topics'} another "
+                "name, or the sink takes them for the same write and leaves them out"
             )
 
 

@@ -103,7 +103,7 @@ class Batch:
             if checkpoint == _digest(self.plan.checkpoint) and not self._is_edited(last, plan):
                 return Standing.WRITE
         elif self._is_same(checkpoint, plan):
-            self._note_repeated(target)
+            self.note_repeated(target)
             return Standing.LEAVE
         if self.accepted == SKIP:
             log.warning("%s: acceptReplannedBatch=%d:skip: its %d rows are thrown away", target, self.number, self.rows)
@@ -141,7 +141,8 @@ class Batch:
             target=target,
         )
 
-    def _note_repeated(self, target: str) -> None:
+    def note_repeated(self, target: str) -> None:
+        """Log that `target` has the batch already, and count its rows in the checkpoint."""
         log.warning(
             "batch %d of query %s came again and %s has it: its %d rows are not written a second time",
             self.number,

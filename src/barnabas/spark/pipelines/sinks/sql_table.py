@@ -6,7 +6,6 @@ row of a key wins: by `orderBy` where it is given, else by place in the batch. R
 `deleteColumn` is true are deleted by key.
 """
 
-import logging
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -15,7 +14,6 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StringType, StructField, StructType
 
 from barnabas.spark.batch_identity import BatchIdentity
-from barnabas.spark.checkpoint import note_repeated
 from barnabas.spark.options import check_names
 from barnabas.spark.pipelines.cdc import UNCHANGED_COLUMNS, has_unchanged
 from barnabas.spark.pipelines.database import Column, Database, Dialect, execute, fetch, ingest, is_bad_data
@@ -32,7 +30,6 @@ if TYPE_CHECKING:
 #: Rows of one task are numbered from its partition's number times this.
 _ROWS_PER_TASK: Final = 1 << 40
 
-log = logging.getLogger(__name__)
 
 _OPTIONS: Final = (
     "uri",
@@ -259,13 +256,7 @@ class SqlTarget:
             connection.commit()
         self.reached("the batch is committed")
         if batch is not None and is_repeated:
-            self._note_repeated(batch)
-
-    def _note_repeated(self, batch: Batch) -> None:
-        name, rows = f"batch {batch.number} of query {batch.query_id}", batch.rows
-        log.warning("%s came again and %s has it: its %d rows are not written a second time", name, self.what, rows)
-        if batch.checkpoint_location:
-            note_repeated(batch.checkpoint_location, batch.number, rows)
+            batch.note_repeated(self.what)
 
     def _write(self, connection: Any, stages: Sequence[str], unchanged: Collection[str]) -> None:
         if self.options.create:
