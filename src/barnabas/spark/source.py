@@ -25,7 +25,7 @@ from barnabas.base.errors import ConfigError
 from barnabas.spark.options import source_options, wants_headers
 
 _HEADER: Final = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
-#: As Spark's own `kafka` source has it.
+#: The schema of Spark's own `kafka` source.
 SCHEMA: Final = StructType(
     [
         StructField("key", BinaryType()),
@@ -45,7 +45,7 @@ def schema_for(*, headers: bool) -> StructType:
 
 
 def columns_of(schema: StructType) -> tuple[str, ...]:
-    """The columns that a query reads: all, or those that its own `.schema(…)` names. Fewer columns are read faster."""
+    """Return the columns that a query reads: all, or those that its own `.schema(…)` names. Fewer columns are read faster."""
     types = {field.name: field.dataType for field in SCHEMA_WITH_HEADERS.fields}
     for field in schema.fields:
         if field.name not in types:

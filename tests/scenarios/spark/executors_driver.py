@@ -130,7 +130,7 @@ def what_was_planned_changes_before_it_is_read(bench: Bench) -> None:
         except Exception as error:
             if "TOPIC_ALREADY_EXISTS" not in str(error):
                 raise
-    raises("made anew", planned.collect)
+    raises("created again", planned.collect)
     assert lenient.collect() == []
 
 

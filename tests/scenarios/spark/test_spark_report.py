@@ -80,7 +80,7 @@ def test_cluster_that_is_away_holds_nobody_up(caplog: pytest.LogCaptureFixture) 
     writer.write(b"key", b"{}", now_ms=0)
     writer.close()
     assert [record.message.split(":")[0] for record in caplog.records if record.name == "barnabas.spark"] == [
-        "the progress of a query was not reported"
+        "cannot report the progress of a query"
     ]
 
 

@@ -145,7 +145,7 @@ def test_a_topic_that_was_made_anew_is_data_loss_or_read_from_its_beginning(monk
 
     start = {"a": {"0": 20}, "b": {"0": 7}}
     strict = reader("true")
-    with pytest.raises(DataLoss, match=r"Topic a was deleted and made anew.*\{'a': \{'0': 20\}\}"):
+    with pytest.raises(DataLoss, match=r"Topic a was deleted and created again.*\{'a': \{'0': 20\}\}"):
         strict.latestOffset(start, strict.getDefaultReadLimit())
     lenient = reader("false")
     until = lenient.latestOffset(start, lenient.getDefaultReadLimit())
@@ -305,7 +305,7 @@ def test_transaction_that_was_aborted_above_the_tier_is_asked_for_until_it_is_to
     [found] = aborted_above(Leader(answer, answer, (b"a batch", 200)))
     assert (found.producer_id, found.first_offset) == (7, 50)
     with pytest.raises(
-        ConfigError, match=r"a-0 does not tell which .* aborted above offset 99: its last stable offset"
+        ConfigError, match=r"a-0 does not say which .* aborted above offset 99: its last stable offset"
     ):
         aborted_above(Leader(answer))
 

@@ -182,7 +182,7 @@ def test_a_topic_made_anew_between_plan_and_read_is_data_loss(monkeypatch: pytes
 
     assert read(b"1" * 16, fail=True) == 3
     assert read(bytes(16), fail=True) == 3, "a broker that is too old to know"
-    with pytest.raises(DataLoss, match="offset 0 of t-3: the topic was deleted and made anew"):
+    with pytest.raises(DataLoss, match="offset 0 of t-3: the topic was deleted and created again"):
         read(b"2" * 16, fail=True)
     assert read(b"2" * 16, fail=False) == 0
 
@@ -204,7 +204,7 @@ def test_what_a_fetch_brings_of_a_topic_that_was_made_anew_under_it_is_not_read(
         rows = read_small(script, replace(OPTIONS, fail_on_data_loss=fail), [planned], ("offset",))
         return sum(part.num_rows for part in rows)
 
-    with pytest.raises(DataLoss, match="offset 0 of t-3: the topic was deleted and made anew"):
+    with pytest.raises(DataLoss, match="offset 0 of t-3: the topic was deleted and created again"):
         read(fail=True)
     assert read(fail=False) == 0
 
@@ -272,7 +272,7 @@ def test_many_small_ranges_come_with_few_fetches_in_order_and_in_one_piece(alone
 
 def test_what_was_fetched_together_is_of_the_topic_that_was_planned():
     assert len(rows_of(Many(), small(3, topic_id=b"1" * 16))[0]) == 21
-    with pytest.raises(DataLoss, match="offset 2 of t-0: the topic was deleted and made anew"):
+    with pytest.raises(DataLoss, match="offset 2 of t-0: the topic was deleted and created again"):
         rows_of(Many(), small(3, topic_id=b"2" * 16))
 
 

@@ -1,4 +1,4 @@
-"""A connector's `transforms` settings, as they stand in its JSON or properties, turned into transforms of a DataFrame.
+"""Turns a connector's `transforms` settings, as in its JSON or properties, into transforms of a DataFrame.
 
     orders.transform(from_connect({
         "transforms": "mask,route",
@@ -23,7 +23,7 @@ _REQUIRED: Final = object()
 
 
 class _Settings:
-    """The settings of one transform or predicate; each that is read is ticked off, and what is left over is an error."""
+    """The settings of one transform or predicate. Each that is read is ticked off; a setting that remains is an error."""
 
     def __init__(self, prefix: str, config: Mapping[str, str]) -> None:
         self._prefix = prefix
@@ -56,12 +56,12 @@ class _Settings:
     def nothing_left(self) -> None:
         if self._left:
             names = ", ".join(self._prefix + name for name in sorted(self._left))
-            raise t.TransformError(f"not understood here: {names}")
+            raise t.TransformError(f"not supported here: {names}")
 
 
 def from_connect(config: Mapping[str, str], *, key: str = "key", value: str | None = "value") -> t.Transform:
-    """The chain that `transforms` names. `key` and `value` are the columns that `$Key` and `$Value` mean; `value=None` says
-    that the value's fields are the DataFrame's own columns."""
+    """Return the chain that `transforms` names. `key` and `value` are the columns of `$Key` and `$Value`; with `value=None`
+    the value's fields are the DataFrame's own columns."""
     predicates = {name: _predicate(name, config) for name in _names(config, "predicates")}
     made = [_transform(name, config, predicates, key, value) for name in _names(config, "transforms")]
     return t.chain(*made)
@@ -132,7 +132,7 @@ def _filter(
 
 def _insert_field(s: _Settings, of: str | None) -> t.Transform:
     def named(what: str) -> str | None:
-        """A field's name may end with ! (required) or ? (optional), which are not part of it: here every field may be null."""
+        """Return the field's name without a final ! (required) or ? (optional): here every field may be null."""
         name = s.maybe(f"{what}.field")
         return name[:-1] if name is not None and name.endswith(("!", "?")) else name
 

@@ -54,7 +54,7 @@ def _read_python(file: Path, spark: Any, graph_id: str) -> None:
 
 
 def _read_sql(file: Path, registry: Any, spark: Any, graph_id: str, folder: Path) -> None:
-    """Calls of `read_topic` become temporary views. What reads them is remembered as Python's flows are."""
+    """Turn calls of `read_topic` into temporary views, and remember what flows read, as for Python's flows."""
     from pyspark.pipelines.add_pipeline_analysis_context import add_pipeline_analysis_context
 
     name, flows = file.relative_to(folder), flows_of(registry)

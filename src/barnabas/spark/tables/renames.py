@@ -1,6 +1,6 @@
-"""Fields that were renamed in the registry's schema: by Avro's aliases, by the numbers of Protobuf.
+"""Fields that were renamed in the registry's schema: recognised by Avro's aliases, or by Protobuf's numbers.
 
-An Iceberg table knows columns by ids, so a column is renamed without a file being touched. A Delta table would need column
+An Iceberg table knows columns by ids, so it renames a column without touching a file. A Delta table would need column
 mapping, which deltalake does not write: there a renamed field is a new column.
 """
 
@@ -13,12 +13,12 @@ from barnabas.spark.tables.definition import Definition
 from barnabas.spark.tables.places import IcebergPlace, place_of
 from barnabas.spark.tables.rows import registered, value_columns
 
-#: A property of the table: the number of each field, and the column that it is.
+#: A property of the table: the number of each field, and its column.
 NUMBERS: Final = "barnabas.field.numbers"
 
 
 def follow(table: Definition) -> None:
-    """Rename the columns whose fields are called otherwise in the newest schema. Call it before rows are planned."""
+    """Rename the columns whose fields have another name in the newest schema. Call it before rows are planned."""
     if table.schema != "registry" or table.format != "iceberg" or table.envelope != "none":
         return
     place = place_of(table)
@@ -41,7 +41,7 @@ def follow(table: Definition) -> None:
 
 
 def by_alias(codec: Registered) -> dict[str, str]:
-    """New names of an Avro record's fields by their old ones."""
+    """Return the new names of an Avro record's fields by their old ones."""
     newest = codec.registry.latest(codec.subject)
     schema = json.loads(newest.text) if newest.kind == "AVRO" else None
     fields = schema.get("fields", []) if isinstance(schema, dict) else []
@@ -50,7 +50,7 @@ def by_alias(codec: Registered) -> dict[str, str]:
 
 
 def numbers_in(codec: Registered) -> dict[str, str]:
-    """Of a Protobuf message; nothing of other schemas."""
+    """Return the fields of a Protobuf message by number; an empty mapping for other schemas."""
     return {str(number): name for number, name in codec.field_numbers().items()}
 
 

@@ -176,8 +176,8 @@ def _days(column: "pyarrow.ChunkedArray") -> tuple[str, str]:
     import pyarrow.compute as compute
 
     ends = compute.min_max(column)
-    told = (min(max(ends[name].value, DAY_MIN), DAY_MAX) for name in ("min", "max"))
-    low, high = ((date(1970, 1, 1) + timedelta(days=days)).isoformat() for days in told)
+    clamped = (min(max(ends[name].value, DAY_MIN), DAY_MAX) for name in ("min", "max"))
+    low, high = ((date(1970, 1, 1) + timedelta(days=days)).isoformat() for days in clamped)
     return low, high
 
 
@@ -187,8 +187,8 @@ def _times(column: "pyarrow.ChunkedArray") -> tuple[str, str]:
 
     zone = UTC if column.type.tz else None
     ends = compute.min_max(column)
-    told = (min(max(ends[name].value, TIME_MIN_US), TIME_MAX_US) for name in ("min", "max"))
-    times = (datetime(1970, 1, 1, tzinfo=zone) + timedelta(microseconds=micros) for micros in told)
+    clamped = (min(max(ends[name].value, TIME_MIN_US), TIME_MAX_US) for name in ("min", "max"))
+    times = (datetime(1970, 1, 1, tzinfo=zone) + timedelta(microseconds=micros) for micros in clamped)
     low, high = (each.isoformat("T" if zone else " ", "milliseconds").replace("+00:00", "Z") for each in times)
     return low, high
 
