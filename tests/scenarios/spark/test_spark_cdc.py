@@ -121,7 +121,7 @@ def test_changes_that_cannot_be_applied_are_refused(tmp_path: Path) -> None:
         check_changes(StructType().add("id", "long"), ["id"])
     with pytest.raises(ValueError, match="the option key names its columns"):
         check_changes(CHANGES, [])
-    with pytest.raises(ValueError, match="hard or soft, not 'no'"):
+    with pytest.raises(ValueError, match="deletes='no' is not valid: use hard or soft"):
         upsert_into_delta("/t", keys=["id"], deletes="no")  # type: ignore[arg-type]
     apply(target, 0, [(1, "a", False, 1)])
     wider = StructType([*CHANGES.fields]).add("more", "string")

@@ -322,7 +322,7 @@ def test_avro_schemas_that_cannot_be_are_refused_while_the_plan_is_made() -> Non
         Avro(recursive).decoder()
     with pytest.raises(CodecError, match="not a schema"):
         Avro('{"type": "recrod"}').decoder()
-    with pytest.raises(CodecError, match="needs a schema, or a registry and the subject"):
+    with pytest.raises(CodecError, match="needs a schema, or a registry and a subject"):
         Avro().decoder()
     with pytest.raises(CodecError, match="needs a schema"):
         Json().decoder()
@@ -450,7 +450,7 @@ def test_every_protobuf_type_goes_there_and_back_and_unset_is_not_the_default(sh
     nullable = to_arrow_type(kind, timezone="UTC")
     raw, errors = through(writer, [ORDER_ROW, nothing, odd], nullable, pa.binary())
     assert errors[:2] == [None, None]
-    assert errors[2]["message"] == "field 'kind': 'NOPE' is none of UNKNOWN, ONLINE"
+    assert errors[2]["message"] == "field 'kind': 'NOPE' is not valid: use one of UNKNOWN, ONLINE"
     data, errors = through(
         protobuf.reader(files, name, framed=False), [*raw.to_pylist()[:2], b"\xff"], pa.binary(), arrow
     )

@@ -169,7 +169,7 @@ def test_codecs_transforms_dead_letters_expectations_and_changes_work_in_a_pipel
     assert (clean["dead_letters"], clean["error"]) == ([topics["dead"]], None)
     assert clean["progress"]["expectations"] == counted[0]
     assert [topics["orders"]] in [each["topics"] for each in reported.values()]
-    with pytest.raises(PipelineFailed, match="define what it reads before it"):
+    with pytest.raises(PipelineFailed, match="define the datasets that it reads before it"):
         run(tmp_path, spark, UNKNOWN)
 
 
@@ -253,7 +253,7 @@ def test_a_flow_that_fails_is_told_in_one_sentence_and_never_completed(spark: Sp
     assert "COMPLETED" not in {state for _, state, _ in states}
     assert states[-2:] == [
         ("failing_one", "FAILED", f"Flow failing_one ({place}) failed: topic t, partition 2, offset 41: no order"),
-        ("failing_two", "SKIPPED", "Flow failing_two (code/flows.py:11) has not run: what it reads failed."),
+        ("failing_two", "SKIPPED", "Flow failing_two (code/flows.py:11) has not run: a flow that it reads failed."),
     ]
 
 

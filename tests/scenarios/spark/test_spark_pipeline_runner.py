@@ -145,7 +145,7 @@ def test_definition_that_cannot_work_is_told_with_its_place(session: Session, tm
     assert "SyntaxError" in error_of("def (")
     missing = error_of(head + "@dp.materialized_view\ndef v():\n    return spark.table('nowhere')\n")
     assert "nowhere" in missing and "\tat " not in missing
-    with pytest.raises(PipelineFailed, match="leaves nothing"):
+    with pytest.raises(PipelineFailed, match="includes every table"):
         Runner(load_project(tmp_path / "wrong"), session, lambda event: None).run(
             RunOptions(full_refresh_all=True, refresh=["x"])
         )

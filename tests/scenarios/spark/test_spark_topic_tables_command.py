@@ -189,8 +189,8 @@ def test_an_iceberg_table_keeps_no_more_snapshots_than_a_commit_can_carry(
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"format": "deltta"}, "--format is one of delta, iceberg, not 'deltta'; did you mean delta?"),
-        ({"url": ""}, "--to names the table's folder"),
+        ({"format": "deltta"}, "--format 'deltta' is not valid: use one of delta, iceberg; did you mean delta?"),
+        ({"url": ""}, "--to must name the table's folder"),
         ({"key": ("id",)}, "are for --mode upsert"),
         ({"mode": "upsert", "schema": "raw", "key": ("id",)}, "raw has no columns"),
         ({"schema": "registry"}, "needs --schema-registry URL"),

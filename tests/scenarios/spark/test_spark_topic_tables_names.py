@@ -121,8 +121,8 @@ def nested(levels: int) -> bytes:
 
 #: Values that no column could be made of at first sight, and the reason where they are no rows.
 STRANGE = {
-    b'{"n": 1, "x": NaN}': "field 'x' is new, and this record cannot give the table a column",
-    b'{"n": 1, "twice": 1, "twice": 2}': "field 'twice' is new, and this record cannot give the table a column",
+    b'{"n": 1, "x": NaN}': "field 'x' is new, and this record cannot add a column to the table",
+    b'{"n": 1, "twice": 1, "twice": 2}': "field 'twice' is new, and this record cannot add a column to the table",
     b'{"n": 1}{"n": 2}': "not JSON",
     b'{"n": 1} and more': "not JSON",
     b"{'n': 1}": "not JSON",
@@ -131,7 +131,7 @@ STRANGE = {
     nested(100_000): "not JSON",
     b"{"
     + b",".join(b'"id-%d": 1' % n for n in range(2500))
-    + b"}": "field 'id-0' is new, and this record cannot give the table a column",
+    + b"}": "field 'id-0' is new, and this record cannot add a column to the table",
 }
 
 

@@ -279,7 +279,7 @@ def test_the_transforms_of_a_connector_are_taken_as_they_stand_in_its_settings(r
     ("settings", "complaint"),
     [
         ({"type": "MaskField$Value"}, "transforms.x.fields is missing"),
-        ({"type": "MaskField$Value", "fields": "a", "feilds": "b"}, "not understood here: transforms.x.feilds"),
+        ({"type": "MaskField$Value", "fields": "a", "feilds": "b"}, "not supported here: transforms.x.feilds"),
         ({"type": "Nonesuch"}, "no transform 'Nonesuch'"),
         ({"type": "Filter"}, "Filter needs one of"),
         ({"type": "Flatten$Value", "predicate": "p"}, "only Filter takes a predicate"),

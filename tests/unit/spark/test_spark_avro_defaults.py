@@ -86,13 +86,13 @@ def test_a_default_of_a_type_that_is_named_elsewhere() -> None:
 @pytest.mark.parametrize(
     ("kind", "default", "said"),
     [
-        ("bytes", "\u0100", "whose characters are not all bytes"),
+        ("bytes", "\u0100", "characters that are not bytes"),
         (
             {"type": "record", "name": "q", "fields": [{"name": "n", "type": "int"}]},
             {},
-            "without n, which has no default",
+            "lacks n, which has no default",
         ),
-        ("int", 2**40, "no int"),
+        ("int", 2**40, "is not of type int"),
     ],
 )
 def test_a_default_that_is_none_is_refused_when_the_query_is_made(kind: Any, default: Any, said: str) -> None:

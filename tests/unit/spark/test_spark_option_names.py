@@ -70,5 +70,5 @@ def test_a_misspelt_option_is_refused_with_the_one_that_was_meant(
 
 
 def test_deletes_are_hard_or_soft(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="hard or soft, not 'sfot'"):
+    with pytest.raises(ValueError, match="is not valid: use hard or soft"):
         delta_upsert(CaseInsensitiveDict({"path": str(tmp_path), "key": "value", "deletes": "sfot"}))

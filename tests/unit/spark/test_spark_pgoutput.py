@@ -226,8 +226,8 @@ def test_texts_of_postgresql_become_values_of_their_types() -> None:
 @pytest.mark.parametrize(
     ("text", "kind", "said"),
     [
-        ("NaN", DecimalType(8, 2), "is no number that"),
-        ("Infinity", DecimalType(38, 18), "is no number that"),
+        ("NaN", DecimalType(8, 2), "is not a number of"),
+        ("Infinity", DecimalType(38, 18), "is not a number of"),
         ("123456789012345678901", DecimalType(38, 18), "more digits before the point"),
         ("1000000.00", DecimalType(8, 2), "more digits before the point"),
         ("0.00000000000000000001", DecimalType(38, 18), "more digits behind the point"),

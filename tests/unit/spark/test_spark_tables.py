@@ -518,7 +518,7 @@ def test_text_that_is_not_utf8_is_refused_before_anything_is_written(tmp_path: P
 def test_sqlite_refuses_what_it_would_make_null_of(tmp_path: Path) -> None:
     """It has no NaN. In silence a number became null, and rows with such a key were inserted again and again."""
     table = Table("sqlite", tmp_path)
-    with pytest.raises(TableMismatch, match="column price has NaN, of which SQLite makes null"):
+    with pytest.raises(TableMismatch, match="column price has NaN, which SQLite stores as null"):
         table.stage("id long, price double", [{"id": 1, "price": 1.5}, {"id": 2, "price": float("nan")}])
     table.write("id long, price double", [{"id": 1, "price": 1.5}, {"id": 2, "price": None}])
     assert [row["price"] for row in table.rows()] == [1.5, None]

@@ -83,7 +83,7 @@ class Asked:
 def test_table_without_a_key_is_published_by_choice_alone() -> None:
     source = Asked()
     for facts in (KEYLESS, replace(KEYED, identity="n"), replace(KEYLESS, is_partitioned=True)):
-        with pytest.raises(DatabaseError, match=r"has no primary key .* Nothing was made"):
+        with pytest.raises(DatabaseError, match=r"has no primary key .* Nothing was created"):
             watched()._publish(source, facts)
     with pytest.raises(DatabaseError, match="would not reach partitions that are added later"):
         watched(replicaIdentity="full")._publish(source, replace(KEYLESS, is_partitioned=True))

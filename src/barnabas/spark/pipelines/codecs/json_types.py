@@ -1,4 +1,4 @@
-"""The Spark type of what a JSON Schema describes."""
+"""The Spark type of a JSON Schema."""
 
 from collections.abc import Mapping
 
@@ -19,14 +19,14 @@ from barnabas.services.registry.formats.json_model import Document, Node
 
 
 def spark_type(text: str, references: Mapping[str, str]) -> DataType:
-    """What Spark has no type for (a union, a schema within itself) is read as a text: its JSON."""
+    """Return the type. A part without a Spark type (a union, a schema within itself) becomes a string: its JSON."""
     loaded = {name: json_text.loads(reference, decimals=True) for name, reference in references.items()}
     document = Document(json_text.loads(text, decimals=True), loaded)
     return _type(document, document.root, frozenset())[0]
 
 
 def _type(document: Document, node: Node, above: frozenset[int]) -> tuple[DataType, bool]:
-    """And whether it may be null."""
+    """Return the type, and whether it may be null."""
     node = document.resolve(node)
     if id(node) in above:
         return StringType(), True
@@ -64,7 +64,7 @@ def _object(document: Document, node: Node, inside: frozenset[int]) -> DataType:
 
 
 def _combined(document: Document, node: Node, inside: frozenset[int]) -> tuple[DataType, bool]:
-    """One type besides null; or, where all must hold, the one that has a type."""
+    """Combine types: one type besides null; or, if all must hold, the one that has a type."""
     children = [document.resolve(child) for child in node.children]
     shapes = ("object", "array", "string", "number", "boolean", "combined")
     others = [child for child in children if child.kind in shapes]
