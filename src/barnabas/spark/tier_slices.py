@@ -1,4 +1,4 @@
-"""Slices of segments in an object store: what a task reads, and how a segment is cut.
+"""Slices of segments in an object store, which tasks read, and the cutting of a segment into slices.
 
 A slice has the offsets to read, and the positions where they are. No two slices share an offset. Positions
 come from the sparse index of the segment, so a slice may begin and end with a batch of its neighbours, whose records it

@@ -195,7 +195,7 @@ class Driver:
                     self._finish(batch.query, unfinished, where, driver, identity)
                 raise _refused(batch, decided, reason)
             case AlreadyDecided(named, unfinished, caveat):
-                self._abort({name: who for name, who in written.items() if name not in named})
+                self._abort({name: producer for name, producer in written.items() if name not in named})
                 if unfinished is not None:
                     self._finish(batch.query, unfinished, where, driver, identity)
                 self._sweep(query_prefix(options.transactional_id_prefix, batch.query), keep={driver, *named})
@@ -269,7 +269,7 @@ class Driver:
         found = self._connection.decisions(options.decisions_topic, batch.query)
         decided = None if found is None else found[1].of(batch.query).decision
         named = {} if decided is None else decided.participants
-        self._abort({name: who for name, who in written.items() if name not in named})
+        self._abort({name: producer for name, producer in written.items() if name not in named})
 
     def _abort(self, written: Mapping[str, ProducerIdentity]) -> None:
         """Abort transactions that no decision names. One that cannot be aborted now times out."""
@@ -334,10 +334,10 @@ class Driver:
             if not (isinstance(answer, BrokerRefused) and answer.code in _NO_TWO_PHASE)
         }
         gone = {name for name, answer in prepared.items() if not _is_kept(answer, written[name])}
-        others = {name: who for name, who in written.items() if name not in prepared}
+        others = {name: producer for name, producer in written.items() if name not in prepared}
         gone |= self._not_open(others)
         self._require_none_gone(batch, gone, written)
-        kept = [Participant(name, *who) for name, who in others.items()]
+        kept = [Participant(name, *producer) for name, producer in others.items()]
         for name, answer in prepared.items():
             assert isinstance(answer, Initialised), "a refusal is gone"
             kept.append(Participant(name, *answer.identity, prepared=True))
@@ -347,12 +347,12 @@ class Driver:
         """Return the transactions that cannot be ended with the identity that wrote them."""
         states = self._transactions.describe_all(list(written)) if written else {}
         gone = set()
-        for name, who in written.items():
+        for name, producer in written.items():
             state = states[name]
             if (
                 isinstance(state, BrokerRefused)
                 or state.transaction_state != "Ongoing"
-                or (state.producer_id, state.producer_epoch) != who
+                or (state.producer_id, state.producer_epoch) != producer
                 # A coordinator prepared it, and was replaced before it could send us the new identity.
                 or state.transaction_timeout_ms == NO_TIMEOUT_MS
             ):
@@ -554,9 +554,9 @@ class _Left(NamedTuple):
         return ". ".join(said)
 
 
-def _is_kept(answer: Initialised | BrokerRefused, who: ProducerIdentity) -> bool:
+def _is_kept(answer: Initialised | BrokerRefused, producer: ProducerIdentity) -> bool:
     if isinstance(answer, Initialised):
-        return answer.ongoing == who
+        return answer.ongoing == producer
     if answer.code in _LOST:
         return False
     raise answer

@@ -1,4 +1,4 @@
-"""JSON of strangers as a table: fields of any name are columns, and one record that cannot be a row stops nothing."""
+"""JSON with any names as a table: fields of any name are columns, and a record that cannot be a row stops nothing."""
 
 import json
 from dataclasses import replace
@@ -149,13 +149,13 @@ def test_records_that_readers_of_json_disagree_about_are_errors_and_lose_nothing
     assert not missing
     found = {row["_key"]: row for row in polars_rows(table)}
     assert (found[b"c"]["n"], filled.errors, len(found)) == (4, len(STRANGE) + 1, 4)
-    assert json.dumps(found[b"d"]["a"]).count("a") > 32, "what is deep is there, at some depth as text"
+    assert json.dumps(found[b"d"]["a"]).count("a") > 32, "deep values are in the table, from some depth on as text"
     assert found[b"e"]["wide"] == wide
     tables.produce(table, ("f", {"n": 9, "more": 1}, 0))
     assert tables.fill(table).rows == 1, "one record has not used up what the table may have"
 
 
-def test_times_that_an_iceberg_table_cannot_have_are_told_by_the_record(spark: SparkSession) -> None:
+def test_times_that_an_iceberg_table_cannot_have_are_errors_of_their_records(spark: SparkSession) -> None:
     beyond, fine = 253_402_300_800_000_000, 1_700_000_000_000_000
     frame = spark.sql(
         "SELECT timestamp_micros(at) AS t, t::timestamp_ntz AS n, date_from_unix_date(at div 86400000000) AS d "

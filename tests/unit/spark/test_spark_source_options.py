@@ -147,7 +147,7 @@ def test_limits_and_their_order_of_precedence():
         refused({**base, name: "1"}, f"not valid in streaming queries: remove '{name}'", streaming=True)
 
 
-def test_what_cannot_work_is_refused_by_name():
+def test_invalid_options_are_refused_by_name():
     base = {**SERVERS, "subscribe": "a"}
     refused({"subscribe": "a"}, "Option 'kafka.bootstrap.servers' must be specified")
     refused({**base, "kafka.bootstrap.servers": "nowhere"}, "is not host:port")

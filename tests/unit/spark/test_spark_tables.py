@@ -130,7 +130,7 @@ class Table:
 
 
 def nullable(schema: StructType) -> StructType:
-    """What executors get: Spark does not promise what a frame says of nulls."""
+    """Return the schema that executors get: Spark does not keep a frame's nullability."""
     made = StructType()
     for each in schema.fields:
         made.add(each.name, each.dataType, True)
@@ -180,13 +180,13 @@ def test_rows_that_do_not_fit_are_refused_before_anything_is_written(table: Tabl
     assert table.files() == before
 
 
-def test_what_is_narrower_is_written_in_the_type_of_the_table(table: Table) -> None:
+def test_narrower_values_are_written_in_the_type_of_the_table(table: Table) -> None:
     table.write("id long, n long", [{"id": 1, "n": 2**40}])
     table.write("id int, n int", [{"id": 2, "n": 7}])
     assert table.rows() == [{"id": 1, "n": 2**40}, {"id": 2, "n": 7}]
 
 
-def test_a_null_for_a_column_that_takes_none_is_refused_and_nothing_of_the_batch_is_seen(table: Table) -> None:
+def test_a_null_for_a_column_that_is_not_null_is_refused_with_the_whole_batch(table: Table) -> None:
     if table.kind == "sqlite":
         with closing(sqlite3.connect(f"{table.folder}/db")) as connection:
             connection.execute("CREATE TABLE t (id INTEGER, n INTEGER NOT NULL)")
@@ -220,7 +220,7 @@ def test_constraints_of_a_database_are_kept(tmp_path: Path) -> None:
     assert table.rows() == []
 
 
-def test_overwrite_puts_a_batch_in_the_place_of_all_that_is_there_once(table: Table) -> None:
+def test_overwrite_replaces_all_rows_once(table: Table) -> None:
     columns, rows = "id long, n int", [{"id": 1, "n": 1}, {"id": 2, "n": 2}]
     table.write(columns, rows, Batch("q", 0))
     table.write(columns, [{"id": 3, "n": 3}], Batch("q", 1), overwrite="yes")
@@ -242,8 +242,8 @@ def test_overwrite_keeps_the_constraints_of_a_delta_table(tmp_path: Path) -> Non
     assert table.rows() == [{"id": 2, "n": 2}]
 
 
-def test_a_batch_write_that_has_a_name_and_a_number_is_there_once(any_table: Table) -> None:
-    """What `foreachBatch` needs to write into several tables."""
+def test_a_batch_write_with_a_name_and_a_number_is_written_once(any_table: Table) -> None:
+    """`foreachBatch` needs this to write into several tables."""
     upserts = any_table.kind == "delta upsert"
     columns = schema_of("id long, n int" + (", _deleted boolean, _sequence long" if upserts else ""))
 
@@ -289,7 +289,7 @@ class Frame:
         return self
 
     def save(self) -> None:
-        """It is noted already."""
+        """Do nothing: `options` has noted the write."""
 
 
 def test_two_topics_of_one_cluster_do_not_share_a_name() -> None:
@@ -340,7 +340,7 @@ def test_a_table_of_changes_is_not_overwritten(tmp_path: Path) -> None:
         Table("delta upsert", tmp_path).target(columns, overwrite="yes")
 
 
-def test_a_sink_is_looked_at_and_emptied(table: Table) -> None:
+def test_a_sink_is_counted_and_emptied(table: Table) -> None:
     lake = str(table.folder / "delta")
     sink = {
         "delta": lambda: sinks.delta(lake),
@@ -386,7 +386,7 @@ def test_a_folder_of_parquet_is_deleted_when_it_is_emptied(tmp_path: Path) -> No
         ("text", ["x" * 9999], ""),
     ],
 )
-def test_values_that_a_database_has_no_room_for_are_refused_with_column_and_value(
+def test_values_that_a_database_cannot_store_are_refused_with_column_and_value(
     declared: str, values: list[object], said: str
 ) -> None:
     kind = pa.decimal128(38, 6) if "numeric" in declared else pa.string()
@@ -405,7 +405,7 @@ def as_decimal(value: object) -> Decimal | None:
     return None if value is None else Decimal(str(value))
 
 
-def test_merge_schema_adds_columns_and_fills_what_rows_lack(table: Table) -> None:
+def test_merge_schema_adds_columns_and_fills_missing_ones_with_null(table: Table) -> None:
     table.write("id long, n int", [{"id": 1, "n": 1}])
     table.write("id long, more string", [{"id": 2, "more": "x"}], mergeSchema="true")
     assert table.rows() == [{"id": 1, "n": 1, "more": None}, {"id": 2, "n": None, "more": "x"}]
@@ -425,7 +425,7 @@ def test_merge_schema_widens_where_the_table_can(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "wanted", "is_so"),
+    ("given", "wanted", "is_expected"),
     [
         (INT, LONG, True),
         (LONG, INT, False),
@@ -442,8 +442,8 @@ def test_merge_schema_widens_where_the_table_can(tmp_path: Path) -> None:
         (StructType().add("a", INT), StructType().add("b", INT), False),
     ],
 )
-def test_which_types_become_which(given: DataType, wanted: DataType, is_so: bool) -> None:
-    assert becomes(given, wanted) is is_so
+def test_which_types_become_which(given: DataType, wanted: DataType, is_expected: bool) -> None:
+    assert becomes(given, wanted) is is_expected
 
 
 def test_delta_upserts_keep_types_too(tmp_path: Path) -> None:
@@ -515,8 +515,8 @@ def test_text_that_is_not_utf8_is_refused_before_anything_is_written(tmp_path: P
             target.stage(iter([rows]), Task("query", 0, 0, 0))
 
 
-def test_sqlite_refuses_what_it_would_make_null_of(tmp_path: Path) -> None:
-    """It has no NaN. In silence a number became null, and rows with such a key were inserted again and again."""
+def test_sqlite_refuses_nan_which_it_would_store_as_null(tmp_path: Path) -> None:
+    """SQLite has no NaN. A number became null without an error, and rows with such a key were inserted again and again."""
     table = Table("sqlite", tmp_path)
     with pytest.raises(TableMismatch, match="column price has NaN, which SQLite stores as null"):
         table.stage("id long, price double", [{"id": 1, "price": 1.5}, {"id": 2, "price": float("nan")}])
@@ -526,7 +526,7 @@ def test_sqlite_refuses_what_it_would_make_null_of(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("options", [{}, {"mode": "upsert", "key": "id"}])
 def test_sqlite_takes_a_batch_of_very_many_tasks(tmp_path: Path, options: dict[str, str]) -> None:
-    """Of a union it takes 500 terms. A batch of 501 tasks failed, with each attempt again."""
+    """SQLite takes 500 terms of a union. A batch of 501 tasks failed at each attempt."""
     table = Table("sqlite", tmp_path)
     target = table.target(schema_of("id long"), **options)
     items: list[dict[str, object]] = []
@@ -538,8 +538,8 @@ def test_sqlite_takes_a_batch_of_very_many_tasks(tmp_path: Path, options: dict[s
     assert read == sorted([*range(501), *range(1, 502)] if not options else range(502))
 
 
-def test_days_that_have_no_name_are_written_to_delta_and_refused_by_name_for_iceberg(tmp_path: Path) -> None:
-    """Both failed without saying what with: date value out of range."""
+def test_days_outside_of_the_years_1_to_9999_are_written_to_delta_and_refused_for_iceberg(tmp_path: Path) -> None:
+    """Both failed without the name of the column: date value out of range."""
     far = pa.table({"id": pa.array([1, 2], pa.int64()), "day": pa.array([0, 2_932_897], pa.date32())})
     schema = StructType([StructField("id", LongType()), StructField("day", DateType())])
     delta = Table("delta", tmp_path)
@@ -599,10 +599,8 @@ def test_a_batch_that_failed_before_leaves_no_file(table: Table) -> None:
 BETWEEN = {"delta": "_publish", "delta upsert": "_publish", "iceberg": "_evolve", "sqlite": "_moves"}
 
 
-def test_of_two_drivers_that_publish_one_batch_at_once_one_does(
-    any_table: Table, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """An old driver that was taken for dead comes to publish while the new one does."""
+def test_one_of_two_drivers_publishes_a_batch_that_both_have(any_table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An old driver that was believed dead publishes at the same time as the new one."""
     table = any_table
     upserts = table.kind == "delta upsert"
     columns = "id long, n int" + (", _deleted boolean, _sequence long" if upserts else "")
@@ -662,7 +660,7 @@ def test_two_queries_that_publish_into_one_table_at_once_both_do(
     assert [row["id"] for row in table.rows()] == [0, 1, 2]
 
 
-def test_an_old_driver_does_not_take_away_what_a_newer_one_stages(tmp_path: Path) -> None:
+def test_an_old_driver_does_not_delete_the_staged_files_of_a_newer_one(tmp_path: Path) -> None:
     table = Table("sqlite", tmp_path)
     kind = schema_of("id long, n int")
     data = pa.RecordBatch.from_pylist([{"id": 5, "n": 5}], schema=to_arrow_schema(kind, timezone="UTC"))
@@ -674,7 +672,7 @@ def test_an_old_driver_does_not_take_away_what_a_newer_one_stages(tmp_path: Path
 
 
 @pytest.mark.parametrize("name", ["lake", None])
-def test_an_iceberg_catalog_writes_its_own_name_down(tmp_path: Path, name: str | None):
+def test_an_iceberg_catalog_stores_its_own_name(tmp_path: Path, name: str | None):
     table = Table("iceberg", tmp_path, {} if name is None else {"catalog.name": name})
     table.write("id long", [{"id": 1}])
     with closing(sqlite3.connect(tmp_path / "catalog.db")) as connection:

@@ -186,7 +186,7 @@ libraries:
 """
 
 _CODE = '''\
-"""Orders are made up, kept in a table, and sent to the topic {{name}}-orders; what comes back from the topic is counted."""
+"""Orders are made up, kept in a table, and sent to the topic {{name}}-orders; the records of the topic are counted."""
 
 import os
 

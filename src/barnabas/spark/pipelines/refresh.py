@@ -1,4 +1,4 @@
-"""Plans a full refresh: what it resets, and which tables and sinks would then have their rows twice.
+"""Plans a full refresh: finds what it resets, and the tables and sinks that would then have their rows twice.
 
 A table that is reset gets all its rows again. A flow that reads it as a stream takes them for new ones: tables and sinks behind
 it would have each row twice after the next run. So they are reset, too, or nothing is.

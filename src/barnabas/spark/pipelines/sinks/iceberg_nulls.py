@@ -1,7 +1,7 @@
 """Null lists and maps of structs, which pyiceberg up to 0.12 turns into empty ones when it reads, writes or rewrites rows.
 
 apache/iceberg-python#3833: it rebuilds such columns without the information which of them are null. In a file that it has
-written they cannot be told apart any more. A version that keeps nulls is left as it is.
+written they look the same. A version that keeps nulls is left as it is.
 """
 
 from functools import wraps
