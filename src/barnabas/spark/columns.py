@@ -253,19 +253,20 @@ class BatchDecoder:
         rows = int(result[k.ROWS])
         if not rows:
             return
-        made: dict[str, pa.Array] = {}
+        by_name: dict[str, pa.Array] = {}
         if "offset" in wants:
-            made["offset"] = offsets.arrow(TYPES["offset"], rows)
+            by_name["offset"] = offsets.arrow(TYPES["offset"], rows)
         if "timestamp" in wants:
-            made["timestamp"] = timestamps.arrow(TYPES["timestamp"], rows)
+            by_name["timestamp"] = timestamps.arrow(TYPES["timestamp"], rows)
         if "key" in wants:
-            made["key"] = keys.arrow(pa.binary(), rows, int(result[k.KEY_BYTES]), int(result[k.KEY_NULLS]))
+            by_name["key"] = keys.arrow(pa.binary(), rows, int(result[k.KEY_BYTES]), int(result[k.KEY_NULLS]))
         if "value" in wants:
-            made["value"] = values.arrow(pa.binary(), rows, int(result[k.VALUE_BYTES]), int(result[k.VALUE_NULLS]))
+            by_name["value"] = values.arrow(pa.binary(), rows, int(result[k.VALUE_BYTES]), int(result[k.VALUE_NULLS]))
         if "headers" in wants:
-            made["headers"] = _headers(raw, inflated, table, counts[:rows], places[:rows], result)
+            by_name["headers"] = _headers(raw, inflated, table, counts[:rows], places[:rows], result)
         arrays = [
-            made[name] if name in made else self._constant(name, rows, bodies[0].append_time) for name in self._columns
+            by_name[name] if name in by_name else self._constant(name, rows, bodies[0].append_time)
+            for name in self._columns
         ]
         whole = pa.RecordBatch.from_arrays(arrays, schema=self.schema)
         for at in range(0, rows, self._max_rows):

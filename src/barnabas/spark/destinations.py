@@ -28,12 +28,13 @@ def decided_by_column(field: StructField | None, option: str | None) -> bool:
         return False
     if mark.get("topic") == option:
         return True
-    there = (
+    destination = (
         f"send good records to {mark['topic']!r}"
         if "topic" in mark
         else "go to the topic that their column topic names"
     )
     raise ConfigError(
-        f"the rows come from to_topics, dead_letters or restore and {there}, but the sink is for topic {option!r}: all of them "
-        "would go there, dead letters among good records. Give the sink the same topic or none, or drop the column topic"
+        f"the rows come from to_topics, dead_letters or restore and {destination}, but the sink is for topic {option!r}: all "
+        "of them would go there, dead letters among good records. Give the sink the same topic or none, or drop the column "
+        "topic"
     )

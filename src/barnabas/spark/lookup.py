@@ -65,10 +65,10 @@ class OffsetLookup:
         strategy = self._options.strategy
         if isinstance(strategy, Assign):
             topics = sorted({partition.topic for partition in strategy.partitions})
-            there = set(self._of_topics(topics, required=required))
-            if required and (missing := [str(p) for p in strategy.partitions if p not in there]):
+            existing = set(self._of_topics(topics, required=required))
+            if required and (missing := [str(p) for p in strategy.partitions if p not in existing]):
                 raise ConfigError(f"option 'assign' names {', '.join(missing)}, which the cluster does not have")
-            return [partition for partition in strategy.partitions if partition in there]
+            return [partition for partition in strategy.partitions if partition in existing]
         if isinstance(strategy, Subscribe):
             return self._of_topics(list(strategy.topics), required=required)
         image = self._asking("metadata of all topics", lambda: self.client.refresh(None))

@@ -210,7 +210,7 @@ def source_options(options: Mapping[str, str], *, streaming: bool) -> SourceOpti
     consumer = consumer_config(
         {"max.partition.fetch.bytes": str(DEFAULT_FETCH_BYTES), **_without(kafka, "auto.offset.reset")}
     )
-    made = SourceOptions(
+    parsed = SourceOptions(
         kafka=kafka,
         strategy=_strategy(given),
         starting=_limit(given, "starting", default=LATEST if streaming else EARLIEST),
@@ -233,9 +233,9 @@ def source_options(options: Mapping[str, str], *, streaming: bool) -> SourceOpti
         filter_pushdown=read.flag("filterPushdown", default=False),
         consumer=consumer,
     )
-    _check_limits(made, streaming=streaming)
-    made.client()
-    return made
+    _check_limits(parsed, streaming=streaming)
+    parsed.client()
+    return parsed
 
 
 def wants_headers(options: Mapping[str, str]) -> bool:

@@ -105,9 +105,9 @@ def _read_slices(
     from barnabas.spark.tier_reads import read_slices
 
     def from_brokers(part: TierSlice, first: int, until: int, error: Exception) -> Iterator[pa.RecordBatch]:
-        left = OffsetRange(part.partition, first, until, part.topic_id)
-        _log.warning("%s is read through the brokers: %s", left, error)
-        return _read_range(options, columns, left)
+        rest = OffsetRange(part.partition, first, until, part.topic_id)
+        _log.warning("%s is read through the brokers: %s", rest, error)
+        return _read_range(options, columns, rest)
 
     return read_slices(
         url,

@@ -87,8 +87,8 @@ def find_logs(paths: Sequence[str], *, beyond_high_watermark: bool) -> dict[Topi
     found: dict[TopicPartition, PartitionLog] = {}
     for path in paths:
         for log in _logs_of(path, beyond_high_watermark=beyond_high_watermark):
-            there = found.get(log.partition)
-            if there is None or there.high_watermark < log.high_watermark:
+            other = found.get(log.partition)
+            if other is None or other.high_watermark < log.high_watermark:
                 found[log.partition] = log
     if not found:
         uncommitted = [folder.name for path in paths for folder in Path(path).iterdir() if _partition_of(folder)]

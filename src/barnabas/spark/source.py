@@ -51,8 +51,8 @@ def columns_of(schema: StructType) -> tuple[str, ...]:
         if field.name not in types:
             raise ConfigError(f"there is no column '{field.name}'; the columns are {', '.join(types)}")
         if field.dataType != types[field.name]:
-            wanted, there = field.dataType.simpleString(), types[field.name].simpleString()
-            raise ConfigError(f"column '{field.name}' is {there}, not {wanted}: read it as it is and cast it")
+            wanted, actual = field.dataType.simpleString(), types[field.name].simpleString()
+            raise ConfigError(f"column '{field.name}' is {actual}, not {wanted}: read it as it is and cast it")
     names: Sequence[str] = schema.fieldNames()
     if not names or len(set(names)) < len(names):
         raise ConfigError("a schema needs at least one column, and each column once")

@@ -376,16 +376,16 @@ class Driver:
         self, query: str, decided: Decision, where: TopicPartition, driver: str, identity: ProducerIdentity
     ) -> None:
         """End every transaction of a decided batch. To end one twice does no harm."""
-        left = self._end(decided)
+        unended = self._end(decided)
         self._at(ALL_ENDED)
-        if left:
-            self._give_up(query, decided, left, where, driver, identity)
+        if unended:
+            self._give_up(query, decided, unended, where, driver, identity)
         self._record_ended(query, decided, where)
 
     def _end(self, decided: Decision) -> "_Left":
         """End the transactions; return those that cannot be ended any more."""
         participants = list(decided.participants.items())
-        left = _Left([], [])
+        unended = _Left([], [])
         half = (len(participants) + 1) // 2
         for part in (dict(participants[:half]), dict(participants[half:])):
             identities = {name: each.identity for name, each in part.items()}
@@ -398,12 +398,12 @@ class Driver:
                 if refusal.code not in _LOST:
                     raise refusal
                 if refusal.code is not ErrorCode.INVALID_PRODUCER_ID_MAPPING:
-                    left.lost.append(name)
+                    unended.lost.append(name)
                 elif not part[name].prepared:
-                    left.forgotten.append(name)
+                    unended.forgotten.append(name)
                 # A prepared one cannot time out: if its coordinator has forgotten it, it was ended long ago.
             self._at(HALF_ENDED)
-        return left
+        return unended
 
     def _committed(self, refused: Mapping[str, Participant]) -> set[str]:
         """Return the transactions that were committed before, although the coordinator refuses to end them again.
@@ -425,7 +425,7 @@ class Driver:
         self,
         query: str,
         decided: Decision,
-        left: "_Left",
+        unended: "_Left",
         where: TopicPartition,
         driver: str,
         identity: ProducerIdentity,
@@ -434,14 +434,14 @@ class Driver:
         logs."""
         total = len(decided.transactions)
         when = f"batch {decided.batch} of query {query} was decided at {decided.decided_at_ms} ms since 1970"
-        what = f"{when}. {left.described(total)}"
-        if len(left.lost) == total or self._options.on_lost == REWRITE:
+        what = f"{when}. {unended.described(total)}"
+        if len(unended.lost) == total or self._options.on_lost == REWRITE:
             # The new decision needs a new epoch: the last one may have the same sequence.
             identity = self._transactions.initialise(driver, timeout_ms=self._timeout_ms, expected=identity)
             self._record_decision(query, decision.voided(decided), where, driver, identity)
             # InitProducerId waits for the markers: readers of the log know of the voided decision from now on.
             self._transactions.initialise(driver, timeout_ms=self._timeout_ms)
-            seen = "Nothing of it is seen." if len(left.lost) == total else "Rows of other tasks are seen."
+            seen = "Nothing of it is seen." if len(unended.lost) == total else "Rows of other tasks are seen."
             raise TransactionsLost(f"{what}. {seen} Start the query again: the whole batch will be written again")
         if self._options.on_lost == SKIP:
             log.error("%s. onLostTransactions=skip: rows that are missing from the topics are skipped", what)
@@ -489,10 +489,10 @@ class Driver:
 
     def _sweep(self, prefix: str, *, keep: set[str]) -> None:
         """Abort open transactions that no decision names: of attempts that lost, of tasks and drivers that died."""
-        left = [name for name in self._transactions.ongoing(prefix) if name not in keep]
-        if left:
-            log.info("aborting %d transactions that no decision names, such as %s", len(left), left[0])
-            self._abort_by_name(left)
+        unnamed = [name for name in self._transactions.ongoing(prefix) if name not in keep]
+        if unnamed:
+            log.info("aborting %d transactions that no decision names, such as %s", len(unnamed), unnamed[0])
+            self._abort_by_name(unnamed)
 
     def _sweep_losers(self, prefix: str) -> None:
         """Abort attempts that lost, after each batch. A failure is no reason to fail a batch that readers see: the next batch
@@ -511,15 +511,15 @@ class Driver:
             if query == own or unfinished is None or unfinished.kind != BATCH:
                 continue
             try:
-                left = self._end(unfinished)
+                unended = self._end(unfinished)
             except ClientError as error:
                 log.warning("batch write %s was decided but cannot be finished now: %s", query, error)
                 continue
-            if left:
+            if unended:
                 log.error(
                     "batch write %s was decided, and its driver died. %s",
                     query,
-                    left.described(len(unfinished.transactions)),
+                    unended.described(len(unfinished.transactions)),
                 )
             self._record_ended(query, unfinished, where)
         old = decision.forgotten(known.states, now_ms=self._now_ms(), retention_ms=self._options.decision_retention_ms)

@@ -99,9 +99,9 @@ def debezium(df: DataFrame, *, of: str = "data", sequence: str | Column | None =
         F.when(op.isin(*_UPSERTS), F.lit(False)).when(op == _DELETE, F.lit(True)).otherwise(F.raise_error(message))
     )
     after, before = read(of, ("after",)), read(of, ("before",))
-    there = df.filter(column(of).isNotNull())
+    present = df.filter(column(of).isNotNull())
     if (problem := _problem(df)) is not None:
-        there = df.filter(column(of).isNotNull() | problem.isNotNull())
+        present = df.filter(column(of).isNotNull() | problem.isNotNull())
         deleted = F.when(problem.isNotNull(), F.raise_error(problem)).otherwise(deleted)
     when = read(of, ("ts_ms",)) if "ts_ms" in envelope.names else None
     in_log = _in_log(df, envelope, of)
@@ -113,7 +113,7 @@ def debezium(df: DataFrame, *, of: str = "data", sequence: str | Column | None =
         order = _in_time(df, when, "debezium")
     current = F.when(op == _DELETE, before).otherwise(after)
     fields = [current.getField(name).alias(name) for name in row.names]
-    return there.select(*fields, deleted.cast("boolean").alias(DELETED), order.alias(SEQUENCE))
+    return present.select(*fields, deleted.cast("boolean").alias(DELETED), order.alias(SEQUENCE))
 
 
 def keyed(
@@ -164,13 +164,13 @@ def _in_time(df: DataFrame, when_ms: Column | None, caller: str) -> Column:
     Not by offset alone: when a topic gets more partitions, a key may go to another one, where offsets are lower, and every
     later change would seem old.
     """
-    there = columns_of(df)
-    if "offset" not in there or ("timestamp" not in there and when_ms is None):
+    names = columns_of(df)
+    if "offset" not in names or ("timestamp" not in names and when_ms is None):
         raise TransformError(
             f"{caller}: changes need an order: keep the columns timestamp and offset, or name one by sequence="
         )
     stamps = [] if when_ms is None else [when_ms]
-    stamps += [F.unix_millis(column("timestamp"))] if "timestamp" in there else []
+    stamps += [F.unix_millis(column("timestamp"))] if "timestamp" in names else []
     time_ms = F.greatest(F.coalesce(*stamps, F.lit(0)), F.lit(0).cast("long"))
     return F.format_string("%015d%019d", time_ms, column("offset"))
 

@@ -224,17 +224,17 @@ def keep_unchanged(last: "pyarrow.Table", changes: "pyarrow.Table", keys: Sequen
     wanted = {
         tuple(row[key] for key in keys): at for at, row in zip(marked, last.take(marked).to_pylist(), strict=True)
     }
-    left = {at: set(last.column(UNCHANGED_COLUMNS)[at].as_py()) for at in marked}
-    values: dict[str, dict[int, object]] = {name: {} for names in left.values() for name in names}
+    missing = {at: set(last.column(UNCHANGED_COLUMNS)[at].as_py()) for at in marked}
+    values: dict[str, dict[int, object]] = {name: {} for names in missing.values() for name in names}
     rows = pyarrow.array(range(changes.num_rows), pyarrow.int64())
     columns = list(dict.fromkeys([*keys, SEQUENCE, UNCHANGED_COLUMNS, *values]))
     ordered = with_one_zero(changes.select(columns), keys).append_column(_ROW, rows)
     for row in ordered.sort_by([(SEQUENCE, "descending"), (_ROW, "descending")]).to_pylist():
         at = wanted.get(tuple(row[key] for key in keys))
         if at is not None:
-            for name in left[at] - set(row[UNCHANGED_COLUMNS] or ()):
+            for name in missing[at] - set(row[UNCHANGED_COLUMNS] or ()):
                 values[name][at] = row[name]
-                left[at].remove(name)
+                missing[at].remove(name)
     for name, found in values.items():
         at_column, kind = last.schema.get_field_index(name), last.schema.field(name)
         if found:
@@ -242,8 +242,8 @@ def keep_unchanged(last: "pyarrow.Table", changes: "pyarrow.Table", keys: Sequen
             new = pyarrow.array([found[at] for at in sorted(found)], kind.type)
             filled = compute.replace_with_mask(last.column(at_column).combine_chunks(), mask, new)
             last = last.set_column(at_column, kind, filled)
-        if any(name in names for names in left.values()):
-            kept = pyarrow.array([name in left.get(at, ()) for at in range(last.num_rows)])
+        if any(name in names for names in missing.values()):
+            kept = pyarrow.array([name in missing.get(at, ()) for at in range(last.num_rows)])
             last = last.append_column(_KEPT + name, kept)
     return last.drop_columns([UNCHANGED_COLUMNS])
 

@@ -36,11 +36,11 @@ def plan(names: Collection[str], flows: Flows, sinks: Mapping[str, Sink], *, sin
     """Plan `--full-refresh` of these. Raises if rows would be doubled. `sinks_are_settled`: the options say what to do with
     sinks."""
     chosen = {short(name) for name in names}
-    left = behind(chosen, flows) - chosen - flows.views
-    if left:
-        stocks = [_described(name, sinks) for name in sorted(left)]
-        wanted = " ".join(f"--full-refresh {name}" for name in (*names, *sorted(left)))
-        empty = " --empty-sinks" if sinks.keys() & left else ""
+    stale = behind(chosen, flows) - chosen - flows.views
+    if stale:
+        stocks = [_described(name, sinks) for name in sorted(stale)]
+        wanted = " ".join(f"--full-refresh {name}" for name in (*names, *sorted(stale)))
+        empty = " --empty-sinks" if sinks.keys() & stale else ""
         raise PipelineFailed(
             f"a full refresh of {', '.join(names)} writes its rows again, and what reads it would have them twice: "
             f"{'; '.join(stocks)}. Refresh these as well: {wanted}{empty}"

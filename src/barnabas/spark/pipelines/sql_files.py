@@ -94,9 +94,9 @@ def topic_views(text: str, file: PurePath) -> tuple[str, list[TopicView]]:
 def statements(text: str) -> list[Statement]:
     """Return the statements that make flows, as far as the text shows: Spark says more only when everything is defined."""
     quiet = [span for span in _quiet(text) if text[span[0]] != "`"]
-    made = [found for found in _MADE.finditer(text) if not _is_in(quiet, found.start())]
+    matches = [found for found in _MADE.finditer(text) if not _is_in(quiet, found.start())]
     found = []
-    for each, after in zip_longest(made, made[1:]):
+    for each, after in zip_longest(matches, matches[1:]):
         end = after.start() if after is not None else len(text)
         tables = [table for table in _READ.finditer(text, each.end(), end) if not _is_in(quiet, table.start())]
         own = _NO_TABLES | {short(part["name"]).lower() for part in _PART.finditer(text, each.end(), end)}

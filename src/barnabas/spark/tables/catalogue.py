@@ -59,8 +59,8 @@ class Known:
         if name in self.unreadable:
             raise BadDefinition(f"table {name}: {self.unreadable[name]}")
         if name not in self.tables:
-            there = ", ".join(sorted(self.tables)) or "none"
-            raise NoSuchTable(f"there is no table {name!r}; there are: {there}")
+            names = ", ".join(sorted(self.tables)) or "none"
+            raise NoSuchTable(f"there is no table {name!r}; there are: {names}")
         return self.tables[name]
 
     def replay(self, key: bytes, value: bytes | None) -> None:

@@ -105,13 +105,13 @@ class DirectReader:
         columns |= {name: block.column(source) for name, source in self._direct.beside}
         if self._direct.deleted is not None:
             columns[self._direct.deleted] = pyarrow.repeat(False, block.num_rows)
-        made = pyarrow.RecordBatch.from_pydict(columns)
-        there = [_is_there(columns[name]) for name in self._direct.required]
-        if not all(each.true_count == len(each) for each in there):
-            has_all = reduce(compute.and_, there)
-            made = made.filter(has_all)
+        batch = pyarrow.RecordBatch.from_pydict(columns)
+        present = [_is_there(columns[name]) for name in self._direct.required]
+        if not all(each.true_count == len(each) for each in present):
+            has_all = reduce(compute.and_, present)
+            batch = batch.filter(has_all)
             rest.append(block.filter(compute.invert(has_all)))
-        rows.append(made)
+        rows.append(batch)
 
     def _columns(self, values: pyarrow.BinaryArray) -> dict[str, pyarrow.Array] | None:
         """Return the columns of the values; None if not all values are plain."""

@@ -201,21 +201,21 @@ def fill(
     read = _reading(spark, table, cluster, planned.starts, planned.ends)
     check: names.Check | None = None
     for _ in range(_LOOKS_MAX):
-        made, batch = _rows(spark, table, planned, read, known, check)
-        staged = batch.stage(made)
+        found_rows, batch = _rows(spark, table, planned, read, known, check)
+        staged = batch.stage(found_rows)
         if table.schema != "json":
             break
-        seen = rows.seen_row(made.seen(), table)
+        seen = rows.seen_row(found_rows.seen(), table)
         wanted = inference.merged(known, seen) if looked else inference.joined(known, seen)
         found = _admitted(spark, table, read, wanted, known)
-        is_checked = check is not None or not (found.refused or made.unseen())
+        is_checked = check is not None or not (found.refused or found_rows.unseen())
         if found.columns == known and is_checked:
             break
         # There were fields that the table does not have: read the batch again, with them. If one of them cannot have a
         # column, or Spark may not find it by its name, each record is checked.
         batch.abandon(staged)
         known = found.columns
-        if found.refused or made.unseen() or check is not None:
+        if found.refused or found_rows.unseen() or check is not None:
             check = names.Check(known, rows.rules_of(table), found.is_full, table.envelope == "debezium")
     else:
         raise TableStopped(f"the JSON of topic {table.topic} shows new fields each time it is read; use --schema raw")
@@ -276,8 +276,8 @@ def _rows(
 ) -> "tuple[rows.Rows, _Batch]":
     direct = rows.direct_of(table, known)
     if direct is None:
-        made = rows.to_rows(records_of(spark, read, check=check), table, known)
-        return made, _Batch(table, planned, target_of(table, made.columns))
+        found_rows = rows.to_rows(records_of(spark, read, check=check), table, known)
+        return found_rows, _Batch(table, planned, target_of(table, found_rows.columns))
     target = target_of(table, rows.row_columns(table, rows.value_of(table, known)))
     records = records_of(spark, read, direct=direct, target=target, job=table.name, check=check)
     return rows.to_rows(records, table, known), _Batch(table, planned, target)
@@ -333,9 +333,9 @@ class _Batch:
                 }
             self._errors = target_of(table.errors(), rows.ERROR_COLUMNS)
 
-    def stage(self, made: rows.Rows) -> Staged:
-        work = StageTask(self._table.name, made.names, self._main, self._errors, self._known_bad)
-        found = [json.loads(row[0]) for row in made.frame.mapInArrow(work, "staged string").collect()]
+    def stage(self, found_rows: rows.Rows) -> Staged:
+        work = StageTask(self._table.name, found_rows.names, self._main, self._errors, self._known_bad)
+        found = [json.loads(row[0]) for row in found_rows.frame.mapInArrow(work, "staged string").collect()]
         return Staged(
             main=[item for each in found for item in each["main"]],
             bad=[item for each in found for item in each["bad"]],

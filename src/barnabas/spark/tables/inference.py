@@ -134,8 +134,8 @@ class _Parser:
 def joined(known: StructType, seen: StructType) -> StructType:
     """Return `known` with the additional fields of `seen`. A known type stays: a value that does not fit it is an error."""
     fields = [StructField(each.name, _joined(each.dataType, _type_in(seen, each.name))) for each in known.fields]
-    there = set(known.names)
-    fields += [StructField(each.name, each.dataType) for each in seen.fields if each.name not in there]
+    known_names = set(known.names)
+    fields += [StructField(each.name, each.dataType) for each in seen.fields if each.name not in known_names]
     return StructType(fields)
 
 

@@ -98,8 +98,8 @@ class _Admission:
 
     def row(self, wanted: StructType, known: StructType, above: Path) -> StructType:
         taken = self.rules.taken(known.names, above)
-        there = {each.name: each.dataType for each in known.fields}
-        new = [each.name for each in wanted.fields if each.name not in there]
+        known_types = {each.name: each.dataType for each in known.fields}
+        new = [each.name for each in wanted.fields if each.name not in known_types]
         is_full = self.size + len(new) > self.rules.fields_max
         kinds: dict[str, DataType] = {}
         for each in sorted(wanted.fields, key=lambda each: each.name in new):
@@ -108,7 +108,7 @@ class _Admission:
                 self.refused = True
                 self.is_full |= is_full
                 continue
-            kind = self._kind(each.dataType, there.get(each.name), path)
+            kind = self._kind(each.dataType, known_types.get(each.name), path)
             if isinstance(kind, StructType) and not kind.fields:
                 continue  # every field of this object was refused
             kinds[each.name] = kind

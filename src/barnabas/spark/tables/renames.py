@@ -27,14 +27,14 @@ def follow(table: Definition) -> None:
         return
     codec = registered(table)
     known = json.loads(place.table.properties.get(NUMBERS, "{}"))
-    there = set(value_columns(place.columns()).names)
+    existing = set(value_columns(place.columns()).names)
     numbers = numbers_in(codec)
     wanted = by_alias(codec) if not numbers else by_number(known, numbers)
     fixed = {*table.keys, *table.partition_by}
     found = {
         old: new
         for old, new in wanted.items()
-        if old in there and new not in there and old not in fixed and new not in fixed
+        if old in existing and new not in existing and old not in fixed and new not in fixed
     }
     if found or numbers != known:
         place.rename(found, {NUMBERS: json.dumps(numbers)} if numbers else {})

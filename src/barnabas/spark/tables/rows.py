@@ -135,8 +135,8 @@ def value_of(table: Definition, known: StructType) -> StructType:
 
 def value_columns(table: StructType | None) -> StructType:
     """Return the columns of an existing table that come from the value."""
-    there = [] if table is None else table.fields
-    return StructType([StructField(each.name, each.dataType) for each in there if each.name not in _BESIDE.names])
+    fields = [] if table is None else table.fields
+    return StructType([StructField(each.name, each.dataType) for each in fields if each.name not in _BESIDE.names])
 
 
 def columns_needed(table: Definition) -> set[str]:
@@ -144,11 +144,11 @@ def columns_needed(table: Definition) -> set[str]:
     return {*(partition_of(each)[0] for each in table.partition_by), *(table.key if table.mode == "upsert" else ())}
 
 
-def columns_kept(table: Definition, there: StructType) -> StructType:
+def columns_kept(table: Definition, existing: StructType) -> StructType:
     """Return the columns that a table keeps when it is emptied: those that it has whatever its records are."""
     partitions = {partition_of(each)[0] for each in table.partition_by}
     names = {*_BESIDE.names, *partitions, *(ERROR_COLUMNS.names if table.schema == "raw" else ())}
-    return StructType([each for each in there.fields if each.name in names])
+    return StructType([each for each in existing.fields if each.name in names])
 
 
 def registered(table: Definition) -> Registered:
@@ -251,8 +251,8 @@ def _grown(known: StructType, wanted: StructType) -> StructType:
         kind = wanted[each.name].dataType
         both = isinstance(each.dataType, StructType) and isinstance(kind, StructType)
         fields.append(StructField(each.name, _grown(each.dataType, kind) if both else kind))  # type: ignore[arg-type]
-    there = set(known.names)
-    return StructType([*fields, *(each for each in wanted.fields if each.name not in there)])
+    known_names = set(known.names)
+    return StructType([*fields, *(each for each in wanted.fields if each.name not in known_names)])
 
 
 def _finished(whole: DataFrame, table: Definition, value: StructType, observed: Observation | None = None) -> Rows:

@@ -60,37 +60,37 @@ class Upkeep:
         self._removed_s[table.url] = now_s
         return True
 
-    def _delta(self, table: Definition, there: "DeltaTable | None") -> None:
-        if there is None:
+    def _delta(self, table: Definition, existing: "DeltaTable | None") -> None:
+        if existing is None:
             return
-        small = sum(size < SMALL_BYTES for size in sizes_of(there))
+        small = sum(size < SMALL_BYTES for size in sizes_of(existing))
         if table.compact_files and small >= table.compact_files:
-            there.optimize.compact(target_size=4 * SMALL_BYTES)
+            existing.optimize.compact(target_size=4 * SMALL_BYTES)
             log.info("table %s: put %d small files together", table.name, small)
         if self._is_time(table):
             # In full: also files that no version ever named.
-            there.vacuum(table.keep_hours, dry_run=False, enforce_retention_duration=False, full=True)
+            existing.vacuum(table.keep_hours, dry_run=False, enforce_retention_duration=False, full=True)
             filesystem = DeltaTarget(table.url, StructType(), [], delta_storage(table)).filesystem()
             _remove_leftovers(filesystem, STAGE, table, keep=set())
 
-    def _iceberg(self, table: Definition, there: "Table | None") -> None:
-        if there is None or there.current_snapshot() is None:
+    def _iceberg(self, table: Definition, existing: "Table | None") -> None:
+        if existing is None or existing.current_snapshot() is None:
             return
         if table.compact_files:
-            compact(there, table.compact_files)
-        if len(there.metadata.snapshots) > SNAPSHOTS_MAX:
-            first = sorted(there.metadata.snapshots, key=lambda each: each.timestamp_ms)[: -SNAPSHOTS_MAX // 2]
-            there.maintenance.expire_snapshots().by_ids([each.snapshot_id for each in first]).commit()
+            compact(existing, table.compact_files)
+        if len(existing.metadata.snapshots) > SNAPSHOTS_MAX:
+            first = sorted(existing.metadata.snapshots, key=lambda each: each.timestamp_ms)[: -SNAPSHOTS_MAX // 2]
+            existing.maintenance.expire_snapshots().by_ids([each.snapshot_id for each in first]).commit()
         if self._is_time(table):
             oldest = datetime.now(UTC) - timedelta(hours=table.keep_hours)
-            there.refresh()
-            old = [each for each in there.metadata.snapshots if each.timestamp_ms < oldest.timestamp() * 1000]
+            existing.refresh()
+            old = [each for each in existing.metadata.snapshots if each.timestamp_ms < oldest.timestamp() * 1000]
             if len(old) > 1:
-                there.maintenance.expire_snapshots().older_than(oldest).commit()
-                there.refresh()
-            target = IcebergTarget(table.table, StructType(), catalog_settings(table), location=there.location())
+                existing.maintenance.expire_snapshots().older_than(oldest).commit()
+                existing.refresh()
+            target = IcebergTarget(table.table, StructType(), catalog_settings(table), location=existing.location())
             filesystem, folder = target.folder()
-            keep = {_path(each, target.settings) for each in named_files(there)}
+            keep = {_path(each, target.settings) for each in named_files(existing)}
             for part in ("data", "metadata", STAGE):
                 _remove_leftovers(filesystem, f"{folder}/{part}", table, keep=keep)
 
@@ -108,8 +108,8 @@ def compact(table: "Table", files_min: int) -> int:
             scan = ArrowScan(transaction.table_metadata, table.io, table.schema(), AlwaysTrue())
             for task in tasks:
                 change.delete_data_file(task.file)
-            for made in _dataframe_to_data_files(transaction.table_metadata, scan.to_table(tasks), table.io):
-                change.append_data_file(made)
+            for data_file in _dataframe_to_data_files(transaction.table_metadata, scan.to_table(tasks), table.io):
+                change.append_data_file(data_file)
     return len(small)
 
 

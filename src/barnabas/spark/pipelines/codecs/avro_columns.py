@@ -81,12 +81,12 @@ def read(values: pa.Array, plan: Plan, *, head: bytes = b"") -> pa.StructArray |
     _, offsets, content = values.buffers()
     data = np.frombuffer(content, np.uint8) if content is not None else np.empty(0, np.uint8)
     places = np.frombuffer(offsets, np.int32)[values.offset : values.offset + count + 1].astype(np.int64)
-    there = values.is_valid().to_numpy(zero_copy_only=False)
+    valid = values.is_valid().to_numpy(zero_copy_only=False)
     numbers = np.zeros((fields, count), np.int64)
     sizes = np.zeros((fields, count), np.int64)
     present = np.zeros((fields, count), np.bool_)
     heads = np.frombuffer(head, np.uint8) if head else np.empty(0, np.uint8)
-    if not _read_flat(data, places, there, heads, plan.kinds, plan.nulls, numbers, sizes, present):
+    if not _read_flat(data, places, valid, heads, plan.kinds, plan.nulls, numbers, sizes, present):
         return None
     try:
         columns = [
@@ -95,7 +95,7 @@ def read(values: pa.Array, plan: Plan, *, head: bytes = b"") -> pa.StructArray |
         ]
     except pa.ArrowInvalid:  # not UTF-8, or too much for one column
         return None
-    return pa.StructArray.from_arrays(columns, fields=list(plan.type), mask=pa.array(~there))
+    return pa.StructArray.from_arrays(columns, fields=list(plan.type), mask=pa.array(~valid))
 
 
 def _column(
@@ -127,7 +127,7 @@ def _column(
 def _read_flat(
     data: ByteArray,
     places: Int64s,
-    there: Booleans,
+    valid: Booleans,
     head: ByteArray,
     kinds: NDArray[np.int8],
     nulls: NDArray[np.int8],
@@ -136,8 +136,8 @@ def _read_flat(
     present: Booleans,
 ) -> bool:
     """Fill the columns; strings and bytes as their places and sizes. Return False at the first error."""
-    for row in range(len(there)):
-        if not there[row]:
+    for row in range(len(valid)):
+        if not valid[row]:
             continue
         pos, end = places[row], places[row + 1]
         for at in range(len(head)):

@@ -93,17 +93,17 @@ def _of(default: Any, kind: type) -> Any:
 
 
 def _record(parsed: Parsed, schema: Schema, default: Any) -> dict[str, Any]:
-    given, made = _of(default, dict), {}
+    given, values = _of(default, dict), {}
     for field in schema["fields"]:
         name = field["name"]
         if name in given:
-            made[name] = _value(parsed, field["type"], given[name])
+            values[name] = _value(parsed, field["type"], given[name])
         elif "default" in field:
             known = field["default"]
-            made[name] = known if isinstance(known, Default) else _value(parsed, field["type"], known)
+            values[name] = known if isinstance(known, Default) else _value(parsed, field["type"], known)
         else:
             raise _NotOfThisType(f"{default!r} lacks {name}, which has no default of its own")
-    return made
+    return values
 
 
 def _primitive(kind: str, default: Any) -> Any:

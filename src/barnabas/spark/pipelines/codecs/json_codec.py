@@ -89,11 +89,11 @@ class Json:
             )
         for path, missing in _required(schema, data, ()):
             wrong = wrong.when(missing, F.lit(f"field {'.'.join(path)!r} is missing or null"))
-        there = raw.isNotNull() & (F.trim(text) != "null")
-        wrong = F.when(there, wrong)
+        has_value = raw.isNotNull() & (F.trim(text) != "null")
+        wrong = F.when(has_value, wrong)
         error = F.struct(F.lit(ERROR_CLASS).alias("class"), wrong.alias("message"))
         return F.struct(
-            F.when(there & wrong.isNull(), data).alias("data"),
+            F.when(has_value & wrong.isNull(), data).alias("data"),
             F.when(wrong.isNotNull(), error).cast(ERROR_DDL).alias("error"),
         )
 

@@ -130,8 +130,8 @@ class DeltaTarget:
         if partitions != self.partition_by:
             raise TableMismatch(f"{self.what} is partitioned by {partitions}, not by {self.partition_by}")
         # Delta stores Spark's own description of a schema.
-        there = StructType.fromJson(json.loads(table.schema().to_json()))
-        return fit(self.columns(), there, what=self.what, merge=self.merge)
+        existing = StructType.fromJson(json.loads(table.schema().to_json()))
+        return fit(self.columns(), existing, what=self.what, merge=self.merge)
 
     def columns(self) -> StructType:
         """Return the columns that go into the table."""

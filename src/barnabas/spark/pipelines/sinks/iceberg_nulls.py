@@ -20,10 +20,10 @@ def keep_nulls() -> None:
         setattr(ArrowProjectionVisitor, _MENDED, True)
 
 
-def _keeping(made: Any) -> Any:
-    @wraps(made)
+def _keeping(original: Any) -> Any:
+    @wraps(original)
     def keeps(self: object, kind: object, given: Any, *parts: Any) -> Any:
-        found = made(self, kind, given, *parts)
+        found = original(self, kind, given, *parts)
         if found is None or found.null_count == given.null_count:
             return found
         return _with_nulls_of(given, found)

@@ -152,8 +152,8 @@ class IcebergTarget:
         return f"Iceberg table {self.table}"
 
     def _fit(self, table: "Table") -> Fit:
-        there = from_arrow_schema(table.schema().as_arrow())
-        return fit(self.columns(), there, what=self.what, merge=self.merge, can_widen=True)
+        existing = from_arrow_schema(table.schema().as_arrow())
+        return fit(self.columns(), existing, what=self.what, merge=self.merge, can_widen=True)
 
     def _evolve(self, table: "Table") -> "Table":
         """Return the table with the columns that the rows were written with."""
@@ -174,12 +174,12 @@ class IcebergTarget:
         from pyiceberg.exceptions import CommitFailedException, TableAlreadyExistsError
 
         catalog.create_namespace_if_not_exists(self.table.rpartition(".")[0])
-        made, location = to_arrow_schema(self.columns(), timezone="UTC"), self.location or None
+        schema, location = to_arrow_schema(self.columns(), timezone="UTC"), self.location or None
         if not self.partition_by:
-            return catalog.create_table_if_not_exists(self.table, made, location)
+            return catalog.create_table_if_not_exists(self.table, schema, location)
         with (
             suppress(TableAlreadyExistsError, CommitFailedException),  # another writer made it first
-            catalog.create_table_transaction(self.table, made, location) as transaction,
+            catalog.create_table_transaction(self.table, schema, location) as transaction,
             transaction.update_spec() as spec,
         ):
             for text in self.partition_by:
@@ -273,8 +273,8 @@ class IcebergTarget:
         """Append rows that pyiceberg divides. It finds those of a partition by value, and 0.0 equals -0.0, which is another
         one."""
         transaction.append(rows)
-        made = transaction.table_metadata.current_snapshot()
-        added = 0 if made is None or made.summary is None else int(made.summary.get("added-records") or 0)
+        snapshot = transaction.table_metadata.current_snapshot()
+        added = 0 if snapshot is None or snapshot.summary is None else int(snapshot.summary.get("added-records") or 0)
         if added != rows.num_rows:
             raise TableMismatch(
                 f"{self.what} does not take these rows: pyiceberg makes {added} of {rows.num_rows} when it divides them into "

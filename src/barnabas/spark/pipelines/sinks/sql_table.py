@@ -312,16 +312,16 @@ class SqlTarget:
         rows = fetch(connection, f"SELECT {'tablename' if postgresql else 'name'} AS name FROM {listing}")
         return leftovers((row["name"] for row in rows), batch.query_id, batch.number, self.table)
 
-    def _fit(self, there: Sequence[Column]) -> Fit:
+    def _fit(self, existing: Sequence[Column]) -> Fit:
         """Decide how the rows go into the table as it is now. Raises `TableMismatch` if they do not."""
         what = self.what
         columns = StructType([field for field in self.schema.fields if field.name not in self._not_written])
-        if not there:
+        if not existing:
             if not self.options.create:
                 raise TableMismatch(f"{what} does not exist, and createTable is false")
             return Fit(self._with_keys(columns))
         known, problems = [], []
-        for column in there:
+        for column in existing:
             field = columns[column.name] if column.name in columns.names else None
             if field is None:
                 # A column with a default may be missing from the rows.
@@ -336,9 +336,11 @@ class SqlTarget:
             raise TableMismatch(f"{what} does not take these rows: {'; '.join(problems)}")
         # SQLite's numbers are wide already.
         can_widen = self.database.dialect is Dialect.POSTGRESQL
-        made = [each.name for each in there if each.has_default or each.is_generated]
+        filled_by_database = [each.name for each in existing if each.has_default or each.is_generated]
         merge = self.options.merge
-        found = fit(columns, StructType(known), what=what, merge=merge, can_widen=can_widen, optional=made)
+        found = fit(
+            columns, StructType(known), what=what, merge=merge, can_widen=can_widen, optional=filled_by_database
+        )
         return replace(found, written=self._with_keys(found.written))
 
     def _problem(self, column: Column, field: StructField, *, is_taken: bool) -> str:

@@ -65,20 +65,20 @@ def fit(
     written, added, widened, problems = [], [], [], []
     known = {field.name: field for field in table.fields}
     for field in rows.fields:
-        there = known.get(field.name)
-        if there is None:
+        existing = known.get(field.name)
+        if existing is None:
             added.append(StructField(field.name, field.dataType, True))
             written.append(added[-1])
-        elif becomes(field.dataType, there.dataType):
-            written.append(there)
-        elif merge and grows(there.dataType, field.dataType):
-            added.append(StructField(field.name, field.dataType, there.nullable))
+        elif becomes(field.dataType, existing.dataType):
+            written.append(existing)
+        elif merge and grows(existing.dataType, field.dataType):
+            added.append(StructField(field.name, field.dataType, existing.nullable))
             written.append(added[-1])
-        elif merge and can_widen and becomes(there.dataType, field.dataType):
-            widened.append(StructField(field.name, field.dataType, there.nullable))
+        elif merge and can_widen and becomes(existing.dataType, field.dataType):
+            widened.append(StructField(field.name, field.dataType, existing.nullable))
             written.append(widened[-1])
         else:
-            kinds = f"{there.dataType.simpleString()} in the table and {field.dataType.simpleString()} in the rows"
+            kinds = f"{existing.dataType.simpleString()} in the table and {field.dataType.simpleString()} in the rows"
             problems.append(f"column {field.name} is {kinds}")
     if added and not merge:
         names = ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in added)
@@ -114,17 +114,17 @@ def becomes(given: DataType, wanted: DataType) -> bool:
     return isinstance(given, FloatType) and isinstance(wanted, DoubleType)
 
 
-def grows(there: DataType, given: DataType) -> bool:
-    """Whether `given` is `there` with more fields in its structs, behind those that are there."""
-    if there == given:
+def grows(existing: DataType, given: DataType) -> bool:
+    """Whether `given` is `existing` with more fields in its structs, behind the existing ones."""
+    if existing == given:
         return True
-    if isinstance(there, StructType) and isinstance(given, StructType):
-        return given.names[: len(there.names)] == there.names and all(
-            grows(one.dataType, other.dataType) for one, other in zip(there.fields, given.fields, strict=False)
+    if isinstance(existing, StructType) and isinstance(given, StructType):
+        return given.names[: len(existing.names)] == existing.names and all(
+            grows(one.dataType, other.dataType) for one, other in zip(existing.fields, given.fields, strict=False)
         )
-    if isinstance(there, ArrayType) and isinstance(given, ArrayType):
-        return grows(there.elementType, given.elementType)
-    return isinstance(there, MapType) and isinstance(given, MapType) and grows(there.valueType, given.valueType)
+    if isinstance(existing, ArrayType) and isinstance(given, ArrayType):
+        return grows(existing.elementType, given.elementType)
+    return isinstance(existing, MapType) and isinstance(given, MapType) and grows(existing.valueType, given.valueType)
 
 
 def require_values(

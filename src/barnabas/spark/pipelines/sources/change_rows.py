@@ -56,9 +56,9 @@ class Shape:
 
 
 def schema_of_changes(columns: Sequence[StructField], *, permissive: bool) -> StructType:
-    made = StructType(list(columns)).add(DELETED, BooleanType()).add(SEQUENCE, StringType())
-    made = made.add(UNCHANGED_COLUMNS, ArrayType(StringType()))
-    return made.add(ERROR, ERROR_TYPE) if permissive else made
+    schema = StructType(list(columns)).add(DELETED, BooleanType()).add(SEQUENCE, StringType())
+    schema = schema.add(UNCHANGED_COLUMNS, ArrayType(StringType()))
+    return schema.add(ERROR, ERROR_TYPE) if permissive else schema
 
 
 def rows_of(
