@@ -27,7 +27,7 @@ _WHY: Final = (
 )
 _HOW: Final = (
     "If you don't want your query to fail on such cases, set the source option 'failOnDataLoss' to 'false': "
-    "it then goes on with what is there and logs a warning."
+    "it then goes on with the remaining records and logs a warning."
 )
 
 

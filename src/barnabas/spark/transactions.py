@@ -316,7 +316,7 @@ class Driver:
                 raise
             raise DriverReplaced(
                 f"{batch} was not committed: another driver of the same query has taken over ({refused}). "
-                "What this one wrote is aborted; stop it, and let the newer one go on"
+                "The transactions of this one are aborted; stop it, and let the newer one go on"
             ) from refused
         self._at(DECIDED)
         return decided, identity

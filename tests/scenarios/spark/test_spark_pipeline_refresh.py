@@ -66,7 +66,7 @@ def test_a_full_refresh_by_name_leaves_no_row_twice_and_reads_a_topic_that_was_m
     with pytest.raises(PipelineFailed) as raised:
         again(full_refresh=["reset_orders"])
     assert re.sub(r"version \d+", "version N", str(raised.value)) == (
-        "a full refresh of reset_orders writes its rows again, and what reads it would have them twice: "
+        "a full refresh of reset_orders writes its rows again, and these would have them twice: "
         f"reset_lake, a Delta table {tmp_path}/lake, version N with 2 rows; reset_more. Refresh these as well: "
         "--full-refresh reset_orders --full-refresh reset_lake --full-refresh reset_more --empty-sinks"
     )

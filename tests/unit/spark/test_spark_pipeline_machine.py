@@ -266,7 +266,7 @@ def test_failed_views_are_computed_again_and_end_a_continuous_run_only_after_too
         runner._compute(["turnover"], options)
     assert len(activated) == 6
     assert {each.message for each in reported if isinstance(each, RunState)} == {
-        "Materialized views keep what they have, and are computed again in 60 s: flow turnover failed: the database is away"
+        "Materialized views keep their rows, and are computed again in 60 s: flow turnover failed: the database is away"
     }
     assert len(reported) == 4
 

@@ -42,7 +42,7 @@ def plan(names: Collection[str], flows: Flows, sinks: Mapping[str, Sink], *, sin
         wanted = " ".join(f"--full-refresh {name}" for name in (*names, *sorted(stale)))
         empty = " --empty-sinks" if sinks.keys() & stale else ""
         raise PipelineFailed(
-            f"a full refresh of {', '.join(names)} writes its rows again, and what reads it would have them twice: "
+            f"a full refresh of {', '.join(names)} writes its rows again, and these would have them twice: "
             f"{'; '.join(stocks)}. Refresh these as well: {wanted}{empty}"
         )
     named = {name: sinks[name] for name in sorted(chosen & sinks.keys())}
@@ -54,8 +54,8 @@ def plan(names: Collection[str], flows: Flows, sinks: Mapping[str, Sink], *, sin
 def keeps(what: str, sinks: Mapping[str, Sink]) -> PipelineFailed:
     stocks = "; ".join(_described(name, sinks) for name in sinks)
     return PipelineFailed(
-        f"{what} would write all rows again into sinks, which keep what they have: {stocks}. --empty-sinks deletes what is in "
-        "them first, --sinks-again writes on behind it; or reset tables alone, with --full-refresh NAME"
+        f"{what} would write all rows again into sinks, which keep the rows that they have: {stocks}. --empty-sinks "
+        "deletes these first, --sinks-again writes behind them; or reset only tables, with --full-refresh NAME"
     )
 
 

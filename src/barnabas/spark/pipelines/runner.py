@@ -286,7 +286,7 @@ class Runner:
         early = self._early(graph_id)
         # In a chain of such flows each run brings one more up to date.
         for number in range(len(early)):
-            what = f"{', '.join(sorted(early))} may have started before what they read: run {number + 2} of this start"
+            what = f"{', '.join(sorted(early))} may have started before their inputs: run {number + 2} of this start"
             self._report(RunState(now(), "RUNNING", what))
             self._once(self._define(), again)
 
@@ -388,7 +388,7 @@ class Runner:
             self._view_failures += 1
             if self._view_failures > options.failures_max:
                 raise
-            said = f"Materialized views keep what they have, and are computed again in {options.views_s:g} s"
+            said = f"Materialized views keep their rows, and are computed again in {options.views_s:g} s"
             self._report(RunState(now(), "RUNNING", f"{said}: {failed}"))
         finally:
             self._session.activate()

@@ -55,7 +55,7 @@ def check(file: Path, reads: Sequence[TopicRead], restarted: Collection[str]) ->
             )
             if source_options(read.options, streaming=True).fail_on_data_loss:
                 raise TopicMadeAgain(
-                    f"{said}. --full-refresh of what it writes reads the new topic from its start; with failOnDataLoss=false "
+                    f"{said}. --full-refresh of its target reads the new topic from its start; with failOnDataLoss=false "
                     "the flow goes on at these offsets"
                 )
             warnings.append(said)

@@ -113,7 +113,7 @@ def plan(
         raise TableStopped(
             f"records were deleted from the topic before they were read: {', '.join(gone)}. `barnabas tables rebuild "
             f"{table.name}` makes the table as the topic is. To go on without them, remove the table and add it again with "
-            "--on-data-loss skip: it keeps what it has"
+            "--on-data-loss skip: it keeps its rows"
         )
     latest = lookup.latest(partitions, known=starts)
     ahead = [f"{each} at {starts[each]} of {latest[each]}" for each in partitions if starts[each] > latest[each]]
@@ -142,7 +142,7 @@ def _require_own_rows(table: Definition, place: Place) -> None:
         known = ", ".join(f"{part} to {at}" for part, at in sorted(_remembered(table, place).items()))
         raise TableStopped(
             f"the table at {table.where} was set back: {what}, after the last batch, which began with {began_with}. It still "
-            f"remembers what it had ({known}), and would never get again what it lost. `barnabas tables rebuild "
+            f"remembers its last positions ({known}), so it would never get the lost rows again. `barnabas tables rebuild "
             f"{table.name}` makes it as the topic is"
         )
 
