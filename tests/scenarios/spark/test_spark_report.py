@@ -80,7 +80,7 @@ def test_reports_to_an_unreachable_cluster_do_not_hold_up_queries(caplog: pytest
     writer.write(b"key", b"{}", now_ms=0)
     writer.close()
     assert [record.message.split(":")[0] for record in caplog.records if record.name == "barnabas.spark"] == [
-        "cannot report the progress of a query"
+        "cannot report the progress of a query, reports pause for 30 s"
     ]
 
 

@@ -161,8 +161,8 @@ def test_times_that_an_iceberg_table_cannot_have_are_errors_of_their_records(spa
         "SELECT timestamp_micros(at) AS t, t::timestamp_ntz AS n, date_from_unix_date(at div 86400000000) AS d "
         f"FROM VALUES ({beyond}L), ({fine}L), (null) AS rows(at)"
     )
-    wrong = [rows._untold(frame.schema[name], frame[name]) for name in frame.columns]
+    wrong = [rows._impossible_time(frame.schema[name], frame[name]) for name in frame.columns]
     found = [list(row) for row in frame.select(*[each for each in wrong if each is not None]).collect()]
     assert found[0] == [f"{name} is not in the years 1 to 9999, which an Iceberg table has" for name in "tnd"]
     assert found[1:] == [[None] * 3] * 2
-    assert rows._untold(StructField("x", StringType()), frame.t) is None
+    assert rows._impossible_time(StructField("x", StringType()), frame.t) is None
