@@ -21,7 +21,7 @@ WORDS_MAX = {
     "src/barnabas/zookeeper": 27,
     "bench": 37,
     "scripts": 9,
-    "tests": 1570,
+    "tests": 1572,
 }
 MODULE_LINES_MAX = 600
 FUNCTION_LINES_MAX = 70

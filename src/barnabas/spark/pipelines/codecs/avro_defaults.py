@@ -11,7 +11,8 @@ from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import Any, Final
 
-from barnabas.spark.pipelines.codecs.avro_types import Default, Parsed, Schema, field_reading
+from barnabas.services.registry.values.avro import AvroType
+from barnabas.spark.pipelines.codecs.avro_types import Default, Schema, field_reading
 from barnabas.spark.pipelines.codecs.base import CodecError
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -23,7 +24,7 @@ class _NotOfThisType(ValueError):
     pass
 
 
-def put_in_defaults(parsed: Parsed) -> Parsed:
+def put_in_defaults(parsed: AvroType) -> AvroType:
     """Make fastavro return a `Default` where it would return the JSON of one. Changes the schema."""
     for record in _records(parsed):
         for field in record["fields"]:
@@ -39,7 +40,7 @@ def put_in_defaults(parsed: Parsed) -> Parsed:
     return parsed
 
 
-def _records(parsed: Parsed) -> Iterator[dict[str, Any]]:
+def _records(parsed: AvroType) -> Iterator[dict[str, Any]]:
     """Yield each record once, even if names refer to it. Inner ones come first: outer ones use their defaults as they are."""
     seen: set[int] = set()
 
@@ -59,7 +60,7 @@ def _records(parsed: Parsed) -> Iterator[dict[str, Any]]:
     yield from within([parsed.schema, *parsed.named.values()])
 
 
-def _value(parsed: Parsed, schema: Schema, default: Any) -> Any:
+def _value(parsed: AvroType, schema: Schema, default: Any) -> Any:
     """Return the default as fastavro would have read it."""
     if isinstance(schema, list):
         for branch in schema:
@@ -92,7 +93,7 @@ def _of(default: Any, kind: type) -> Any:
     return default
 
 
-def _record(parsed: Parsed, schema: Schema, default: Any) -> dict[str, Any]:
+def _record(parsed: AvroType, schema: Schema, default: Any) -> dict[str, Any]:
     given, values = _of(default, dict), {}
     for field in schema["fields"]:
         name = field["name"]
