@@ -60,7 +60,7 @@ class DirectReader:
 
     def __init__(self, direct: Direct) -> None:
         self._direct = direct
-        #: How JSON is read: where no field may be unknown, and where Arrow builds types of the unknown ones.
+        #: Options of Arrow's reader: `_strict` allows no unknown field, with `_inferring` Arrow builds types for unknown ones.
         self._strict: pyarrow.json.ParseOptions | None = None
         if direct.json is not None:
             self._schema = to_arrow_schema(direct.json, timezone="UTC")
@@ -178,7 +178,7 @@ def _is_shallow(value: bytes) -> bool:
 
 
 def _may_be_inferred(values: pyarrow.BinaryArray) -> bool:
-    """Arrow builds a column, as long as the block, for each field that it does not know: many names would fill the memory."""
+    """Whether the block has few enough names: Arrow builds a column, as long as the block, for each unknown field."""
     names = compute.sum(compute.count_substring(values, b":"), min_count=0).as_py()
     return bool(names <= _NAMES_MAX)
 
