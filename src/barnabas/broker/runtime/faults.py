@@ -96,6 +96,8 @@ class Faults:
     disk_delay_ms: int = 0
     #: Only half of the next batch is written, and the process ends.
     tears_write: bool = False
+    #: The broker was killed: nothing that it still writes reaches the disk.
+    is_dead: bool = False
     #: Additional time of each request on its way to this broker.
     network_delay_ms: int = 0
     #: Additional time of requests from single brokers.
@@ -115,7 +117,7 @@ class Faults:
         return next((fault for fault in self.apis if fault.take(api, client_id)), None)
 
     def is_cut_off(self, broker_id: int) -> bool:
-        return broker_id in self.cut_off
+        return self.is_dead or broker_id in self.cut_off
 
     def hears(self, broker_id: int) -> bool:
         return broker_id not in self.cut_off and broker_id not in self.deaf_to
