@@ -392,7 +392,9 @@ class Broker:
         for name in others:
             if name in _OF_CLUSTER:
                 raise ValueError(f"Broker has no option {name!r}: it needs processes, so use Cluster({name}=…)")
-            raise ValueError(f"Broker has no option {name!r}{did_you_mean(name, _OWN) or ': it has ' + ', '.join(_OWN)}")
+            raise ValueError(
+                f"Broker has no option {name!r}{did_you_mean(name, _OWN) or ': it has ' + ', '.join(_OWN)}"
+            )
         if brokers < 1:
             raise ValueError(f"brokers={brokers}: there must be one at least")
         own = {broker_id: _checked_settings(settings) for broker_id, settings in (broker_config or {}).items()}
