@@ -209,7 +209,7 @@ MUTANTS = [
         "the clean shutdown marker comes back with the power",
         "broker/storage",
         "            self._disk.unlink(path)\n"
-        "            # A power cut must not bring it back: logs would count as complete that were written to since.\n"
+        "            # A power cut must not bring the marker back: logs that were written to since would count as complete.\n"
         "            self._disk.fsync_dir(self.path)\n",
         "            self._disk.unlink(path)\n",
         finding="power cut 1",
@@ -357,8 +357,8 @@ MUTANTS = [
         "who appends again when a flush ends is forgotten where others came meanwhile",
         "broker/storage/log_flush.py",
         "            try:\n"
-        "                # Who is told may append again at once, and waits with those who came late.\n"
-        "                self._tell(waiters, fault)\n"
+        "                # A waiter may append again at once; it then waits with the late callers.\n"
+        "                self._notify(waiters, fault)\n"
         "            finally:\n"
         "                late, self._waiters = self._waiters or [], None\n"
         "                if late:\n"

@@ -37,7 +37,9 @@ MUTANTS = [
     Mutant(
         "a segment whose records are all deleted is read whole for a timestamp",
         "broker/storage/log_read.py",
-        "    if start is None:\n        return None  # the log starts after all of it: DeleteRecords\n",
+        "    if start is None:\n"
+        "        return None  # DeleteRecords moved the log start past the end of this segment\n"
+        "    misses = 0\n",
         "",
         also=(
             (
@@ -181,7 +183,7 @@ MUTANTS = [
         "a follower knows the leader epochs of what it could not append",
         "broker/storage/appender.py",
         "        self._write(data, plan, first, last, max_timestamp, offset_of_max, now_ms)\n"
-        "        # Not before: what is refused for want of a descriptor comes again, and would begin its epochs where it begins itself.\n"
+        "        # Only after the write: an append refused for want of a descriptor comes again, and must find the old epochs.\n"
         "        for header, _ in batches:\n"
         "            self._start_epoch(header.leader_epoch, header.base_offset)\n",
         "        for header, _ in batches:\n"
@@ -399,7 +401,7 @@ MUTANTS = [
     Mutant(
         "segments that no descriptor was free to delete stay until the next start",
         "broker/storage/log_segments.py",
-        "                env.timers.call_later(descriptors.WAIT_S, delete)  # the disk is well, and nobody else would delete them\n",
+        "                env.timers.call_later(descriptors.WAIT_S, delete)  # the disk works, and no other code deletes the files\n",
         "                return\n",
         finding="tier reading 8",
         profile="scarce",
