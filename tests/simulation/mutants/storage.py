@@ -218,8 +218,8 @@ MUTANTS = [
     Mutant(
         "leader epochs come from a file that knows of a lost truncation",
         "broker/storage",
-        "        self._epochs.truncate_from_end(first)\n        # Those above",
-        "        # Those above",
+        "        self._epochs.truncate_from_end(first)\n        # Later snapshots",
+        "        # Later snapshots",
         finding="power cut 2",
         world="storage",
     ),
@@ -364,7 +364,7 @@ MUTANTS = [
         "                if late:\n"
         "                    self._start(late)\n",
         "            late, self._waiters = self._waiters or [], None\n"
-        "            self._tell(waiters, fault)\n"
+        "            self._notify(waiters, fault)\n"
         "            if late:\n"
         "                self._start(late)\n",
         finding="storage reading 1",

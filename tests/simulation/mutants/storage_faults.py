@@ -131,8 +131,8 @@ MUTANTS = [
     Mutant(
         "a disk that fails as settings change keeps them from all other logs",
         "broker/storage/manager.py",
-        "            except LogDirFault as fault:\n                # The log has reported it. The others need",
-        "            except ZeroDivisionError as fault:\n                # The log has reported it. The others need",
+        "            except LogDirFault as fault:\n                # The log has reported it. The other logs",
+        "            except ZeroDivisionError as fault:\n                # The log has reported it. The other logs",
         finding="core 6",
         world="storage",
         test="unit/broker/storage/manager/test_failing_dirs.py"
@@ -151,9 +151,9 @@ MUTANTS = [
     Mutant(
         "a segment that could not be ended is taken for one with room",
         "broker/storage/segment.py",
-        "        last = self.time_index.last_entry  # opens both indexes, which then have room\n"
-        "        self._index_full = True  # if this fails",
-        "        self._index_full = True\n        last = self.time_index.last_entry  # if this fails",
+        "        last = self.time_index.last_entry  # opens both indexes, so that they have room\n"
+        "        self._index_full = True  # if the rest fails",
+        "        self._index_full = True\n        last = self.time_index.last_entry  # if the rest fails",
         finding="storage seed 1052",
         world="storage",
         test="unit/broker/storage/log/test_descriptors.py"
@@ -293,8 +293,8 @@ MUTANTS = [
     Mutant(
         "a log that starts anew without a descriptor takes its directory with it",
         "broker/storage/truncation.py",
-        '        state.check_descriptors()\n        logger.info("dropping all of',
-        '        logger.info("dropping all of',
+        '        state.check_descriptors()\n        logger.info("[partition %s] dropping',
+        '        logger.info("[partition %s] dropping',
         finding="storage reading 3",
         world="storage",
         test="unit/broker/storage/log/test_descriptors.py::test_cut_for_which_there_are_too_few_descriptors_is_left_undone",
@@ -443,8 +443,8 @@ MUTANTS = [
         "broker/storage/manager.py",
         "            if not descriptors.are_exhausted(fault.cause):\n"
         "                raise\n"
-        "            # It is there, and the next start",
-        "            raise\n            # It is there, and the next start",
+        "            # The directory exists, and the next start",
+        "            raise\n            # The directory exists, and the next start",
         also=(
             (
                 "broker/storage/manager.py",
@@ -460,7 +460,7 @@ MUTANTS = [
     Mutant(
         "an index beside which the other cannot be opened keeps its descriptor",
         "broker/storage/segment.py",
-        "            self._release_indexes()  # one may be open: its map keeps a descriptor\n",
+        "            self._release_indexes()  # one of them may be open: its map keeps a descriptor\n",
         "            self._offset_index = self._time_index = None\n",
         finding="scarcity 4",
         profile="scarce",

@@ -105,7 +105,9 @@ MUTANTS = [
     Mutant(
         "a foreign notification ends the broker",
         "broker/zookeeper_client",
-        '        except Malformed as error:\n            log.error("ignoring %s/%s: %s", self._root, name, error)\n        except Exception:',
+        "        except Malformed as error:\n"
+        '            log.error("[notifications %s] ignoring %s, change the resource again: %s", self._root, name, error)\n'
+        "        except Exception:",
         "        except ZeroDivisionError:",
         profile="meetings",
         finding="R8",
@@ -183,7 +185,7 @@ MUTANTS = [
     Mutant(
         "a broker that returns without a restart knows topics for ever that were deleted meanwhile",
         "broker/zookeeper_client/deleted_topics.py",
-        "        if epochs != self._told_in:\n",
+        "        if epochs != self._checked_epochs:\n            self._checked_epochs = epochs\n",
         "        if False:\n",
         finding="core 7",
         profile="coincidences",
@@ -214,8 +216,8 @@ MUTANTS = [
     Mutant(
         "somebody who deletes the place of notifications ends every broker",
         "broker/zookeeper_client/notifications.py",
-        "                except ZkError as error:\n                    # Somebody has deleted it",
-        "                except ZeroDivisionError as error:\n                    # Somebody has deleted it",
+        "                except ZkError as error:\n                    # A client has deleted or locked",
+        "                except ZeroDivisionError as error:\n                    # A client has deleted or locked",
         finding="core 11",
         profile="strangers",
         test="unit/broker/zookeeper_client/test_config_store.py"

@@ -214,7 +214,7 @@ class LogFlusher:
         try:
             job = self.begin(max(waiter.up_to for waiter in waiters))
         except LogDirFault as fault:
-            self._tell(waiters, fault)
+            self._notify(waiters, fault)
             return
         if job is None:
             # The log was closed, or truncated below the offsets that they wait for.

@@ -103,7 +103,7 @@ def test_broker_that_waits_for_zookeeper_says_so_and_stops_when_told(
             }
         )
         life = asyncio.create_task(broker.run())
-        while f"waiting for ZooKeeper at {nobody_there}" not in caplog.text:
+        while f"[zookeeper] waiting for {nobody_there}" not in caplog.text:
             await asyncio.sleep(0.05)
         broker.stop()
         await life
