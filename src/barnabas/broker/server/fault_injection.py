@@ -1,7 +1,7 @@
-"""Where `Faults` take effect in a broker, and the Unix socket through which a test asks for them.
+"""Applies `Faults` in a broker, and serves the Unix socket through which a test sets them.
 
-One JSON object a line in, one out. Only a broker that `barnabas.testing` started has this; handlers are wrapped then, and
-nobody else pays for it.
+One JSON object per line in each direction. Only a broker that `barnabas.testing` started has this; only there handlers are
+wrapped, so other brokers pay nothing for it.
 """
 
 import asyncio
@@ -26,14 +26,14 @@ from barnabas.wire.record_batch import HEADER_SIZE, MAGIC_AT
 log = logging.getLogger(__name__)
 
 COMMAND_BYTES_MAX = 65536
-#: A connection that is being closed is so for certain after this.
+#: After this time a connection that is being closed is closed for certain.
 CLOSED_AFTER_MS = 10
-#: How brokers call themselves on connections to each other: `broker-<id>-<purpose>`.
+#: Prefix of the client ids on connections between brokers: `broker-<id>-<purpose>`.
 BROKER_CLIENT_PREFIX = "broker-"
 
 
 class FaultyDisk(Disk):
-    """A disk that fails, or is slow, when told to. Reads still work: a full disk has what it has."""
+    """A disk that fails or is slow on request. Reads still work: a full disk keeps its data."""
 
     __slots__ = ("_faults",)
 
@@ -58,12 +58,12 @@ class FaultyDisk(Disk):
     def _check(self) -> None:
         self._faults.check_disk()
         if self._faults.disk_delay_ms:
-            # Whoever writes waits, as with a disk that is slow: the loop for an append, a thread for a flush.
+            # The writer blocks, as with a slow disk: the loop for an append, a thread for a flush.
             time.sleep(self._faults.disk_delay_ms / 1000)
 
 
 def _is_batch(data: ReadableBuffer) -> bool:
-    """Of records: checkpoints and the like are written through the same disk."""
+    """Whether these bytes are a record batch: checkpoints and other files use the same disk."""
     return len(data) > HEADER_SIZE and data[MAGIC_AT] == 2
 
 
@@ -87,10 +87,10 @@ def _faulty(handler: ApiHandler, execute: Execute, faults: Faults, spawn: Spawn)
         fault = faults.api_fault(handler.name, call.client_id)
         delay_ms = faults.request_delay_ms(peer)
         if fault is not None:
-            log.info("fault injected into %s of %s: %s", handler.name, call.client_id, fault.effect)
+            log.info("[fault injection] %s of %s: %s", handler.name, call.client_id, fault.effect)
             delay_ms += fault.delay_ms
             if fault.lose_answer:
-                # Closed first, then carried out: an answer would be gone before anybody could hold it back.
+                # Close first, then execute: otherwise the answer could be sent before the close.
                 call.channel.fail("an injected fault loses the answer")
                 delay_ms = max(delay_ms, CLOSED_AFTER_MS)
         if delay_ms:
@@ -124,7 +124,7 @@ async def _later(call: Call, request: Any, execute: Execute, fault: ApiFault | N
 
 
 def _keep_records(request: Any) -> None:
-    """A Produce's records lie in the receive buffer, which is somebody else's when the delay is over."""
+    """Copy a Produce's records: they are in the receive buffer, which other requests use when the delay is over."""
     if isinstance(request, ProduceRequest):
         for topic in request.topic_data:
             for data in topic.partition_data:
@@ -173,12 +173,12 @@ class ControlSocket:
                 writer.write(json.dumps(answer).encode() + b"\n")
                 await writer.drain()
         except ConnectionError as error:
-            log.debug("control connection lost: %s", error)
+            log.debug("[fault injection] control connection lost: %s", error)
         finally:
             writer.close()
 
     def _obey(self, command: dict[str, Any]) -> object:
-        """What it answers, if there is something to say."""
+        """Carry out a command; return its answer, if it has one."""
         match command.pop("do"):
             case "fail_api":
                 error = command.pop("error", None)

@@ -105,7 +105,7 @@ class InternalTopic:
             return await asyncio.shield(self._creating)
         self._creating = asyncio.get_running_loop().create_future()
         new = self._new()
-        is_there = False
+        exists = False
         try:
             error = await self._create(self.name, new.partitions, new.replication_factor, new.settings)
             exists = error in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS)
@@ -119,4 +119,4 @@ class InternalTopic:
         finally:
             self._creating.set_result(exists)
             self._creating = None
-        return is_there
+        return exists

@@ -64,7 +64,7 @@ async def test_requests_that_need_zookeeper_are_refused_with_the_reason_and_serv
         code, message = await create(broker, "caught-by-it")
         assert code is ErrorCode.REQUEST_TIMED_OUT and message is not None
         assert f"ZooKeeper cannot be reached: {address} has not answered since 20" in message
-        assert "may still be done" in message
+        assert "may still be carried out" in message
         code, message = await create(broker, "later")
         assert code is ErrorCode.REQUEST_TIMED_OUT and message is not None and "nothing was changed" in message
         read = DescribeUserScramCredentialsRequest(users=None)

@@ -108,7 +108,7 @@ async def test_connection_that_is_being_opened_to_a_broker_that_is_gone_ends() -
         await asyncio.sleep(0)
         brokers.alive(2)
         brokers.alive()  # before the first of them has heard of it
-    assert first.result() == "broker 1 is not known to be alive any more"
+    assert first.result() == "broker 1 is no longer known to be alive"
     assert second.result() == "broker 1 is not known to be alive"
     assert not lane._opening
     brokers.connections.close()

@@ -59,7 +59,7 @@ async def _another_is_elected() -> None:
         assert not altering.done()
         metadata.update(UpdateMetadataRequest(controller_id=2))
         metadata.update(UpdateMetadataRequest(controller_id=2))
-    assert altering.result() == "broker 1 is not controller any more"
+    assert altering.result() == "broker 1 is no longer the controller"
     assert links.left == [1]
     assert await asked.alter_partition(AlterPartitionRequest()) == AlterPartitionResponse()
     assert not metadata._listeners

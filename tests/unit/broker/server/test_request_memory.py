@@ -169,7 +169,7 @@ def test_without_the_setting_a_lie_costs_nothing_and_whoever_holds_most_goes_pas
                 await client.close()
 
     uvloop.run(test())
-    assert caplog.text.count("with queued.max.request.bytes clients would wait for each other") == 1
+    assert caplog.text.count("set queued.max.request.bytes to make clients wait for each other") == 1
 
 
 def test_requests_that_wait_for_their_turn_count_and_leave_nothing_behind():

@@ -649,7 +649,7 @@ def test_damage_where_producers_or_transactions_are_read_again_keeps_the_log_fro
             path.write_bytes(b"\x07" * 34)
     log = partition.open(clean=False, recovery_point=active)
     assert log.log_end_offset == 40
-    assert "some producers are unknown" in caplog.text or "the indexes end at the damage" in caplog.text
+    assert "some producers are unknown" in caplog.text or "the log is damaged" in caplog.text
     transactional(partition, 2, b"y", sequence=0)
     end(partition, 2, commit=False)
     assert [txn.producer_id for txn in log.aborted_transactions(40, 42)] == [2]
