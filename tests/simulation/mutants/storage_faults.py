@@ -226,9 +226,9 @@ MUTANTS = [
     ),
     Mutant(
         "retention deletes the segments that a worker of the cleaner reads",
-        "broker/storage/manager.py",
-        "            if not log.config.is_compacted and not self.is_being_cleaned(log.partition):\n",
-        "            if not log.config.is_compacted:\n",
+        "broker/storage/manager_upkeep.py",
+        "        if not log.config.is_compacted and not is_being_cleaned(log.partition):\n",
+        "        if not log.config.is_compacted:\n",
         finding="core 23",
         world="storage",
         test="unit/broker/storage/cleaner/test_cleaner.py"
@@ -369,9 +369,9 @@ MUTANTS = [
     ),
     Mutant(
         "a deleted log is forgotten before there is a descriptor for the checkpoints",
-        "broker/storage/manager.py",
+        "broker/storage/manager_upkeep.py",
         "            if isinstance(error, OSError) and descriptors.are_exhausted(error):\n"
-        "                self._env.timers.call_later(descriptors.WAIT_S, lambda: save(path))\n"
+        "                self._env.timers.call_later(descriptors.WAIT_S, lambda: save(log_dir))\n"
         "                return\n",
         "",
         finding="tier reading 4",

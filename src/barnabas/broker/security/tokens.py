@@ -1,4 +1,4 @@
-"""Delegation tokens (KIP-48): which principals may create, renew and expire one, and until when. Pure except for randomness.
+"""Delegation tokens (KIP-48): which principals may create, renew and expire one, and until when. Pure but for randomness.
 
 A token's HMAC is its password. It is derived from its id and `delegation.token.secret.key`, so ZooKeeper holds no secret, and
 every broker with the key knows every token's HMAC. Owner: the event loop.

@@ -27,7 +27,15 @@ from barnabas.broker.storage.log_dir import LogDir
 from barnabas.broker.storage.manager_load import load_dirs
 from barnabas.broker.storage.manager_moves import OldLogs, put_one_aside
 from barnabas.broker.storage.manager_settings import ManagerSettings
-from barnabas.broker.storage.manager_upkeep import WRITTEN_SLICE, Checkpointer, Periodic, checkpoint_offsets, sliced
+from barnabas.broker.storage.manager_upkeep import (
+    Checkpointer,
+    Periodic,
+    checkpoint_offsets,
+    epochs_pass,
+    expiration_pass,
+    flush_pass,
+    retention_pass,
+)
 from barnabas.broker.storage.recovery import open_log
 
 logger = logging.getLogger(__name__)
@@ -181,14 +189,15 @@ class LogManager:
 
     def start(self) -> None:
         """Begin the periodic tasks."""
-        settings = self.settings
+        settings, now_ms = self.settings, self._env.clock.now_ms
         for path in self._doomed:
             self._remove_tree_later(path)
         self._doomed.clear()
         self._every(settings.retention_check_interval_ms, self._retention_pass)
-        self._every(settings.flush_scheduler_interval_ms, self._flush_pass)
-        self._every(settings.producer_id_expiration_check_interval_ms, self._expiration_pass)
-        self._every(settings.high_watermark_checkpoint_interval_ms, self._epochs_pass)
+        self._every(settings.flush_scheduler_interval_ms, lambda: flush_pass(self.all_logs(), now_ms=now_ms()))
+        every_ms = settings.producer_id_expiration_check_interval_ms
+        self._every(every_ms, lambda: expiration_pass(self.all_logs(), now_ms=now_ms()))
+        self._every(settings.high_watermark_checkpoint_interval_ms, lambda: epochs_pass(self.all_logs()))
         for period_ms, name in (
             (settings.flush_offset_checkpoint_interval_ms, names.RECOVERY_POINT_CHECKPOINT),
             (settings.flush_start_offset_checkpoint_interval_ms, names.LOG_START_OFFSET_CHECKPOINT),
@@ -345,25 +354,9 @@ class LogManager:
         """Call `then` when no checkpoint on disk names a log that `delete` removed. Only then may a topic get the same name
         again: otherwise a start would apply the old log's start offset to the new log, and drop all records below it."""
         directories, self._to_forget_in = self._to_forget_in, set()
-        remaining = len(directories)
-        if not remaining:
-            then()
-
-        def save(path: str) -> None:
-            self._save(path, CHECKPOINTS, lambda error: forgotten(path, error))
-
-        def forgotten(path: str, error: BaseException | None) -> None:
-            nonlocal remaining
-            if isinstance(error, OSError) and descriptors.are_exhausted(error):
-                self._env.timers.call_later(descriptors.WAIT_S, lambda: save(path))
-                return
-            # A failed directory, which has been reported, takes no log before the next start, which checks it again.
-            remaining -= 1
-            if not remaining:
-                then()
-
-        for path in directories:
-            save(path)
+        self.checkpoints.when_written(
+            [log_dir for log_dir in self._dirs if log_dir.path in directories], CHECKPOINTS, then
+        )
 
     def delete_future(self, partition: TopicPartition) -> None:
         """Abandon a move between directories."""
@@ -538,9 +531,7 @@ class LogManager:
         self.handle_fault(LogDirFault(path, error))
 
     def _set_offline(self, log_dir: LogDir, error: OSError) -> None:
-        logger.error(
-            "[log directory %s] goes offline: %s; check the disk, then restart the broker", log_dir.path, error
-        )
+        logger.error("[log directory %s] goes offline: %s; check the disk, restart the broker", log_dir.path, error)
         log_dir.is_online = False
         log_dir.unlock()
 
@@ -559,20 +550,8 @@ class LogManager:
             self.checkpoints.request(log_dir, name)
 
     def _save_bounds(self, path: str, done: Done) -> None:
-        self._save(path, (names.RECOVERY_POINT_CHECKPOINT, names.LOG_START_OFFSET_CHECKPOINT), done)
-
-    def _save(self, path: str, files: Sequence[str], done: Done) -> None:
-        """Write these checkpoints of a directory, one after the other, then call `done`."""
         log_dir = next(log_dir for log_dir in self._dirs if log_dir.path == path)
-        name, *rest = files
-
-        def then(error: BaseException | None) -> None:
-            if error is not None or not rest:
-                done(error)
-            else:
-                self._save(path, rest, done)
-
-        self.checkpoints.request(log_dir, name, then)
+        self.checkpoints.write(log_dir, (names.RECOVERY_POINT_CHECKPOINT, names.LOG_START_OFFSET_CHECKPOINT), done)
 
     def _on_recovery_point(self, path: str) -> None:
         for log_dir in self.live_dirs:
@@ -581,31 +560,7 @@ class LogManager:
 
     def _retention_pass(self) -> Iterator[None]:
         now_ms = self._env.clock.now_ms()
-
-        def retain(log: Log) -> None:
-            # The cleaner handles compacted logs, also if it deletes by age. A worker may still read a log that was compacted
-            # until now: skip it in this pass. A file missing under the worker would look like a failed disk.
-            if not log.config.is_compacted and not self.is_being_cleaned(log.partition):
-                log.delete_old_segments(now_ms)
-
-        return sliced(self.all_logs(), retain)
-
-    def _flush_pass(self) -> Iterator[None]:
-        now_ms = self._env.clock.now_ms()
-
-        def flush(log: Log) -> None:
-            if log.unflushed_messages and now_ms - log.last_flush_ms >= log.config.flush_ms:
-                log.flusher.flush_in_background()
-
-        return sliced(self.all_logs(), flush)
-
-    def _epochs_pass(self) -> Iterator[None]:
-        dirty = [log for log in self.all_logs() if log.epochs.dirty]
-        return sliced(dirty, Log.write_epochs, at_once=WRITTEN_SLICE)
-
-    def _expiration_pass(self) -> Iterator[None]:
-        now_ms = self._env.clock.now_ms()
-        return sliced(self.all_logs(), lambda log: log.expire_producers(now_ms))
+        return retention_pass(self.all_logs(), now_ms=now_ms, is_being_cleaned=self.is_being_cleaned)
 
     # -- the end
 

@@ -6,10 +6,11 @@ the data, and a thread writes it to disk.
 
 import errno
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 from barnabas.base.errors import LogDirFault, Malformed
+from barnabas.base.host import descriptors
 from barnabas.base.ids import TopicPartition
 from barnabas.broker.runtime.timers import Timer
 from barnabas.broker.storage import names
@@ -19,9 +20,9 @@ from barnabas.broker.storage.log_dir import LogDir
 
 logger = logging.getLogger(__name__)
 
-#: Logs handled before the loop gets its turn; WRITTEN_SLICE if each of them writes a file.
+#: Logs handled before the loop gets its turn; _WRITTEN_SLICE if each of them writes a file.
 _SLICE: Final = 32
-WRITTEN_SLICE: Final = 4
+_WRITTEN_SLICE: Final = 4
 #: An unchanged checkpoint is written again after this time: that shows that the disk still takes writes.
 UNCHANGED_WRITTEN_S: Final = 60.0
 #: The largest number means "never" in settings; a timer cannot wait so long.
@@ -95,6 +96,40 @@ class Checkpointer:
 
         self._env.threads.run(lambda: log_dir.write_checkpoint(name, offsets), done)
 
+    def write(self, log_dir: LogDir, files: Sequence[str], done: Done) -> None:
+        """Write these files of a directory, one after the other, then call `done`."""
+        name, *rest = files
+
+        def then(error: BaseException | None) -> None:
+            if error is not None or not rest:
+                done(error)
+            else:
+                self.write(log_dir, rest, done)
+
+        self.request(log_dir, name, then)
+
+    def when_written(self, log_dirs: Sequence[LogDir], files: Sequence[str], then: Callable[[], None]) -> None:
+        """Write these files of every directory, then call `then`. Tries again if there is no free descriptor."""
+        remaining = len(log_dirs)
+        if not remaining:
+            then()
+
+        def save(log_dir: LogDir) -> None:
+            self.write(log_dir, files, lambda error: saved(log_dir, error))
+
+        def saved(log_dir: LogDir, error: BaseException | None) -> None:
+            nonlocal remaining
+            if isinstance(error, OSError) and descriptors.are_exhausted(error):
+                self._env.timers.call_later(descriptors.WAIT_S, lambda: save(log_dir))
+                return
+            # A failed directory, which has been reported, takes no log before the next start, which checks it again.
+            remaining -= 1
+            if not remaining:
+                then()
+
+        for log_dir in log_dirs:
+            save(log_dir)
+
     def _notify(self, waiting: list[Done], error: BaseException | None) -> None:
         for then in waiting:
             then(error)
@@ -153,3 +188,31 @@ def sliced(logs: list[Log], work: Callable[[Log], object], *, at_once: int = _SL
                 logger.error("[partition %s] the periodic work on its log failed: %s", log.partition, fault)
         if count % at_once == 0:
             yield
+
+
+def retention_pass(
+    logs: list[Log], *, now_ms: int, is_being_cleaned: Callable[[TopicPartition], bool]
+) -> Iterator[None]:
+    def retain(log: Log) -> None:
+        # The cleaner handles compacted logs, also if it deletes by age. A worker may still read a log that was compacted
+        # until now: skip it in this pass. A file missing under the worker would look like a failed disk.
+        if not log.config.is_compacted and not is_being_cleaned(log.partition):
+            log.delete_old_segments(now_ms)
+
+    return sliced(logs, retain)
+
+
+def flush_pass(logs: list[Log], *, now_ms: int) -> Iterator[None]:
+    def flush(log: Log) -> None:
+        if log.unflushed_messages and now_ms - log.last_flush_ms >= log.config.flush_ms:
+            log.flusher.flush_in_background()
+
+    return sliced(logs, flush)
+
+
+def epochs_pass(logs: list[Log]) -> Iterator[None]:
+    return sliced([log for log in logs if log.epochs.dirty], Log.write_epochs, at_once=_WRITTEN_SLICE)
+
+
+def expiration_pass(logs: list[Log], *, now_ms: int) -> Iterator[None]:
+    return sliced(logs, lambda log: log.expire_producers(now_ms))

@@ -9,10 +9,11 @@ from barnabas.base.errors import ErrorCode, Refused
 from barnabas.base.host import descriptors
 from barnabas.base.ids import Offset
 from barnabas.broker.storage.epoch_cache import KeptEpochs
+from barnabas.broker.storage.index_under_repair import IndexUnderRepair
 from barnabas.broker.storage.log_segments import LogSegments
 from barnabas.broker.storage.log_state import LogState
 from barnabas.broker.storage.log_tier import keep_epochs
-from barnabas.broker.storage.segment import IndexUnderRepair, Segment
+from barnabas.broker.storage.segment import Segment
 from barnabas.broker.storage.segments import SegmentList
 
 logger = logging.getLogger(__name__)

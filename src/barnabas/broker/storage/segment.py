@@ -8,15 +8,16 @@ many. An index is checked when it is opened and at every use; an impossible one 
 """
 
 import logging
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from barnabas.base.errors import ErrorCode, Refused
 from barnabas.base.host.disk import TMP_SUFFIX, Disk, ReadableBuffer, write_fully
 from barnabas.broker.storage import names
-from barnabas.broker.storage.file_handle import FileRange, OpenFile, SegmentPool
+from barnabas.broker.storage.file_handle import OpenFile, SegmentPool
 from barnabas.broker.storage.index_build import IndexBuilder, build_aside
 from barnabas.broker.storage.index_file import CorruptIndex
+from barnabas.broker.storage.index_under_repair import IndexUnderRepair
 from barnabas.broker.storage.log_types import RELATIVE_OFFSET_MAX
 from barnabas.broker.storage.offset_index import OffsetIndex
 from barnabas.broker.storage.segment_batches import (
@@ -38,21 +39,6 @@ ROLLED_AGE_MS_MIN: Final = 1_000
 ROLLED_BYTES_MIN: Final = 1 << 20
 #: The largest timestamp is in the time index, and was not looked up yet.
 UNKNOWN: Final = -2
-
-
-class IndexUnderRepair(Refused):
-    """A thread is rebuilding the indexes of a segment. Clients and followers try again."""
-
-    def __init__(self, segment: "Segment") -> None:
-        super().__init__(ErrorCode.KAFKA_STORAGE_ERROR, f"the indexes of {segment.log_path} are being rebuilt")
-        self._segment = segment
-
-    def when_over(self, then: Callable[[], None]) -> None:
-        """Call `then` on the event loop when the repair has ended, whether it succeeded or not."""
-        if self._segment.is_under_repair:
-            self._segment.repair_waiters.append(then)
-        else:
-            then()
 
 
 class Segment:
@@ -238,15 +224,13 @@ class Segment:
         timestamp, offset = time_index.last_entry
         try:
             found = (
-                find_from(self.file, 0, self.size_bytes, self.base_offset)
-                if time_index.entries == 0
-                else self.find(offset)
+                self.find(offset) if time_index.entries else find_from(self.file, 0, self.size_bytes, self.base_offset)
             )
             header = None if found is None else self._header_at(found.position)
         except CorruptSegment as error:
             # The log itself is damaged, and an index that is built from it would end at the damage.
             logger.error(
-                "[segment %s] its time index cannot be checked, the log is damaged: %s", time_index.path, error
+                "[segment %s] the log is damaged, its time index cannot be checked: %s", time_index.path, error
             )
             return
         if header is None:
@@ -375,8 +359,7 @@ class Segment:
     @property
     def offset_of_max_timestamp(self) -> int:
         """Last offset of the first batch that has the largest timestamp."""
-        if self._max_timestamp == UNKNOWN:
-            self._max_timestamp, self._offset_of_max_timestamp = self.time_index.last_entry
+        _ = self.max_timestamp  # looks both up
         return self._offset_of_max_timestamp
 
     @property
@@ -552,11 +535,8 @@ class Segment:
         if len(data) < HEADER_SIZE:
             raise CorruptSegment(f"{self.log_path}: torn batch header at position {position}", position)
         header = BatchHeader._make(HEADER.unpack(data))
-        self._check(position, header.magic, header.batch_length, self.size_bytes)
+        check_batch(self.log_path, position, header.magic, header.batch_length, self.size_bytes)
         return header
-
-    def _check(self, position: int, magic: int, length: int, limit: int) -> None:
-        check_batch(self.log_path, position, magic, length, limit)
 
     def find(self, offset: int) -> BatchAt | None:
         """Return the first batch that reaches `offset`; None if all end before it."""
@@ -590,9 +570,6 @@ class Segment:
             end, upper = at + size, last + 1
         return end, upper
 
-    def range(self, position: int, size_bytes: int) -> FileRange:
-        return FileRange(self.file, position, size_bytes)
-
     def next_offset(self) -> int:
         """Return the offset after the last batch; the base offset if there is none. `CorruptSegment` as in `last_batch`."""
         last = self.last_batch()
@@ -616,10 +593,8 @@ class Segment:
     def _last_batch_from(self, position: int) -> BatchHeader | None:
         if position and position >= self.size_bytes:
             raise CorruptSegment(f"{self.log_path}: position {position} is past the end at {self.size_bytes}", position)
-        last: int | None = None
-        for at, _ in short_scan(self.file, position, self.size_bytes, self.size_bytes):
-            last = at
-        return None if last is None else self._header_at(last)
+        last = deque((at for at, _ in short_scan(self.file, position, self.size_bytes, self.size_bytes)), maxlen=1)
+        return self._header_at(last[0]) if last else None
 
     def batch_bytes(self, position: int, size_bytes: int) -> bytes:
         return self.file.read(position, size_bytes)

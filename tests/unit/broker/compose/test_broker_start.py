@@ -134,7 +134,7 @@ async def test_broker_that_the_controller_does_not_reach_says_what_it_waits_for(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With a wrong advertised address a broker waited without a word."""
-    monkeypatch.setattr(readiness, "TELL_AFTER_S", 0.0)
+    monkeypatch.setattr(readiness, "WARN_AFTER_S", 0.0)
 
     async with zookeeper() as ensemble, session(ensemble) as controller:
         await create_top_level_paths(controller)

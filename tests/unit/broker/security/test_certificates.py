@@ -125,10 +125,10 @@ def test_passwords_are_protected_and_other_settings_are_left_alone() -> None:
 def test_former_secret_is_read_and_replaced() -> None:
     stored = secrets(password_encoder_secret="one").protect({NAME: HUSH}, per_broker=True)
     renewed = secrets(password_encoder_secret="two", password_encoder_old_secret="one")
-    assert renewed.needs_encoding_anew(stored)
+    assert renewed.needs_reencoding(stored)
     assert renewed.reveal(stored) == ({NAME: HUSH}, ())
     again = renewed.protect({NAME: HUSH}, per_broker=True)
-    assert not renewed.needs_encoding_anew(again)
+    assert not renewed.needs_reencoding(again)
     assert secrets(password_encoder_secret="two").reveal(again)[0] == {NAME: HUSH}
     revealed, ignored = secrets(password_encoder_secret="three").reveal(stored)
     assert revealed == {} and len(ignored) == 1 and HUSH not in ignored[0]

@@ -24,10 +24,11 @@ from barnabas.broker.storage.cleaner.planning import Candidate, DirtyRange, clea
 from barnabas.broker.storage.cleaner.process import Worker
 from barnabas.broker.storage.cleaner.settings import CleanerMetrics, CleanerSettings
 from barnabas.broker.storage.environment import LogEnvironment
+from barnabas.broker.storage.index_under_repair import IndexUnderRepair
 from barnabas.broker.storage.log import Log
 from barnabas.broker.storage.manager import LogManager
 from barnabas.broker.storage.replacement import open_cleaned
-from barnabas.broker.storage.segment import IndexUnderRepair, Segment
+from barnabas.broker.storage.segment import Segment
 
 logger = logging.getLogger(__name__)
 

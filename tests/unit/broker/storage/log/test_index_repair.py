@@ -10,7 +10,8 @@ from barnabas.base.host.disk import TMP_SUFFIX
 from barnabas.broker.replication.log_waits import read_log
 from barnabas.broker.storage.index_build import IndexBuilder
 from barnabas.broker.storage.index_repair import IndexRepairs
-from barnabas.broker.storage.segment import IndexUnderRepair, Segment
+from barnabas.broker.storage.index_under_repair import IndexUnderRepair
+from barnabas.broker.storage.segment import Segment
 from tests.manual_time import ManualThreads
 from tests.unit.broker.storage.log.log_support import NOW_MS, Partition, contents
 
