@@ -27,7 +27,7 @@ class EpochEnd(NamedTuple):
 
 
 class KeptEpochs(NamedTuple):
-    """What a log knows of its records that are only in the tier."""
+    """The leader epochs of a log's records that are only in the tier."""
 
     #: Epochs from the log start on.
     epochs: list[EpochEntry]

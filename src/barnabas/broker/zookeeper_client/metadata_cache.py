@@ -47,7 +47,8 @@ class TopicImage:
     partitions: dict[int, PartitionMetadata]
     #: Unique for each state of a topic, also across topics of the same name.
     version: int
-    #: Its partitions as encoded for (listener, version) of Metadata responses. Cleared when any of them may have changed.
+    #: Partitions of the topic, encoded for (listener, version) of Metadata responses. Cleared when any of them may have
+    #: changed.
     encoded: dict[tuple[str, int], EncodedItems[MetadataResponsePartition]] = field(default_factory=dict)
 
 

@@ -305,7 +305,7 @@ def test_a_batch_may_grow_past_max_message_bytes(tmp_path: Path, caplog: pytest.
     (batch,) = log.batches()
     assert batch.header.size_bytes > before
     assert len(batch.records) == 20
-    assert f"above max.message.bytes={before}" in caplog.text
+    assert f"raise max.message.bytes={before}" in caplog.text
 
 
 # -- producers

@@ -92,7 +92,7 @@ def test_a_checkpoint_past_the_log_end_makes_everything_dirty(
 ) -> None:
     found = dirty_range(log.log, 7, NOW_MS)
     assert (found.first_dirty_offset, found.checkpoint_reset) == (0, True)
-    assert "counts as dirty" in caplog.text
+    assert "cleaning all of it" in caplog.text
 
 
 @pytest.mark.parametrize("policy", [{CLEANUP_COMPACT}, {CLEANUP_COMPACT, CLEANUP_DELETE}])
