@@ -369,7 +369,7 @@ MUTANTS = [
         "                self._start(late)\n",
         finding="storage reading 1",
         world="storage",
-        test="unit/broker/storage/log/test_upkeep.py::test_those_who_append_again_when_a_flush_ends_are_told_of_the_next",
+        test="unit/broker/storage/log/test_upkeep.py::test_append_in_the_callback_of_a_flush_waits_for_the_next_flush",
     ),
     Mutant(
         "a sync that fails after the log was closed is told as a success",

@@ -306,7 +306,7 @@ MUTANTS = [
         "            if False:\n",
         finding="storage seed 3",
         world="storage",
-        test="unit/broker/storage/log/test_descriptors.py::test_log_that_begins_anew_is_told_so_when_its_bounds_are_on_disk",
+        test="unit/broker/storage/log/test_descriptors.py::test_restart_of_a_log_is_reported_when_its_bounds_are_on_disk",
     ),
     Mutant(
         "a repair of indexes that could not begin never ends",
@@ -315,7 +315,7 @@ MUTANTS = [
         "            pass  # no descriptor",
         finding="storage reading 3",
         world="storage",
-        test="unit/broker/storage/log/test_index_repair.py::test_repair_that_could_not_begin_is_begun_by_the_next_who_reads",
+        test="unit/broker/storage/log/test_index_repair.py::test_repair_that_could_not_begin_begins_with_the_next_read",
     ),
     Mutant(
         "a swap of compacted segments without a descriptor is left half done",

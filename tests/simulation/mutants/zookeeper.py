@@ -210,7 +210,7 @@ MUTANTS = [
         finding="chaos 3309",
         profile="coincidences",
         test="unit/broker/zookeeper_client/test_internal_topic.py"
-        "::test_group_lives_in_one_partition_whatever_the_controller_has_told_so_far",
+        "::test_group_keeps_its_partition_while_the_controller_has_announced_only_some",
     ),
     # -- what strangers write into ZooKeeper
     Mutant(
@@ -221,7 +221,7 @@ MUTANTS = [
         finding="core 11",
         profile="strangers",
         test="unit/broker/zookeeper_client/test_config_store.py"
-        "::test_broker_goes_on_when_somebody_has_deleted_the_place_of_notifications",
+        "::test_broker_continues_when_the_parent_of_notifications_was_deleted",
     ),
     Mutant(
         "an assignment in ZooKeeper that makes no sense takes the controller from the cluster, or deletes all replicas",

@@ -89,7 +89,7 @@ async def test_requests_that_need_zookeeper_are_refused_with_the_reason_and_serv
             await back.stop()
 
 
-def test_broker_that_waits_for_zookeeper_says_so_and_stops_when_told(
+def test_broker_that_waits_for_zookeeper_logs_it_and_can_be_stopped(
     tmp_path: Path, nobody_there: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def story() -> None:

@@ -44,7 +44,7 @@ def authorizer(*held: tuple[ResourcePattern, Entry], **options: object) -> AclAu
     return made
 
 
-def test_resource_without_entries_is_closed_unless_told_otherwise() -> None:
+def test_resource_without_entries_is_closed_by_default() -> None:
     assert not authorizer().allows(ALICE, HOST, AclOperation.READ, TOPIC, "t")
     assert authorizer(allow_if_no_acl=True).allows(ALICE, HOST, AclOperation.READ, TOPIC, "t")
 

@@ -87,7 +87,7 @@ def test_entries_are_stored_as_kafka_stores_them() -> None:
     run(story())
 
 
-def test_other_broker_obeys_what_one_was_told() -> None:
+def test_entry_added_at_one_broker_applies_at_another() -> None:
     async def story() -> None:
         async with (
             zookeeper() as ensemble,
@@ -173,7 +173,7 @@ def test_unreadable_change_leaves_what_was_known_in_force() -> None:
     run(story())
 
 
-def test_unreadable_list_lets_nobody_in() -> None:
+def test_unreadable_list_denies_everything() -> None:
     """Kafka takes it for empty. With `allow.everyone.if.no.acl.found` that lets everybody in."""
 
     async def story() -> None:
@@ -196,7 +196,7 @@ def test_unreadable_list_lets_nobody_in() -> None:
     run(story())
 
 
-def test_entry_that_two_filters_cover_is_told_to_both_and_removed_once() -> None:
+def test_entry_that_two_filters_cover_is_reported_for_both_and_removed_once() -> None:
     async def story() -> None:
         async with zookeeper() as ensemble, session(ensemble) as one, broker(ensemble, one) as (known, store):
             await store.add(TOPIC, [READ_ALLOWED, WRITE_DENIED])

@@ -89,7 +89,7 @@ def test_without_a_key_there_are_no_tokens() -> None:
     assert known.credential(ScramMechanism.SHA_256, "id", now_ms=0) is None
 
 
-def test_token_concerns_those_who_have_to_do_with_it() -> None:
+def test_token_concerns_its_owner_requester_and_renewers() -> None:
     known = tokens()
     made(known)
     (info,) = known

@@ -33,7 +33,7 @@ def limited(entity: tuple[str, str], limit: int) -> ClientQuotas:
     return quota
 
 
-def test_without_quotas_nobody_waits() -> None:
+def test_without_quotas_no_client_waits() -> None:
     assert made().record(Quota.PRODUCE, "alice", "app", 10**12, now_ms=0) == 0
 
 
@@ -152,7 +152,7 @@ def test_time_over_its_share_waits_no_longer_than_a_window() -> None:
     assert not quota.limits_requests
 
 
-def test_who_was_throttled_and_how_long_is_told() -> None:
+def test_throttled_entity_and_time_are_reported() -> None:
     told: list[object] = []
     quota = ClientQuotas(windows=11, window_ms=1_000, on_throttled=lambda *what: told.append(what))
     quota.entity_changed((DEFAULT, ABSENT), {PRODUCE: "1000"})
@@ -202,7 +202,7 @@ def test_older_client_is_never_refused_but_waits() -> None:
     assert patient.take(10) and patient.throttle_ms == 4_000
 
 
-def test_nobody_else_is_limited_by_it() -> None:
+def test_other_clients_are_not_limited_by_it() -> None:
     free = mutating(0.1).mutations("alice", "other", strict=True, now_ms=lambda: 0)
     assert all(free.take(1_000) for _ in range(10)) and free.throttle_ms == 0
 

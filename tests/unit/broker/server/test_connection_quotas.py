@@ -157,7 +157,7 @@ def test_series_of_users_and_clients_are_bounded_and_the_oldest_goes() -> None:
     assert all(metric.value == 10 for metric in family.series.values())  # type: ignore[union-attr]
 
 
-def test_one_address_gets_half_of_the_connections_where_nobody_set_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_address_gets_half_of_the_connections_without_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("barnabas.base.host.descriptors.limit", lambda: 1024)
     assert ConnectionLimits().for_ip("10.0.0.1") == 192  # of 384, at two descriptors each; 256 are kept for files
     assert ConnectionLimits(max_connections=100).for_ip("10.0.0.1") >= 100

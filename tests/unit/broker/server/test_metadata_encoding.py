@@ -60,7 +60,7 @@ def told(cache: MetadataCache, version: int, listener: str = "IN") -> list[Metad
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_every_version_is_told_what_it_can_understand(version: int) -> None:
+def test_every_version_gets_errors_that_it_understands(version: int) -> None:
     # Broker 3 is dead, 2 has no such listener, and 1 lost the directory of partition 2.
     cache = cache_of(state(0, 1), state(1, 2), state(2, 3, offline=(1,)), brokers=(broker(1, "IN"), broker(2, "OTHER")))
     unreachable = ErrorCode.LISTENER_NOT_FOUND if version >= 6 else ErrorCode.LEADER_NOT_AVAILABLE

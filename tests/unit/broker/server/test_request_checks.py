@@ -188,7 +188,7 @@ def test_only_what_a_new_leader_cannot_know_is_not_available(tmp_path: Path) -> 
     assert lagging.list(-4) == (ErrorCode.NONE, 0)
 
 
-def test_end_is_told_by_a_leader_that_is_sure_of_it_to_those_of_its_epoch(tmp_path: Path) -> None:
+def test_log_end_is_reported_only_by_a_settled_leader_of_the_requested_epoch(tmp_path: Path) -> None:
     leader = Lagging(tmp_path)
     leader.partition.log.update_high_watermark(2)
     assert leader.list(-1) == leader.list(-1, epoch=1) == (ErrorCode.NONE, 2)

@@ -145,7 +145,7 @@ def test_memory_is_given_back_when_the_handler_has_run_and_not_when_it_has_begun
     uvloop.run(test())
 
 
-def test_without_the_setting_a_lie_costs_nothing_and_whoever_holds_most_goes_past_a_share_of_the_machine(
+def test_without_the_setting_the_largest_holder_is_closed_above_a_share_of_the_machine(
     caplog: pytest.LogCaptureFixture,
 ):
     async def test() -> None:

@@ -155,7 +155,7 @@ def test_settings_that_cannot_be_read_again_stay_as_they_were() -> None:
     run(story())
 
 
-def test_broker_goes_on_when_somebody_has_deleted_the_place_of_notifications() -> None:
+def test_broker_continues_when_the_parent_of_notifications_was_deleted() -> None:
     """All brokers hear of it at the same time: none may end."""
 
     async def story() -> None:
@@ -283,7 +283,7 @@ def test_settings_of_a_topic_that_is_heard_of_while_all_are_read_again_stay() ->
     run(story())
 
 
-def test_topics_have_no_settings_where_somebody_has_deleted_all() -> None:
+def test_topics_have_no_settings_after_all_settings_were_deleted() -> None:
     async def story() -> None:
         async with zookeeper() as ensemble, session(ensemble) as opened:
             store = ConfigStore(opened, ensemble.clock)
@@ -292,7 +292,7 @@ def test_topics_have_no_settings_where_somebody_has_deleted_all() -> None:
     run(story())
 
 
-def test_two_who_change_one_setting_each_at_once_lose_neither() -> None:
+def test_two_simultaneous_changes_of_one_setting_each_are_both_kept() -> None:
     """Each writes all settings. Of two read and written side by side, the later write had only its own."""
 
     async def story() -> None:

@@ -92,7 +92,7 @@ async def test_session_that_ends_meanwhile_is_no_reason_to_forget_or_to_end() ->
         assert told.known == ["gone", "orders"]
 
 
-async def test_somebody_who_has_deleted_all_topics_ends_no_broker() -> None:
+async def test_deletion_of_the_topics_znode_ends_no_broker() -> None:
     async with zookeeper() as ensemble, session(ensemble) as zk:
         await topics_in(zk)
         await zk.delete(paths.BROKER_TOPICS)

@@ -77,7 +77,7 @@ async def test_broker_that_returns_after_it_was_missed_is_noticed() -> None:
         assert returned == [{2}], "3 is new: nobody waits for a former life of it"
 
 
-async def test_a_child_that_is_no_broker_of_ours_has_no_features_and_stops_nobody() -> None:
+async def test_foreign_child_of_broker_ids_has_no_features_and_stops_no_broker() -> None:
     async with zookeeper() as ensemble, session(ensemble) as zk:
         features = ClusterFeatures(zk)
         await put(zk, 1, is_ours=True)

@@ -33,7 +33,7 @@ async def store_with_topics(opened: object) -> LinkStore:
     return store
 
 
-async def test_where_nobody_has_made_a_link_there_is_none_to_list_or_to_delete() -> None:
+async def test_without_links_there_is_none_to_list_or_to_delete() -> None:
     """Also where somebody has made the place of notifications, or deleted that of links: no broker ends because of it."""
 
     async with zookeeper() as ensemble, session(ensemble) as opened:
@@ -44,7 +44,7 @@ async def test_where_nobody_has_made_a_link_there_is_none_to_list_or_to_delete()
         assert not await store.delete("east")
 
 
-async def test_a_former_leader_that_wakes_late_writes_over_nobody_and_keeps_what_it_still_leads() -> None:
+async def test_former_leader_that_wakes_late_overwrites_only_what_it_still_leads() -> None:
     async with zookeeper() as ensemble, session(ensemble) as opened:
         store = await store_with_topics(opened)
         former, later = noted(3, 7), noted(4, 7, final_offset=100)
@@ -110,7 +110,7 @@ async def test_others_hear_of_what_was_done_though_the_answer_to_it_was_lost() -
         assert await store.spec("east") is None
 
 
-async def test_who_repeats_what_a_broker_did_before_it_died_tells_of_it() -> None:
+async def test_repeated_write_of_a_dead_broker_sends_its_notification() -> None:
     async with zookeeper() as ensemble, session(ensemble) as opened:
         store = await store_with_topics(opened)
         promoting = MirrorTopic(state=MirrorState.PROMOTING)

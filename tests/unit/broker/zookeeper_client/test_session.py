@@ -101,7 +101,7 @@ async def test_chroot_is_made_and_hidden() -> None:
             assert await root.children("/clusters/one") == ("x_0000000000",)
 
 
-async def test_watch_is_told_once_and_before_the_answer_of_a_later_read() -> None:
+async def test_watch_fires_once_and_before_the_answer_of_a_later_read() -> None:
     async with zookeeper() as ensemble, session(ensemble) as zk:
         heard: list[str] = []
         await zk.create("/a")
@@ -443,7 +443,7 @@ def test_zookeeper_connect_has_hosts_and_a_path(connect: str, expected: tuple[st
 
 
 @pytest.mark.parametrize("connect", ["", "/path", "h:1/a//b"])
-def test_zookeeper_connect_that_is_none_is_refused(connect: str) -> None:
+def test_invalid_zookeeper_connect_is_refused(connect: str) -> None:
     with pytest.raises(ConfigError, match=r"zookeeper\.connect"):
         SessionConfig.split(connect)
 

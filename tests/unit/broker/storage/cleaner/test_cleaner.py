@@ -370,7 +370,7 @@ def test_a_worker_without_descriptors_tries_again_after_a_pause(rig: Rig) -> Non
     assert rig.cleaner.is_cleaning(tp("t"))
 
 
-def test_an_error_of_a_job_that_was_aborted_harms_nobody(rig: Rig) -> None:
+def test_error_of_an_aborted_job_is_ignored(rig: Rig) -> None:
     rig.fill()
     rig.tick()
     rig.manager.delete(tp("t"))

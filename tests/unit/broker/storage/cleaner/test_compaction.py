@@ -149,7 +149,7 @@ def test_records_without_key_go(tmp_path: Path) -> None:
     assert done is not None and done.stats.invalid_records == 3
 
 
-def test_long_keys_are_told_apart_by_their_digest(log: CompactedLog) -> None:
+def test_long_keys_differ_by_their_digest(log: CompactedLog) -> None:
     long = [bytes([65 + number]) * size for number, size in enumerate((30, 31, 32, 63, 64, 65, 200))]
     log.put(*[(key, b"1") for key in long])
     log.put(*[(key, b"2") for key in long[::2]])

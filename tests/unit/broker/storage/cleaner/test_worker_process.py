@@ -173,7 +173,7 @@ def test_an_idle_worker_ends_and_the_next_job_has_a_new_one(log: CompactedLog) -
     with_worker(test, idle_s=0.0)
 
 
-def test_a_job_that_comes_while_an_idle_worker_is_reaped_is_not_told_of_its_end(
+def test_job_that_comes_while_an_idle_worker_is_reaped_does_not_die_with_it(
     log: CompactedLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reaping, may_end = threading.Event(), threading.Event()

@@ -370,7 +370,7 @@ def test_segment_that_could_not_be_ended_takes_records_though_its_indexes_were_n
     assert left > 8
 
 
-def test_log_that_begins_anew_is_told_so_when_its_bounds_are_on_disk(tmp_path: Path) -> None:
+def test_restart_of_a_log_is_reported_when_its_bounds_are_on_disk(tmp_path: Path) -> None:
     """Without a descriptor they are written later. Told that it has failed, a follower went on with a log that had begun anew,
     and a kill before the next checkpoint could take what it wrote."""
     partition = Partition(tmp_path)

@@ -75,7 +75,7 @@ def test_repair_ends_at_a_batch_whose_offset_is_damaged(damaged: Partition, offs
     found.release()
 
 
-def test_repair_that_could_not_begin_is_begun_by_the_next_who_reads(damaged: Partition) -> None:
+def test_repair_that_could_not_begin_begins_with_the_next_read(damaged: Partition) -> None:
     """There was no descriptor free for the log. The segment counted as under repair for ever: nobody could read it, and whoever
     waited for the end, a coordinator that loads or a move, never went on."""
     repair = damaged.env.pool.repair

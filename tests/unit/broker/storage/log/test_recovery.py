@@ -267,7 +267,7 @@ def test_segments_in_doubt_that_leave_a_hole_are_dropped(
     assert len(log.segments) == 1
 
 
-def test_holes_stay_where_nobody_knows_what_was_flushed(partition: Partition) -> None:
+def test_holes_stay_if_the_recovery_point_is_unknown(partition: Partition) -> None:
     """A lost checkpoint must not cost a log that was compacted once."""
     for base in (0, 50, 100):
         partition.log.append_as_follower(batch([b"x" * 1200], base_offset=base, leader_epoch=0), now_ms=NOW_MS)
@@ -370,7 +370,7 @@ def test_a_log_start_above_everything_empties_the_log(partition: Partition, capl
     assert "files were removed" in caplog.text
 
 
-def test_a_log_whose_files_are_all_gone_starts_where_it_was_told(partition: Partition) -> None:
+def test_log_whose_files_are_all_gone_starts_at_its_checkpoint(partition: Partition) -> None:
     partition.fill(10)
     partition.log.close()
     for path in partition.directory.iterdir():
@@ -472,7 +472,7 @@ def test_the_last_stable_offset_waits_for_the_oldest_open_transaction(
 
 
 @pytest.mark.parametrize("between", [keep, Partition.reopen, Partition.crash], ids=["live", "clean", "crash"])
-def test_aborted_transactions_are_known_to_those_who_read_over_them(
+def test_reads_across_segments_get_aborted_transactions(
     partition: Partition, between: Callable[[Partition], object]
 ) -> None:
     transactional(partition, 1, b"aborted", b"too", sequence=0)

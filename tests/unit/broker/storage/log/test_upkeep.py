@@ -371,7 +371,7 @@ def test_transaction_whose_marker_is_below_the_log_start_is_not_open_after_a_tru
     assert log.append_as_leader(more, leader_epoch=1, now_ms=NOW_MS).first_offset == 3
 
 
-def test_truncation_below_the_first_segment_starts_anew(tmp_path: Path) -> None:
+def test_truncation_below_the_first_segment_empties_the_log(tmp_path: Path) -> None:
     partition = Partition(tmp_path)
     partition.log.truncate_fully_and_start_at(100)
     partition.fill(2)
@@ -459,7 +459,7 @@ def test_a_flush_that_fails_is_a_fault_and_moves_nothing(tmp_path: Path) -> None
     assert isinstance(told[0], LogDirFault)
 
 
-def test_those_who_append_again_when_a_flush_ends_are_told_of_the_next(tmp_path: Path) -> None:
+def test_append_in_the_callback_of_a_flush_waits_for_the_next_flush(tmp_path: Path) -> None:
     """As a producer does that has its next request under way. Others have come while the flush was under way."""
     partition = Partition(tmp_path, manual_threads=True)
     assert isinstance(partition.threads, ManualThreads)

@@ -423,7 +423,7 @@ def test_kill_after_a_cut_below_the_log_start_takes_nothing_that_came_next(tmp_p
 
 
 @pytest.mark.parametrize("steps", range(4))
-def test_kill_while_a_log_starts_anew_leaves_an_empty_log(tmp_path: Path, steps: int) -> None:
+def test_kill_during_the_restart_of_a_log_leaves_an_empty_log(tmp_path: Path, steps: int) -> None:
     broker = Broker(tmp_path)
     log = with_deleted_records(broker)
     outcomes: list[Exception | None] = []
@@ -441,7 +441,7 @@ def test_kill_while_a_log_starts_anew_leaves_an_empty_log(tmp_path: Path, steps:
     again.manager.shutdown()
 
 
-def test_log_that_starts_anew_stays_as_it_is_where_that_is_not_wanted_any_more(tmp_path: Path) -> None:
+def test_restart_of_a_log_that_is_no_longer_wanted_changes_nothing(tmp_path: Path) -> None:
     broker = Broker(tmp_path)
     log = with_deleted_records(broker)
     outcomes: list[Exception | None] = []
