@@ -1,4 +1,4 @@
-"""What a broker that starts does before it has its place in the cluster, and what it does not."""
+"""A starting broker before it has joined the cluster: which requests it serves, and which it does not."""
 
 import asyncio
 import logging
@@ -75,8 +75,9 @@ async def unanswered(answers: list[asyncio.Task[ApiMessage]]) -> bool:
 def test_requests_meant_for_the_broker_that_died_are_refused_by_its_successor(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It waits for the registration of its former self to go. Until then it obeys nobody: a controller that takes the
-    dead broker for alive would make it leader in the old epoch, without the records that a power cut took from it."""
+    """It waits until the registration of its former process is gone. Until then it accepts no controller's request: a
+    controller that takes the dead process for alive would make it leader in the old epoch, without the records that a power cut
+    took."""
 
     async def story() -> None:
         async with zookeeper() as ensemble, session(ensemble) as controller, session(ensemble) as former:

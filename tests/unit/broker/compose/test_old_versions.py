@@ -1,4 +1,4 @@
-"""What a broker answers in versions of long ago, and to requests that Kafka's own tests ask."""
+"""A broker's answers in very old versions, and to requests of Kafka's own tests."""
 
 import asyncio
 import errno
@@ -78,10 +78,10 @@ async def test_consumer_that_does_not_know_zstd_gets_an_error_and_no_bytes(tmp_p
 
 
 @pytest.mark.parametrize(
-    ("version", "told"), [(5, ErrorCode.NOT_LEADER_OR_FOLLOWER), (6, ErrorCode.KAFKA_STORAGE_ERROR)]
+    ("version", "expected"), [(5, ErrorCode.NOT_LEADER_OR_FOLLOWER), (6, ErrorCode.KAFKA_STORAGE_ERROR)]
 )
 async def test_consumer_that_does_not_know_failed_disks_looks_for_another_leader(
-    tmp_path: Path, version: int, told: ErrorCode
+    tmp_path: Path, version: int, expected: ErrorCode
 ) -> None:
     settings = {"log.dirs": f"{tmp_path}/a,{tmp_path}/b"}
     async with zookeeper() as ensemble, live_broker(ensemble, tmp_path, settings) as broker:
@@ -89,7 +89,7 @@ async def test_consumer_that_does_not_know_failed_disks_looks_for_another_leader
         assert await produce(broker, "t") == ErrorCode.NONE
         [log] = [each for each in broker.logs if each.partition.topic == "t"]
         broker.logs.fail_dir(log.log_dir, OSError(errno.EIO, "broken"))
-        assert (await fetch(broker, "t", version=version)).error_code == told
+        assert (await fetch(broker, "t", version=version)).error_code == expected
 
 
 async def test_move_to_another_directory_says_what_keeps_it_from_beginning(tmp_path: Path) -> None:

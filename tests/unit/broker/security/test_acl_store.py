@@ -247,7 +247,7 @@ def test_name_that_no_resource_has_removes_nothing(name: str) -> None:
 
 
 def test_brokers_obey_a_change_whose_answer_was_lost() -> None:
-    """Who may not read any more would go on, at all brokers but one."""
+    """Without it, a client that lost its right could continue at all brokers but one."""
 
     async def story() -> None:
         async with (
@@ -268,7 +268,7 @@ def test_brokers_obey_a_change_whose_answer_was_lost() -> None:
 
 
 def test_entry_that_a_server_of_zookeeper_has_not_heard_of_yet_is_removed() -> None:
-    """Who added it through another broker, and removed it through this one, was told that it is gone."""
+    """A client that added it at another broker, and removed it at this one, got success, but the entry stayed."""
 
     async def story() -> None:
         async with zookeeper() as ensemble, session(ensemble) as opened:

@@ -1,4 +1,4 @@
-"""Delegation tokens: who may have, renew and end one; how they lie in ZooKeeper; how SCRAM takes them."""
+"""Delegation tokens: rights to create, renew and expire one; their znodes; authentication with SCRAM."""
 
 import asyncio
 import base64
@@ -61,7 +61,7 @@ def test_owner_and_renewer_renew_up_to_the_longest_life() -> None:
 def test_what_may_not_be_renewed_or_expired(
     principal: Principal, hmac: bytes | None, now_ms: int, code: ErrorCode
 ) -> None:
-    """Who made it for another may not renew it, as in Kafka."""
+    """The requester of a token for another owner may not renew it, as in Kafka."""
     known = tokens()
     own = made(known)
     for change in (known.renew, known.expire):
@@ -93,7 +93,12 @@ def test_token_concerns_its_owner_requester_and_renewers() -> None:
     known = tokens()
     made(known)
     (info,) = known
-    assert [concerns(info, who) for who in (ALICE, BOB, CAROL, Principal("User", "dave"))] == [True, True, True, False]
+    assert [concerns(info, principal) for principal in (ALICE, BOB, CAROL, Principal("User", "dave"))] == [
+        True,
+        True,
+        True,
+        False,
+    ]
 
 
 @pytest.mark.parametrize("mechanism", list(ScramMechanism))

@@ -123,7 +123,7 @@ async def test_refusal_waits_as_long_as_the_setting_says() -> None:
         hasty = await server.client()
         await handshake(hasty)
         hasty.send(SaslAuthenticateRequest(auth_bytes=BAD), 1, 8)
-        await hasty.close()  # gone before the answer: nobody is told, nothing breaks
+        await hasty.close()  # gone before the answer: nothing is sent, nothing breaks
         other = await server.client()
         await handshake(other)
         assert (await authenticate(other)).error_code == ErrorCode.NONE

@@ -153,13 +153,13 @@ def test_time_over_its_share_waits_no_longer_than_a_window() -> None:
 
 
 def test_throttled_entity_and_time_are_reported() -> None:
-    told: list[object] = []
-    quota = ClientQuotas(windows=11, window_ms=1_000, on_throttled=lambda *what: told.append(what))
+    reported: list[object] = []
+    quota = ClientQuotas(windows=11, window_ms=1_000, on_throttled=lambda *what: reported.append(what))
     quota.entity_changed((DEFAULT, ABSENT), {PRODUCE: "1000"})
     quota.record(Quota.PRODUCE, "al ice", "app", 10_000, now_ms=0)
-    assert told == []
+    assert reported == []
     quota.record(Quota.PRODUCE, "al ice", "app", 1_000, now_ms=0)
-    assert told == [(Quota.PRODUCE, ("al%20ice", ABSENT), 1_000)]
+    assert reported == [(Quota.PRODUCE, ("al%20ice", ABSENT), 1_000)]
 
 
 def test_fetch_may_ask_for_what_the_windows_hold() -> None:

@@ -278,7 +278,7 @@ def test_bug_before_anything_is_written_ends_the_request_alone(
             await client.close()
 
     uvloop.run(main())
-    assert caplog.text.count("Traceback") == 1, "whoever finds a bug must not fill the disk with it"
+    assert caplog.text.count("Traceback") == 1, "a client that triggers a bug must not fill the disk"
 
 
 async def test_handler_that_needs_zookeeper_while_it_is_away_is_answered_and_is_no_bug() -> None:

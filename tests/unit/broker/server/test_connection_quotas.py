@@ -1,4 +1,4 @@
-"""Connections that come too fast: who waits, who is held and closed, and that nothing is left behind."""
+"""Connections above a rate: some wait, some are held and closed, and nothing remains of them."""
 
 import asyncio
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.uvloop
 
 
 def rates(**limits: int) -> ConnectionRates:
-    """Two windows of a tenth of a second: what a tenth of a second brings may come at once."""
+    """Two windows of a tenth of a second: the connections of a tenth of a second may come at once."""
     made = ConnectionRates(windows=2, window_ms=100)
     made.limits = RateLimits(broker=limits.get("broker", UNLIMITED))
     if "address" in limits:
@@ -44,7 +44,7 @@ async def test_connections_over_the_brokers_rate_wait_and_are_served() -> None:
         assert loop.time() - began_s > 0.1
         assert len(server.server.connections) == 6
         clients.append(await server.client())
-        await clients[-1].heartbeat(6)  # whoever comes later is served, too
+        await clients[-1].heartbeat(6)  # later clients are served, too
         assert rejected(server) == 0
         for client in clients:
             await client.close()

@@ -1,4 +1,4 @@
-"""What a broker asks of the controller, while controllers come and go."""
+"""A broker's requests to the controller, while controllers come and go."""
 
 import asyncio
 from typing import Any, cast
@@ -17,7 +17,7 @@ from barnabas.wire.messages.update_metadata import UpdateMetadataRequest
 
 
 class SilentLinks:
-    """Broker 1 has lost its power: nobody says so. Others answer."""
+    """Broker 1 has lost power without notice. The others answer."""
 
     def __init__(self) -> None:
         self.asked = asyncio.Event()

@@ -120,14 +120,14 @@ def test_no_client_but_an_admin_tool_writes_to_the_topics_of_coordinators(topic:
 
 
 def test_refused_produce_without_acks_ends_the_connection_instead_of_answering() -> None:
-    """A response that nobody waits for would be taken for the answer to the next request."""
+    """A client without acks would take a response for the answer to its next request."""
     with pytest.raises(Malformed, match="TRANSACTIONAL_ID_AUTHORIZATION_FAILED"):
         produce(9, batch(), acks=0, allowed=False, transaction="txn")
 
 
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP])
 def test_records_of_a_transaction_are_refused_without_its_transactional_id(codec: Codec) -> None:
-    """They would join the open transaction of a producer whose id may not be written to, and nobody would be asked."""
+    """They would join the open transaction of a producer whose id the client may not use, without any check."""
     with pytest.raises(Refused) as refusal:
         produce(9, batch(codec, transactional=True))
     assert refusal.value.code is ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED

@@ -73,7 +73,7 @@ def test_memory_of_a_connection_that_breaks_off_is_given_to_those_that_wait():
             another = await begin(server, produce(990_000), 300_000)
             waits = await begin(server, produce(300_000), 200_000)
             gone = await begin(server, produce(300_000), 200_000)
-            gone.writer.transport.abort()  # found out when it is its turn: who waits is not read from
+            gone.writer.transport.abort()  # noticed at its turn: a waiting connection is not read
             holder.writer.transport.abort()
             another.writer.transport.abort()
             waits.writer.write(produce(300_000)[200_000:])
@@ -85,7 +85,7 @@ def test_memory_of_a_connection_that_breaks_off_is_given_to_those_that_wait():
 
 
 def test_those_that_wait_do_not_wait_for_what_they_have_sent_themselves():
-    """Their first bytes together are more than the pool. If those counted, nobody would ever go on."""
+    """Their first bytes together exceed the pool. If those counted, no connection would ever continue."""
 
     async def test() -> None:
         async with pool() as server:
@@ -173,7 +173,7 @@ def test_without_the_setting_the_largest_holder_is_closed_above_a_share_of_the_m
 
 
 def test_requests_that_wait_for_their_turn_count_and_leave_nothing_behind():
-    """What a client has sent ahead is kept while its request runs: up to 256 KiB for each connection."""
+    """Requests that a client has sent ahead are kept while one runs: up to 256 KiB for each connection."""
 
     async def test() -> None:
         go_on = asyncio.Event()

@@ -1,4 +1,4 @@
-"""The loop's time is charged to who used it: what a request does counts, what it waits for does not."""
+"""The loop's time is charged to its user: the work of a request counts, its waiting does not."""
 
 import asyncio
 
@@ -24,7 +24,7 @@ class Clock:
 
 
 class Recorded(ClientQuotas):
-    """What was charged, in percent-seconds."""
+    """Records the charges, in percent-seconds."""
 
     def __init__(self) -> None:
         super().__init__(windows=11, window_ms=1_000)

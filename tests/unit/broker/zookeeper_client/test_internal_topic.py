@@ -75,7 +75,7 @@ async def test_group_keeps_its_partition_while_the_controller_has_announced_only
         await host.topic.look()
         assert host.topic.partition_for(GROUP) == place(6)
         host.hear(0)
-        assert host.topic.partition_for(GROUP) == place(6), "one partition was told of, and there are six"
+        assert host.topic.partition_for(GROUP) == place(6), "one partition was announced, and there are six"
         host.hear(0, 1, 2, 3, 4, 5)
         await host.settle()
         assert host.topic.partition_for(GROUP) == place(6)

@@ -215,7 +215,7 @@ async def test_broker_with_other_ports_waits_for_the_session_of_its_former_self(
         )
         waiting = asyncio.create_task(second.register())
         done, _ = await asyncio.wait([waiting], timeout=0.2)
-        assert not done, "whoever lives is not thrown out"
+        assert not done, "the session of a live broker is not closed"
         await old.stop()
         assert await waiting > epoch
 

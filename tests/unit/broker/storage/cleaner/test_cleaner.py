@@ -1,4 +1,4 @@
-"""The driver: what it picks, what it does with reports, and what happens when a log changes under a worker."""
+"""The driver: which log it picks, how it handles reports, and changes of a log under a worker."""
 
 import asyncio
 import errno
@@ -66,7 +66,7 @@ class Rig:
         log.update_high_watermark(log.log_end_offset)
 
     def tick(self) -> None:
-        """What was asked of threads is done, then the cleaner looks around."""
+        """Run the work for threads, then a survey of the cleaner."""
         self.broker.run()
         self.broker.run(BACKOFF_MS)
 
@@ -201,7 +201,7 @@ def test_a_truncated_log_keeps_its_segments_and_forgets_its_checkpoint(rig: Rig,
 
 
 def run_aside(worker: InlineWorker) -> list[Report]:
-    """The job, but nobody is told yet."""
+    """Run the job, but deliver no report yet."""
     assert worker.job is not None
     reports: list[Report] = []
     run_job(worker.job, reports.append)

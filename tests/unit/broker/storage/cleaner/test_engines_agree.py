@@ -176,7 +176,7 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> CleanJob:
 
 
 class Output:
-    """What a filter writes to; the indexes as `IndexBuilder` has them."""
+    """The output of a filter; with indexes like those of `IndexBuilder`."""
 
     def __init__(self, interval_bytes: int) -> None:
         self.position = 0
@@ -209,7 +209,7 @@ def test_any_flags_leave_the_same_of_a_piece(job: CleanJob, script, damage, draw
         damaged([part], [(0, HEADER_SIZE + at % (len(part) - HEADER_SIZE), value, True)])
     piece = b"".join(parts)
     keys = DirtyMap(1 << 20, TransactionTracker(()))
-    # Nobody filters what could not be read.
+    # A piece that cannot be read is never filtered.
     assume(not isinstance(outcome(lambda: keys.index(piece)), str))
     count = len(keys.flags)
     flags = draw.draw(st.lists(st.integers(0, 3), min_size=count, max_size=count))

@@ -54,7 +54,7 @@ def job_of(log: CompactedLog, *, bytes_per_second: float | None = None) -> Clean
 
 
 class Reports:
-    """What a worker said, and a wait for its last word."""
+    """The reports of a worker, and a wait for its last one."""
 
     def __init__(self) -> None:
         self.all: list[Report] = []

@@ -1,4 +1,4 @@
-"""meta.properties: Kafka's bytes, and directories that belong to somebody else."""
+"""meta.properties: Kafka's bytes, and directories that belong to another broker."""
 
 from datetime import UTC, datetime
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Producer snapshots: Kafka's bytes, both ways; damage is told."""
+"""Producer snapshots: Kafka's bytes, both ways; damage raises an error."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What a leader accepts, what it makes of it, and what it refuses; what a follower takes over."""
+"""Appends: a leader accepts, changes or refuses a client's batches; a follower takes over the leader's."""
 
 import struct
 from dataclasses import replace
@@ -365,7 +365,7 @@ def test_a_producer_may_repeat_what_the_snapshot_of_a_clean_stop_has_forgotten(p
     for sequence in range(5, 9):
         lead(partition, idempotent(sequence))
     assert refusal(partition, idempotent(3)).code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, (
-        "no producer has six under way"
+        "no producer has six batches in flight"
     )
 
 

@@ -20,7 +20,7 @@ FIRST = f"{0:020d}"
 
 @pytest.fixture
 def damaged(tmp_path: Path) -> Partition:
-    """Two segments and more; the indexes of the first cannot be right, which nobody knows yet."""
+    """Two segments and more; the indexes of the first are damaged, which has not been noticed yet."""
     partition = Partition(tmp_path, manual_threads=True)
     partition.fill(40)
     threads = partition.threads
@@ -76,8 +76,8 @@ def test_repair_ends_at_a_batch_whose_offset_is_damaged(damaged: Partition, offs
 
 
 def test_repair_that_could_not_begin_begins_with_the_next_read(damaged: Partition) -> None:
-    """There was no descriptor free for the log. The segment counted as under repair for ever: nobody could read it, and whoever
-    waited for the end, a coordinator that loads or a move, never went on."""
+    """There was no descriptor free for the log. The segment counted as under repair for ever: no read succeeded, and parts that
+    waited for the end of the repair, a loading coordinator or a move, never continued."""
     repair = damaged.env.pool.repair
     assert repair is not None
 

@@ -1,4 +1,4 @@
-"""What a crash, a bad disk or a careless hand left: opened, repaired, and said in the log."""
+"""Logs after a crash, a disk error or manual deletions: opened, repaired, and reported in the log."""
 
 import struct
 import zlib
@@ -116,7 +116,7 @@ def test_only_segments_from_the_recovery_point_on_are_read(tmp_path: Path) -> No
 def test_flipped_bits_and_garbage_never_become_records(
     tmp_path_factory: pytest.TempPathFactory, where: float, bit: int, data: bytes, kind: str
 ) -> None:
-    """Anywhere in any log file: what is read after recovery is a prefix of what was written."""
+    """Flip a byte anywhere in any log file: the records after recovery are a prefix of the written ones."""
     partition = Partition(tmp_path_factory.mktemp("flip"), CONFIG)
     partition.fill(25, epoch=2)
     before = contents(partition.log)
@@ -322,9 +322,9 @@ def test_new_epochs_reach_the_file_with_a_flush_and_the_records_before(partition
     partition.fill(5, epoch=3)
     partition.log.assign_epoch_start(4)
     assert file.read_text() == before
-    partition.log.abandon()  # killed: what is in the page cache stays
+    partition.log.abandon()  # killed: the page cache stays
     log = partition.open(clean=False)
-    # Of epoch 4 there is no record, so nobody else can know it either.
+    # Epoch 4 has no record, so no other replica can know it either.
     assert [tuple(entry) for entry in log.epochs.entries] == [(1, 0), (3, 10)]
     log.assign_epoch_start(5)
     log.flusher.flush()
@@ -604,7 +604,7 @@ def test_records_of_a_killed_process_are_on_disk_before_they_count_where_flush_m
 
 
 def test_indexes_that_are_built_again_are_on_disk_before_they_get_their_names(tmp_path: Path) -> None:
-    """Their segment is below the recovery point: nobody flushes it. They were written over in place. A second power cut left
+    """Their segment is below the recovery point, so no flush syncs it. They were written over in place. A second power cut left
     the length of the old ones with entries of the new, and timestamps were not found. Storage seed 44287."""
     disk = NotesOrder()
     partition = Partition(tmp_path, disk=disk)
@@ -673,8 +673,8 @@ class NotesCuts(NotesOrder):
 
 
 def test_what_follows_a_damaged_segment_is_gone_for_good_before_that_is_cut(tmp_path: Path) -> None:
-    """A second power cut could bring it back, and leave the cut: of a compacted log the hole between them would be taken for
-    the work of a compaction, and nobody would ever fetch what was in it."""
+    """A second power cut could bring it back, and leave the cut: in a compacted log the hole between them would count as the
+    work of compaction, and the missing records would never be fetched."""
     disk = NotesCuts()
     partition = Partition(tmp_path, replace(CONFIG, cleanup_policy=frozenset({CLEANUP_COMPACT})), disk=disk)
     partition.fill(20)
@@ -738,7 +738,7 @@ def test_deleted_segment_whose_log_alone_comes_back_gets_its_indexes_again(
     log = partition.open(clean=False, recovery_point=end)
     assert log.aborted_transactions(0, 2) == expected
     assert not list(partition.directory.glob("*.deleted"))
-    # What a compaction replaced is still there for a while, log and all: that says nothing of what took its place.
+    # Segments that a compaction replaced still exist for a while, with their logs: that proves nothing about the new ones.
     log.abandon()
     for suffix in (".log", ".index", ".timeindex", ".txnindex"):
         Path(stem + suffix + ".deleted").write_bytes(b"")
@@ -749,7 +749,7 @@ def test_deleted_segment_whose_log_alone_comes_back_gets_its_indexes_again(
 
 @pytest.mark.parametrize("is_killed", [False, True])
 def test_deleted_segment_never_comes_back_without_what_was_aborted_in_it(is_killed: bool) -> None:
-    """The same file system. What was renamed was also unlinked by then, and nothing said that there had been an index of
+    """With the same file system. Renamed files were also unlinked by then, and nothing showed that there had been an index of
     aborted transactions. Storage seed 185."""
     for seed in range(60):
         machine = SimDisk(journaled=False)

@@ -1,4 +1,4 @@
-"""A log is cut in one step; what must be read for it is read on a thread, and by nobody else."""
+"""A log is truncated in one step; a thread reads the files that are needed before it, and nothing else does."""
 
 import asyncio
 import socket

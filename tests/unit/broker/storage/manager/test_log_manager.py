@@ -40,7 +40,7 @@ def test_directories_are_made_locked_and_marked(tmp_path: Path) -> None:
     for root in broker.roots:
         assert "broker.id=1" in (Path(root) / "meta.properties").read_text()
         assert "cluster.id=cluster" in (Path(root) / "meta.properties").read_text()
-        assert stat.S_IMODE(Path(root).stat().st_mode) == 0o700, "records are nobody else's"
+        assert stat.S_IMODE(Path(root).stat().st_mode) == 0o700, "only the broker may read records"
     broker.manager.shutdown()
 
 
@@ -294,7 +294,7 @@ def test_one_name_with_two_topic_ids_in_two_directories_stops_the_start(tmp_path
 
 
 def test_start_after_a_crash_saves_where_logs_start_before_what_of_them_is_trusted(tmp_path: Path) -> None:
-    """The process before had deleted a segment, and nobody had saved that. A power cut brought it back, torn, below the
+    """The previous process had deleted a segment without saving the log start. A power cut brought it back, torn, below the
     recovery point: the broker did not start. Storage seed 1812."""
     broker = Broker(tmp_path)
     log = broker.manager.get_or_create(tp("t"), topic_id=TOPIC_ID)
@@ -405,7 +405,7 @@ def with_deleted_records(broker: Broker) -> Log:
 
 @pytest.mark.parametrize("offset", [50, 95])
 def test_kill_after_a_cut_below_the_log_start_takes_nothing_that_came_next(tmp_path: Path, offset: int) -> None:
-    """Both where the log starts anew (50) and where its first segment is cut (95)."""
+    """Both for a log that restarts (50) and for one whose first segment is truncated (95)."""
     broker = Broker(tmp_path)
     log = with_deleted_records(broker)
     outcomes: list[Exception | None] = []
