@@ -45,7 +45,9 @@ REAL_PROCESSES = (
     "tests/soak/",
     "tests/unit/client/test_client_blocking_producer.py",
     "tests/unit/client/test_client_members_together.py",
+    "tests/unit/spark/test_spark_checkpoint_replan.py",
     "tests/unit/spark/test_spark_mixed_brokers.py",
+    "tests/unit/spark/test_spark_sink_identity.py",
     "tests/unit/spark/test_spark_sink_protocol.py",
 )
 RERUNS = 2

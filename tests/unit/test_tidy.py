@@ -21,13 +21,13 @@ WORDS_MAX = {
     "src/barnabas/zookeeper": 27,
     "bench": 37,
     "scripts": 9,
-    "tests": 1570,
+    "tests": 1572,
 }
 MODULE_LINES_MAX = 600
 FUNCTION_LINES_MAX = 70
 #: Longer than they should be; a module leaves this list when it is split.
 LONG_MODULES: frozenset[str] = frozenset()
-LONG_FUNCTIONS_MAX = 20
+LONG_FUNCTIONS_MAX = 21
 
 
 def test_every_room_is_counted() -> None:

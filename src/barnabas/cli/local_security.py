@@ -48,6 +48,8 @@ class LocalSecurity:
     passwords: Mapping[str, str]
     zookeeper_password: str
     token_key: str
+    #: `password.encoder.secret`: brokers encrypt passwords with it, those of links among them.
+    encoder_secret: str
 
     @staticmethod
     def prepare(folder: Path, host: str, *, with_expired: bool = False) -> "LocalSecurity":
@@ -57,7 +59,10 @@ class LocalSecurity:
         secret_file = folder / "secrets.json"
         if secret_file.exists():
             kept = json.loads(secret_file.read_text())
-            return LocalSecurity(folder, kept["passwords"], kept["zookeeper"], kept["tokens"])
+            if "encoder" not in kept:  # of an earlier release
+                kept["encoder"] = secrets.token_urlsafe(18)
+                LocalSecurity.write_secret(secret_file, json.dumps(kept))
+            return LocalSecurity(folder, kept["passwords"], kept["zookeeper"], kept["tokens"], kept["encoder"])
         authority = LocalAuthority.create("barnabas local cluster")
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         folder.chmod(0o700)
@@ -67,8 +72,13 @@ class LocalSecurity:
         if with_expired:
             LocalSecurity.write_secret(folder / EXPIRED, authority.issue(_BROKER, list(hosts), days=-1))
         passwords = {user: secrets.token_urlsafe(12) for user in (ADMIN, CLIENT)}
-        made = LocalSecurity(folder, passwords, secrets.token_urlsafe(18), secrets.token_urlsafe(18))
-        kept = {"passwords": passwords, "zookeeper": made.zookeeper_password, "tokens": made.token_key}
+        made = LocalSecurity(folder, passwords, *(secrets.token_urlsafe(18) for _ in range(3)))
+        kept = {
+            "passwords": passwords,
+            "zookeeper": made.zookeeper_password,
+            "tokens": made.token_key,
+            "encoder": made.encoder_secret,
+        }
         LocalSecurity.write_secret(secret_file, json.dumps(kept))
         return made
 
@@ -88,6 +98,7 @@ class LocalSecurity:
             "authorizer.class.name": "kafka.security.authorizer.AclAuthorizer",
             "super.users": f"User:{_BROKER};User:{ADMIN}",
             "delegation.token.secret.key": self.token_key,
+            "password.encoder.secret": self.encoder_secret,
         }
         if own_zookeeper:
             settings |= {"zookeeper.set.acl": "true", **self.zookeeper_client_settings()}

@@ -222,23 +222,45 @@ class Reception:
         if not select.select([self._listener], [], [], seconds)[0]:
             return
         connection, _ = self._listener.accept()
-        with connection, contextlib.suppress(OSError):  # who asked has gone
-            connection.settimeout(_CONNECT_TIMEOUT_S)
-            line = connection.makefile("rb").readline(_REQUEST_BYTES_MAX)
+        with connection, contextlib.suppress(OSError):  # the client has gone
+            line = _command_line(connection)
             if line:
-                connection.sendall(json.dumps(self._answer(json.loads(line))).encode() + b"\n")
+                connection.sendall(json.dumps(self._answer(line)).encode() + b"\n")
 
-    def _answer(self, command: dict[str, Any]) -> dict[str, object]:
+    def _answer(self, line: bytes) -> dict[str, object]:
+        """Carry out one line. A line that is not a command gets an error, and the cluster goes on."""
         try:
-            match command["do"]:
-                case "status":
+            command = json.loads(line)
+        except (ValueError, RecursionError):
+            return {"error": "a command is one line of JSON"}
+        try:
+            match command:
+                case {"do": "status"}:
                     return {"answer": [_broker(self._cluster, each) for each in self._cluster.broker_ids]}
-                case "restart":
-                    return {"answer": _restart(self._cluster, command["broker"])}
-                case unknown:
+                case {"do": "restart", "broker": int(broker)}:
+                    return {"answer": _restart(self._cluster, broker)}
+                case {"do": "snapshot", "action": str(action), "name": name}:
+                    return {"answer": _snapshot(self._cluster, action, name)}
+                case {"do": unknown}:
                     return {"error": f"this cluster does not know {unknown!r}: it is of another version"}
+                case _:
+                    return {"error": 'a command is a JSON object with "do"'}
         except (ClusterFailed, ValueError) as error:
             return {"error": str(error)}
+
+
+def _command_line(connection: socket.socket) -> bytes:
+    """Up to the end of the line. The cluster is not looked after meanwhile. :raises OSError: if it does not come in time."""
+    deadline_s = time.monotonic() + _CONNECT_TIMEOUT_S
+    data = b""
+    while b"\n" not in data and len(data) < _REQUEST_BYTES_MAX:
+        connection.settimeout(max(0.001, deadline_s - time.monotonic()))
+        more = connection.recv(_REQUEST_BYTES_MAX - len(data))
+        if not more:
+            break
+        data += more
+    connection.settimeout(_CONNECT_TIMEOUT_S)
+    return data.partition(b"\n")[0]
 
 
 def _broker(cluster: LocalCluster, broker_id: int) -> Mapping[str, object]:
@@ -258,6 +280,34 @@ def _restart(cluster: LocalCluster, broker_id: int) -> Mapping[str, object]:
         cluster.terminate(broker_id)
     cluster.start_broker(broker_id)
     return _broker(cluster, broker_id)
+
+
+def _snapshot(cluster: LocalCluster, action: str, name: object) -> object:
+    from barnabas.cli import snapshots
+
+    if action == "list":
+        return [asdict(each) for each in snapshots.saved(cluster)]
+    if not isinstance(name, str):
+        raise ClusterFailed("a snapshot needs a name")
+    match action:
+        case "save":
+            snapshots.refuse_links(_links(cluster))
+            return asdict(snapshots.save(cluster, name))
+        case "restore":
+            return {"seconds": snapshots.restore(cluster, name)}
+        case "delete":
+            snapshots.delete(cluster, name)
+            return {}
+    raise ClusterFailed(f"this cluster does not know the action {action!r}: it is of another version")
+
+
+def _links(cluster: LocalCluster) -> list[str]:
+    from barnabas.client.admin.links import describe_links
+    from barnabas.client.blocking import BlockingClient
+    from barnabas.client.config import client_config
+
+    with BlockingClient(client_config(cluster.bootstrap, cluster.client_settings("admin"))) as client:
+        return [link.name for link in client.run(describe_links(client.core))]
 
 
 # -- in the background ----------------------------------------------------------------------------------------------------

@@ -43,6 +43,7 @@ class _AsyncioIo:
             request_timeout_ms=config.setup_timeout_ms,
             max_in_flight=config.max_in_flight,
             response_bytes_max=config.response_bytes_max,
+            response_elements_max=config.response_elements_max,
         )
 
     def lock(self) -> asyncio.Lock:

@@ -119,6 +119,8 @@ class BlockingConnection(_Closes):
         )
         try:
             self._socket = socket.create_connection((host, port), timeout=config.connect_timeout_ms / 1000)
+        except (ValueError, OverflowError) as error:  # a broker may call itself by anything
+            raise ConnectionLost(f"cannot connect to {self.address!r}: this is not an address: {error}") from None
         except OSError as error:
             raise ConnectionLost(f"cannot connect to {self.address}: {error.strerror or error}") from error
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -134,6 +136,7 @@ class BlockingConnection(_Closes):
         except BaseException:
             self.close()
             raise
+        self._exchange.set_up()
 
     def close(self) -> None:
         self.closed = True
@@ -286,6 +289,9 @@ class BlockingLink:
         awaited = self.connection.send(message, response_type, version=version, timeout_ms=timeout_ms)
         await _Turn()
         return self.connection.receive(awaited)
+
+    async def compute(self, work: Callable[[], T]) -> T:
+        return work()
 
     def close(self) -> None:
         self.connection.close()

@@ -32,6 +32,8 @@ class ClientConfig:
     metadata_max_age_ms: int = 300_000
     max_in_flight: int = 5
     response_bytes_max: int = DEFAULT_RESPONSE_BYTES_MAX
+    #: Elements of all arrays of a response together; None: any number.
+    response_elements_max: int | None = None
     #: `ssl.*` and `sasl.*`, as written: `client.security` reads them.
     #: Neither shows itself: there are passwords among them.
     security: Mapping[str, str] = field(default_factory=dict, repr=False)

@@ -15,6 +15,7 @@ import os
 import re
 import ssl
 import struct
+import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
@@ -23,7 +24,7 @@ from typing import Final, TypeVar, cast, overload
 from barnabas.base.errors import Malformed
 from barnabas.client.config import DEFAULT_RESPONSE_BYTES_MAX
 from barnabas.client.errors import ClientError, ConnectionLost, ConnectionRefused, RequestTimedOut
-from barnabas.client.exchange import BrokerVersions, Exchange, Pending, api_name
+from barnabas.client.exchange import BrokerVersions, Exchange, Incoming, Pending, api_name
 from barnabas.client.exchange import negotiate as agree_on_versions
 from barnabas.client.security import (
     RENEWAL_SHARE,
@@ -33,9 +34,13 @@ from barnabas.client.security import (
     log_in,
     lost_connection,
 )
+from barnabas.wire.codec import TooManyElements
+from barnabas.wire.codec_read import Budget
 from barnabas.wire.messages.base import ApiMessage
+from barnabas.wire.messages.fetch import FetchResponse
 
 R = TypeVar("R", bound=ApiMessage)
+T = TypeVar("T")
 
 DEFAULT_REQUEST_TIMEOUT_MS: Final = 30_000
 
@@ -44,6 +49,10 @@ _SIZE: Final = struct.Struct(">i")
 _BUFFER_BYTES: Final = 64 * 1024
 #: Room for a larger one comes in such steps, so that it does for the next, too.
 _LARGE_STEP_BYTES: Final = 256 * 1024
+#: Larger responses are decoded by a thread: the loop would stand still for 0.1 s and more.
+_AT_ONCE_BYTES: Final = 256 * 1024
+#: The same for Fetch responses, whose bytes are mostly records.
+_AT_ONCE_ELEMENTS: Final = 10_000
 
 
 class _Pending(Pending):
@@ -65,8 +74,10 @@ class Connection(asyncio.BufferedProtocol):
         client_id: str,
         max_in_flight: int,
         response_bytes_max: int,
+        response_elements_max: int | None = None,
     ) -> None:
         self.address = address
+        self._elements_max = response_elements_max
         self._exchange = Exchange(_Pending, client_id=client_id, response_bytes_max=response_bytes_max)
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
@@ -181,6 +192,10 @@ class Connection(asyncio.BufferedProtocol):
         if self._failure is not None:
             raise self._failure
 
+    async def compute(self, work: Callable[[], T]) -> T:
+        """On a thread: the proof of a SCRAM password takes as many iterations as the server asks for."""
+        return await asyncio.to_thread(work)
+
     def close(self) -> None:
         """End it now; unanswered requests fail with `ConnectionLost`."""
         self._fail(ConnectionLost(f"connection to {self.address} was closed by this client"))
@@ -191,6 +206,9 @@ class Connection(asyncio.BufferedProtocol):
     def on_closed(self, told: Callable[[], None]) -> None:
         """Called once, when it has ended, by either side."""
         self._ended.add_done_callback(lambda _: told())
+
+    def set_up(self) -> None:
+        self._exchange.set_up()
 
     def renew_after(self, delay_ms: float, renew: "Authenticate") -> None:
         """The broker ends sessions: the first request after `delay_ms` authenticates again before it is sent."""
@@ -341,7 +359,40 @@ class Connection(asyncio.BufferedProtocol):
     def _answer(self, data: memoryview) -> None:
         if self._failure is not None:
             return  # already given up; what was in the buffer is of no use to anybody
-        pending, response = self._exchange.answer(data)
+        incoming = self._exchange.expect(data)
+        limit = self._elements_max
+        # Records are not decoded here: the bytes of a Fetch response say nothing of the work.
+        if len(data) <= _AT_ONCE_BYTES or incoming.response_type is FetchResponse:
+            at_once = limit if len(data) <= _AT_ONCE_BYTES or limit is None else min(limit, _AT_ONCE_ELEMENTS)
+            try:
+                response = _decode(incoming, at_once)
+            except TooManyElements:
+                if at_once == limit:
+                    raise
+            else:
+                self._finish(incoming.pending, response)
+                return
+        # On a thread: the loop of a broker must keep turning, however much a server answers. Nothing is read meanwhile.
+        assert self._transport is not None
+        self._transport.pause_reading()
+        decoding = self._loop.run_in_executor(None, _decode, incoming, limit)
+        decoding.add_done_callback(partial(self._decoded, incoming.pending))
+
+    def _decoded(self, pending: _Pending, decoding: "asyncio.Future[ApiMessage]") -> None:
+        error = None if decoding.cancelled() else decoding.exception()
+        if self._failure is not None:
+            return
+        if decoding.cancelled() or error is not None:
+            self._fail(ConnectionLost(f"{self.address} sent what is not a response: {error or 'this client ends'}"))
+            if error is not None and not isinstance(error, Malformed):
+                raise error
+            return
+        self._finish(pending, decoding.result())
+        assert self._transport is not None
+        self._transport.resume_reading()
+
+    def _finish(self, pending: _Pending, response: ApiMessage) -> None:
+        self._exchange.unanswered.popleft()
         pending.timer.cancel()
         if not pending.future.done():
             pending.future.set_result(response)
@@ -363,6 +414,19 @@ class Connection(asyncio.BufferedProtocol):
         self.resume_writing()
         if self._transport is not None:
             self._transport.abort()
+
+
+#: The budget that the readers of a thread count down: each reader is compiled for one budget.
+_of_thread: Final = threading.local()
+
+
+def _decode(incoming: Incoming[_Pending], elements_max: int | None) -> ApiMessage:
+    """On any thread. :raises Malformed:"""
+    if elements_max is None:
+        return incoming.decode(None)
+    budget: Budget = _of_thread.__dict__.setdefault("budget", [0])
+    budget[0] = elements_max
+    return incoming.decode(budget)
 
 
 def _is_looked_at(room: bytearray) -> bool:
@@ -394,6 +458,7 @@ async def open_connection(
     request_timeout_ms: int = DEFAULT_REQUEST_TIMEOUT_MS,
     max_in_flight: int = 5,
     response_bytes_max: int = DEFAULT_RESPONSE_BYTES_MAX,
+    response_elements_max: int | None = None,
     negotiate: bool = True,
 ) -> Connection:
     """Connect, agree on versions, authenticate. Raises `ConnectionLost` with the address and the reason.
@@ -406,7 +471,11 @@ async def open_connection(
 
     def make() -> Connection:
         return Connection(
-            address, client_id=client_id, max_in_flight=max_in_flight, response_bytes_max=response_bytes_max
+            address,
+            client_id=client_id,
+            max_in_flight=max_in_flight,
+            response_bytes_max=response_bytes_max,
+            response_elements_max=response_elements_max,
         )
 
     try:
@@ -416,6 +485,8 @@ async def open_connection(
             )
     except TimeoutError:
         raise ConnectionLost(f"{address} did not accept a connection within {connect_timeout_ms} ms") from None
+    except (ValueError, OverflowError) as error:  # a broker may call itself by anything
+        raise ConnectionLost(f"cannot connect to {address!r}: this is not an address: {error}") from None
     except OSError as error:
         is_tls = isinstance(error, ssl.SSLError) or (
             ssl_context is not None and isinstance(error, ConnectionResetError)
@@ -435,6 +506,7 @@ async def open_connection(
     except BaseException:
         connection.close()
         raise
+    connection.set_up()
     return connection
 
 

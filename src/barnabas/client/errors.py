@@ -45,6 +45,10 @@ class AuthenticationFailed(ClientError):
     """One side does not trust the other: wrong credentials, or a certificate that cannot be checked."""
 
 
+class UnexpectedAnswer(ClientError):
+    """A broker answered, in the right form, with what cannot be an answer to this request."""
+
+
 #: What a code means for who reads it, where its name alone does not say what to do.
 _ADVICE = {
     ErrorCode.NOT_ENOUGH_REPLICAS: "fewer replicas are in sync than min.insync.replicas asks for: start the other brokers",

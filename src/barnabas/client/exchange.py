@@ -15,6 +15,7 @@ from barnabas.base.errors import ErrorCode, Malformed
 from barnabas.client.errors import UnsupportedVersion, check
 from barnabas.client.image import NO_TOPIC_ID
 from barnabas.wire import codec, frame
+from barnabas.wire.codec_read import Budget
 from barnabas.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from barnabas.wire.messages.base import ApiMessage
 from barnabas.wire.messages.fetch import FetchRequest
@@ -24,9 +25,12 @@ from barnabas.wire.messages.produce import ProduceRequest
 from barnabas.wire.versions import VersionRange, api_of
 
 R = TypeVar("R", bound=ApiMessage)
+T = TypeVar("T")
 P = TypeVar("P", bound="Pending")
 
 SOFTWARE_NAME: Final = "barnabas"
+#: While a connection is set up: whatever listens at the port must not make us take the memory of a large response.
+SETUP_RESPONSE_BYTES_MAX: Final = 1024 * 1024
 
 _SHORT: Final = struct.Struct(">h")
 _UNSUPPORTED_VERSION: Final = int(ErrorCode.UNSUPPORTED_VERSION)
@@ -93,6 +97,29 @@ class Pending:
         self.version = version
 
 
+@dataclass(frozen=True, slots=True)
+class Incoming(Generic[P]):
+    """A response that has come. It may be decoded by any thread."""
+
+    pending: P
+    response_type: type[ApiMessage]
+    version: int
+    data: memoryview
+    offset: int
+
+    def decode(self, budget: Budget | None) -> ApiMessage:
+        """:raises Malformed: `TooManyElements` for more elements of arrays than the budget has; None allows any number."""
+        if budget is None:
+            return codec.decode(self.response_type, self.data, self.version, self.offset)
+        end = len(self.data)
+        message, position = codec.bounded_reader(self.response_type, self.version, budget)(self.data, self.offset, end)
+        if position != end:
+            raise Malformed(
+                f"{self.response_type.__name__} v{self.version}: {end - position} bytes left over at {position}"
+            )
+        return message
+
+
 class Exchange(Generic[P]):
     """`P` is the shell's own kind of `Pending`."""
 
@@ -102,8 +129,13 @@ class Exchange(Generic[P]):
         #: Sent and not answered, oldest first.
         self.unanswered: deque[P] = deque()
         self._make_pending = make_pending
-        self._response_bytes_max = response_bytes_max
+        self._response_bytes_max = min(response_bytes_max, SETUP_RESPONSE_BYTES_MAX)
+        self._full_response_bytes_max = response_bytes_max
         self._correlation_id = 0
+
+    def set_up(self) -> None:
+        """The server has said its versions and proved who it is, where it can: it may answer at length from now on."""
+        self._response_bytes_max = self._full_response_bytes_max
 
     def request(
         self, message: ApiMessage, response_type: type[ApiMessage] | None, version: int | None
@@ -132,6 +164,13 @@ class Exchange(Generic[P]):
 
     def answer(self, data: memoryview) -> tuple[P, ApiMessage]:
         """One frame, without its size: which request it answers, and the answer."""
+        incoming = self.expect(data)
+        response = incoming.decode(None)
+        self.unanswered.popleft()
+        return incoming.pending, response
+
+    def expect(self, data: memoryview) -> "Incoming[P]":
+        """The same, not decoded yet: the caller takes the request from `unanswered` when it is."""
         if not self.unanswered:
             raise Malformed("a response that nothing asked for")
         pending = self.unanswered[0]
@@ -141,9 +180,7 @@ class Exchange(Generic[P]):
             raise Malformed(f"correlation id {correlation_id} where {pending.correlation_id} was due")
         if response_type is ApiVersionsResponse and _SHORT.unpack_from(data, offset)[0] == _UNSUPPORTED_VERSION:
             version = 0  # KIP-511: the broker does not know the version that it was asked in
-        response = codec.decode(response_type, data, version, offset)
-        self.unanswered.popleft()
-        return pending, response
+        return Incoming(pending, response_type, version, data, offset)
 
 
 class Link(Protocol):
@@ -164,6 +201,10 @@ class Link(Protocol):
     async def request(
         self, message: ApiMessage, response_type: type[R], *, version: int | None = None, timeout_ms: int
     ) -> R: ...
+
+    async def compute(self, work: Callable[[], T]) -> T:
+        """Do work whose length the server chose, without holding up other tasks."""
+        ...
 
     def close(self) -> None: ...
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from barnabas.base.errors import ConfigError
-from barnabas.client.web import WebFailed, check_url, load
+from barnabas.client.web import WebFailed, check_url, load, scheme_of
 from barnabas.wire.auth.jwt import InvalidToken, Jwt, KeySet, UnknownKey
 from barnabas.wire.auth.registry import KeySetSettings
 
@@ -28,7 +28,7 @@ class KeySetSource:
         self._keys: KeySet | None = None
         self._wanted = asyncio.Event()
         self._expedited_s = -EXPEDITE_MIN_S
-        if settings.url.startswith("file:"):
+        if scheme_of(settings.url) == "file":
             try:
                 self._keys = KeySet(load(settings.url))
             except (WebFailed, ConfigError) as error:
@@ -57,8 +57,7 @@ class KeySetSource:
             await self._wait(self._settings.refresh_ms)
         while True:
             try:
-                document = await asyncio.to_thread(load, self._settings.url)
-                self._keys = KeySet(document)
+                self._keys = await asyncio.to_thread(lambda: KeySet(load(self._settings.url)))
             except (WebFailed, ConfigError) as error:
                 kept = "until then tokens are refused" if self._keys is None else "the previous one stays in use"
                 log.error("the key set of %s could not be loaded, %s: %s", self._settings.setting, kept, error)

@@ -16,7 +16,7 @@ from urllib.parse import quote_plus
 from barnabas.base.errors import ConfigError
 from barnabas.base.tls.contexts import TlsSettings, client_context
 from barnabas.client.errors import AuthenticationFailed
-from barnabas.client.web import WebFailed, check_url, load
+from barnabas.client.web import WebFailed, check_url, load, scheme_of
 from barnabas.wire.auth.jaas import JaasEntry, parse_jaas
 from barnabas.wire.auth.jwt import InvalidToken, Json, encode_unsecured, parse_jwt
 from barnabas.wire.auth.mechanisms.oauthbearer import MECHANISM, OAuthClient, check_extensions
@@ -102,7 +102,7 @@ def token_source(settings: Mapping[str, str]) -> TokenSource:
         check_url(TOKEN_ENDPOINT, url)
         extensions = _prefixed(entry, _EXTENSION)
         check_extensions(extensions)
-        fetch = _from_file(url) if url.startswith("file:") else _from_endpoint(url, entry, settings)
+        fetch = _from_file(url) if scheme_of(url) == "file" else _from_endpoint(url, entry, settings)
         return TokenSource(fetch, extensions, refresh_share=share)
     if not any(name.startswith(_UNSECURED) for name in entry.options):
         raise ConfigError(
@@ -174,7 +174,7 @@ def _from_endpoint(url: str, entry: JaasEntry, settings: Mapping[str, str]) -> C
 def _access_token(url: str, document: bytes) -> str:
     try:
         token = json.loads(document)["access_token"]
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         token = None
     if not isinstance(token, str) or not token.strip():
         # Not chained, and nothing of the document: it may hold a token under another name.

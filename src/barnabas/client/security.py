@@ -3,6 +3,7 @@
 import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from barnabas.base.errors import ErrorCode
@@ -59,7 +60,7 @@ async def log_in(link: Link, conversation: "SaslConversation | None", timeout_ms
     while request is not None:
         response = await link.request(request, SaslAuthenticateResponse, timeout_ms=timeout_ms)
         lifetime_ms = response.session_lifetime_ms
-        request = conversation.proceed(response)
+        request = await link.compute(partial(conversation.proceed, response))
     return lifetime_ms
 
 

@@ -13,12 +13,19 @@ _SCHEMES: Final = ("file", "http", "https")
 
 
 class WebFailed(ClientError):
-    """What was asked for did not come. `is_final`: asking again is of no use. `document` is what came instead."""
+    """The document did not come. `is_final`: asking again is of no use. `document` is the body of an error, `status` its HTTP
+    status; None without an answer."""
 
-    def __init__(self, message: str, *, is_final: bool, document: bytes = b"") -> None:
+    def __init__(self, message: str, *, is_final: bool, document: bytes = b"", status: int | None = None) -> None:
         super().__init__(message)
         self.is_final = is_final
+        self.status = status
         self.document = document
+
+
+def scheme_of(url: str) -> str:
+    """As `load` sees it: the parser skips blanks and line ends, so that a prefix of the text says something else."""
+    return urlsplit(url).scheme
 
 
 def check_url(setting: str, url: str) -> None:
@@ -44,6 +51,8 @@ def load(
     """GET, or POST of a `body`; or a file. Raises `WebFailed`, which repeats nothing of what was sent or came."""
     parts = urlsplit(url)
     if parts.scheme == "file":
+        if body is not None:
+            raise WebFailed(f"{url} is a file: it takes no request", is_final=True)
         try:
             with open(unquote(parts.path), "rb") as file:
                 return bounded(file.read(bytes_max + 1), url, bytes_max)

@@ -1,11 +1,14 @@
 """Documents by HTTP, for `client.web`, which imports this when it is needed. Blocking."""
 
 import http.client
+import socket
 import ssl
+import threading
 import urllib.error
 import urllib.request
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 from barnabas.client.web import WebFailed, bounded
@@ -13,15 +16,94 @@ from barnabas.client.web import WebFailed, bounded
 #: Of an answer that says why there is no document.
 _REASON_BYTES_MAX: Final = 16 * 1024
 DEFAULT_TIMEOUT_MS: Final = 10_000
+#: A server may take so many times the timeout for all of an answer. The timeout itself limits each read: a server that sends a
+#: byte now and then would hold the thread forever.
+_WHOLE_ANSWER_TIMEOUTS: Final = 3
 #: Answers that another try would not change.
 _FINAL_CODES: Final = frozenset((*range(400, 408), *range(409, 416), 501, 505))
 
 
-class _NoRedirects(urllib.request.HTTPRedirectHandler):
+class NoRedirects(urllib.request.HTTPRedirectHandler):
     """A redirect would carry the client's secret to a host that is not configured."""
 
     def redirect_request(self, *args: object, **kwargs: object) -> None:
         return None
+
+
+class _Deadline:
+    """Ends the connection of one request, from a thread, when the time for the whole answer is over."""
+
+    def __init__(self, seconds: float) -> None:
+        self._timer = threading.Timer(seconds, self._end)
+        self._timer.daemon = True
+        self._lock = threading.Lock()
+        self._socket: socket.socket | None = None
+        self.has_passed = False
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        self._timer.start()
+        try:
+            yield
+        finally:
+            self._timer.cancel()
+            with self._lock:
+                if self._socket is not None:
+                    self._socket.close()
+                    self._socket = None
+
+    def watch(self, opened: socket.socket) -> None:
+        with self._lock:
+            if self.has_passed:
+                raise TimeoutError
+            # A descriptor of its own: it ends the connection in a TLS handshake as well.
+            self._socket = opened.dup()
+
+    def _end(self) -> None:
+        with self._lock:
+            self.has_passed = True
+            if self._socket is not None:
+                with suppress(OSError):  # the server has closed the connection already
+                    self._socket.shutdown(socket.SHUT_RDWR)
+
+
+class _Http(urllib.request.HTTPHandler):
+    def __init__(self, deadline: _Deadline) -> None:
+        super().__init__()
+        self._deadline = deadline
+
+    def http_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
+        return self.do_open(_watched(http.client.HTTPConnection, self._deadline), req)
+
+
+class _Https(urllib.request.HTTPSHandler):
+    def __init__(self, deadline: _Deadline, tls: ssl.SSLContext | None) -> None:
+        self._tls = tls or ssl.create_default_context()
+        super().__init__(context=self._tls)
+        self._deadline = deadline
+
+    def https_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
+        return self.do_open(_watched(http.client.HTTPSConnection, self._deadline), req, context=self._tls)
+
+
+def _watched(kind: Any, deadline: _Deadline) -> Any:
+    """A connection that the deadline ends, in its TLS handshake as well."""
+
+    def connect(*args: Any, **kwargs: Any) -> socket.socket:
+        opened = socket.create_connection(*args, **kwargs)
+        try:
+            deadline.watch(opened)
+        except BaseException:
+            opened.close()
+            raise
+        return opened
+
+    class Watched(kind):  # type: ignore[misc]
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            self._create_connection = connect
+
+    return Watched
 
 
 def ask(
@@ -36,22 +118,32 @@ def ask(
     parts = urlsplit(url)
     where = f"{parts.scheme}://{parts.hostname}{f':{parts.port}' if parts.port else ''}{parts.path}"
     request = urllib.request.Request(url, data=body, headers={"Accept": "application/json", **headers})
-    opener = urllib.request.build_opener(_NoRedirects, urllib.request.HTTPSHandler(context=tls))
-    try:
-        with opener.open(request, timeout=(timeout_ms or DEFAULT_TIMEOUT_MS) / 1000) as answer:
-            document = bounded(answer.read(bytes_max + 1), where, bytes_max)
-            if answer.length:  # `read` with a limit does not say so
-                raise WebFailed(f"{where} broke off with {answer.length} bytes to come", is_final=False)
-            return document
-    except urllib.error.HTTPError as error:
-        with error:
-            said = _said(error)
-        is_final = error.code in _FINAL_CODES
-        raise WebFailed(f"{where} answered {error.code}", is_final=is_final, document=said) from None
-    # URLError is an OSError; an answer that is cut off or no HTTP is neither that nor a ValueError.
-    except (OSError, ValueError, http.client.HTTPException) as error:
-        reason = getattr(error, "reason", None) or error
-        raise WebFailed(f"{where} cannot be reached: {reason}", is_final=False) from None
+    timeout_s = (timeout_ms or DEFAULT_TIMEOUT_MS) / 1000
+    whole_s = timeout_s * _WHOLE_ANSWER_TIMEOUTS
+    deadline = _Deadline(whole_s)
+    opener = urllib.request.build_opener(NoRedirects, _Http(deadline), _Https(deadline, tls))
+    with deadline.running():
+        try:
+            with opener.open(request, timeout=timeout_s) as answer:
+                document = bounded(answer.read(bytes_max + 1), where, bytes_max)
+                if answer.length:  # `read` with a limit does not say so
+                    if deadline.has_passed:
+                        raise TimeoutError
+                    raise WebFailed(f"{where} broke off with {answer.length} bytes to come", is_final=False)
+                return document
+        except urllib.error.HTTPError as error:
+            with error:
+                said = _said(error)
+            is_final = error.code in _FINAL_CODES
+            raise WebFailed(
+                f"{where} answered {error.code}", is_final=is_final, document=said, status=error.code
+            ) from None
+        # URLError is an OSError; an answer that is cut off or no HTTP is neither that nor a ValueError.
+        except (OSError, ValueError, http.client.HTTPException) as error:
+            reason: object = getattr(error, "reason", None) or error
+            if deadline.has_passed:
+                reason = f"no whole answer within {whole_s:g} s"
+            raise WebFailed(f"{where} cannot be reached: {reason}", is_final=False) from None
 
 
 def _said(error: urllib.error.HTTPError) -> bytes:

@@ -16,20 +16,24 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-#: Of a session that reads or writes much (docs/spark.md): workers start with the imports made, and talk by Unix sockets.
+#: Of a session that reads or writes much (docs/spark.md): workers start with the imports made, talk by Unix sockets, and have
+#: time to start on a busy machine.
 WORKER_SETTINGS: Final[Mapping[str, str]] = {
     "spark.python.daemon.module": "barnabas.spark.daemon",
     "spark.python.unix.domain.socket.enabled": "true",
+    "spark.python.authenticate.socketTimeout": "120s",
 }
 
 
 def register(spark: "SparkSession") -> None:
     """Make the formats known to a session. Spark finds them by itself where `pyspark_barnabas` is installed beside it."""
+    from barnabas.spark.python_command import early_python
     from barnabas.spark.segments import BarnabasLogDataSource
     from barnabas.spark.source import BarnabasDataSource
 
-    spark.dataSource.register(BarnabasDataSource)
-    spark.dataSource.register(BarnabasLogDataSource)
+    with early_python(spark):
+        spark.dataSource.register(BarnabasDataSource)
+        spark.dataSource.register(BarnabasLogDataSource)
 
 
 def explain(options: Mapping[str, str]) -> str:

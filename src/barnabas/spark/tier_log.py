@@ -66,7 +66,15 @@ class StoreLog:
             key = layout.log_key(piece.segment)
             size = piece.segment.size_bytes
             whole = TierSlice(
-                self.partition, self.topic_id, key, piece.offset, min(piece.end, until), 0, size, tuple(aborted)
+                self.partition,
+                self.topic_id,
+                key,
+                piece.offset,
+                min(piece.end, until),
+                0,
+                size,
+                aborted=tuple(aborted),
+                segment_offsets=(piece.segment.start_offset, piece.segment.end_offset),
             )
             places = index_places(self.indexes[key].get(Part.OFFSET_INDEX, b""), piece.segment.start_offset, size)
             found += cut(whole, list(places), max_bytes=max_bytes, max_records=None)

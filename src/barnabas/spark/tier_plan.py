@@ -198,6 +198,7 @@ class TierPlanner:
                 0,
                 each.segment.size_bytes,
                 tuple(txn for txn in aborted if txn.last_offset >= each.offset and txn.first_offset < each.end),
+                segment_offsets=(each.segment.start_offset, each.segment.end_offset),
             )
             for each in found
         ]

@@ -5,6 +5,7 @@ brokers, who know its new place, or say that it is gone.
 """
 
 import asyncio
+import struct
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -19,6 +20,7 @@ from barnabas.spark.tier_slices import TierSlice, relevant
 from barnabas.wire.record_batch import HEADER_SIZE, LENGTH_AT, LOG_OVERHEAD
 
 _CHUNK_BYTES: Final = 8 << 20
+_OFFSET: Final = struct.Struct(">q")
 #: Ranges under way or waiting: with the one that is decoded, what a task holds in memory.
 _CHUNKS_AHEAD: Final = 3
 
@@ -68,18 +70,33 @@ def _decoded(chunks: Iterator[memoryview], part: TierSlice, decoder: BatchDecode
         if cut:
             cut, start = _completed(cut, chunk)
             if whole_batches_end(cut):
+                _check_is_of(part, cut)
                 yield from decoder.decode(cut, relevant(part.aborted, cut), cut=False)
                 cut = b""
         if not cut:
             data = chunk[start:]
             size = whole_batches_end(data)
             if size:
+                _check_is_of(part, data)
                 yield from decoder.decode(data[:size], relevant(part.aborted, data), cut=False)
             cut = bytes(data[size:])
         if decoder.done:
             return
     if cut:
         raise StoreFault(f"{part.key} has no whole batch at the end of what was asked for, {part.start} to {part.end}")
+
+
+def _check_is_of(part: TierSlice, data: bytes | memoryview) -> None:
+    """The first batch of what came lies within the segment. Another segment's records would be left out, like a gap."""
+    if part.segment_offsets is None:
+        return
+    first, last = part.segment_offsets
+    (base,) = _OFFSET.unpack_from(data)
+    if not first <= base <= last:
+        raise StoreFault(
+            f"{part.key} has offset {base}, but the metadata says that the segment has {first} to {last}: the object holds the "
+            "bytes of another segment"
+        )
 
 
 def _completed(cut: bytes, chunk: memoryview) -> tuple[bytes, int]:

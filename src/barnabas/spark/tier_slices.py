@@ -8,7 +8,7 @@ leaves out.
 import asyncio
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Final, NamedTuple
 
@@ -38,6 +38,8 @@ class TierSlice:
     start: int
     end: int
     aborted: tuple[AbortedTxn, ...] = ()
+    #: The first and the last offset of the whole segment, as the metadata says; None: not known.
+    segment_offsets: tuple[int, int] | None = None
 
     @property
     def size_bytes(self) -> int:
@@ -104,7 +106,7 @@ def cut(piece: TierSlice, places: Sequence[Place], *, max_bytes: int, max_record
     for first, until in zip(offsets, [*offsets[1:], piece.until_offset], strict=True):
         start, stop = _span(places, first, until, begin, end)
         aborted = tuple(txn for txn in piece.aborted if txn.last_offset >= first and txn.first_offset < until)
-        slices.append(TierSlice(piece.partition, piece.topic_id, piece.key, first, until, start, stop, aborted=aborted))
+        slices.append(replace(piece, from_offset=first, until_offset=until, start=start, end=stop, aborted=aborted))
     return slices
 
 

@@ -20,9 +20,6 @@ from barnabas.broker.zookeeper_client.session import ZooKeeperSession
 from barnabas.broker.zookeeper_client.session_config import SessionConfig
 from barnabas.cli.fork_server import Member
 from barnabas.cli.local_cluster import (
-    CONSOLE,
-    REGISTRY,
-    STOP_TIMEOUT_S,
     ZOOKEEPER,
     ClusterFailed,
     LocalCluster,
@@ -90,45 +87,30 @@ class FaultyCluster(LocalCluster):
 
     def kill_all(self) -> None:
         """kill -9 for every process, ZooKeeper's too: a power cut."""
-        members = list(self._members.values())
-        for member in members:
-            self._signal(member, signal.SIGKILL)
-        for member in members:
-            self._wait_exit(member, STOP_TIMEOUT_S)
+        super().kill_all()
         self.journal.note("everything was killed")
 
     def start_all(self, *, zookeeper_port: str) -> None:
         """After `kill_all`, at the same addresses."""
-        self._start_zookeeper(zookeeper_port)
         self._throttled.clear()
         self._expired.clear()
-        self._start_brokers(list(self.broker_ids))
+        super().start_all(zookeeper_port=zookeeper_port)
 
     def _start_brokers(self, dead: list[int]) -> None:
         """At once: ZooKeeper may still take the former life of each for alive, and is told that it is over."""
         if self.zookeeper is None:
             for broker_id in dead:
                 self._end_session(broker_id)
-        for broker_id in dead:
-            self.start_broker(broker_id, wait=False)
-        for broker_id in dead:
-            self.wait_ready(broker_id)
-        if self.schema_registry and not self._members[REGISTRY].running:
-            self._start_schema_registry()
-        if self.console and not self._members[CONSOLE].running:
-            self._start_console()
+        super()._start_brokers(dead)
 
     @property
     def zookeeper_members(self) -> list[Member]:
-        return [member for member in self._members.values() if member.kind == "zookeeper"]
+        return self.members(ZOOKEEPER)
 
     def watch(self) -> Watch:
         """From now on: what a report of a failed test shows."""
         self.journal.clear()
         return Watch(self.journal, {name: member.log for name, member in sorted(self._members.items())})
-
-    def log_dirs(self, broker_id: int) -> list[Path]:
-        return [Path(each.strip()) for each in self._properties(broker_id)["log.dirs"].split(",")]
 
     def pause(self, broker_id: int) -> None:
         """SIGSTOP: connections stay open, and nobody answers."""

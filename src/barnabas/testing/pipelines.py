@@ -12,7 +12,6 @@ A project runs as a copy, in a database of its own, so tests do not see what oth
 import json
 import os
 import shutil
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -24,6 +23,7 @@ from barnabas.base.words import AlterOperation, ConfigResourceType
 from barnabas.client.admin.configs import alter_configs
 from barnabas.client.asynchronous import AsyncClient
 from barnabas.spark import WORKER_SETTINGS
+from barnabas.spark.python_command import set_python
 from barnabas.testing.asking import Question
 from barnabas.testing.records import Record, RecordHelpers
 
@@ -45,8 +45,7 @@ def spark_session(folder: Path) -> Iterator["SparkSession"]:
     if there is not None:
         yield there
         return
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    set_python("local[2]")
     session = (
         SparkSession.builder.master("local[2]")
         .appName("barnabas-testing")

@@ -2,7 +2,7 @@
 
 The generated code checks every length against `end` before it uses it; adjacent fields of fixed size are one check and one
 `unpack_from`. An array's count is checked against the least that so many elements would take, so a count alone never makes
-us allocate.
+us allocate. A string has at most 32,767 bytes, as in Kafka: older versions of a message, and Java clients, know no longer ones.
 """
 
 from collections.abc import Callable
@@ -12,6 +12,7 @@ from typing import Any
 from barnabas.base.errors import Malformed
 from barnabas.wire.codec_source import (
     FIXED,
+    STRING_BYTES_MAX,
     Fields,
     Source,
     compiled_at_first_call,
@@ -71,6 +72,10 @@ def bad_length(what: str, size: int, pos: int, end: int) -> Malformed:
     return Malformed(f"{what}: claims {size} bytes or elements at {pos}, {end - pos} bytes left")
 
 
+def long_string(what: str, size: int) -> Malformed:
+    return Malformed(f"{what}: a string of {size} bytes; {STRING_BYTES_MAX} is the limit")
+
+
 def bad_text(what: str, error: UnicodeDecodeError) -> Malformed:
     return Malformed(f"{what}: not UTF-8 ({error.reason})")
 
@@ -88,6 +93,7 @@ class _ReaderSource(Source):
             "short": short,
             "bad_length": bad_length,
             "bad_text": bad_text,
+            "long_string": long_string,
             "budget": budget,
             "TooManyElements": TooManyElements,
             "Malformed": Malformed,
@@ -202,6 +208,8 @@ class _ReaderSource(Source):
             return
         self._emit(depth, f"if {too_much}: raise bad_length({what}, n, pos, end)", "stop = pos + n")
         if spec.type == "string":
+            if self._flexible:
+                self._emit(depth, f"if n > {STRING_BYTES_MAX}: raise long_string({what}, n)")
             self._emit(
                 depth,
                 f"try: obj.{name} = str(buf[pos:stop], 'utf-8')",
@@ -279,6 +287,8 @@ def _string(buf: Any, pos: int, end: int, what: str) -> tuple[str, int]:
 
 def _compact_string(buf: Any, pos: int, end: int, what: str) -> tuple[str, int]:
     size, pos = read_uvarint(buf, pos, end, what)
+    if size - 1 > STRING_BYTES_MAX:
+        raise long_string(what, size - 1)
     return _text(buf, pos, size - 1, end, what)
 
 

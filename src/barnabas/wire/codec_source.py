@@ -1,7 +1,7 @@
 """What the compilers of read and of write functions share: which fields a version has, and the source under construction."""
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Final
 
 from barnabas.wire.messages.base import Message, Wire
 
@@ -16,6 +16,9 @@ FIXED: dict[object, tuple[str, int]] = {
     "float64": ("d", 8),
     "uuid": ("16s", 16),
 }
+
+#: The longest string, in UTF-8. Compact strings have room for more, but Kafka neither reads nor writes it.
+STRING_BYTES_MAX: Final = 0x7FFF
 
 Fields = list[tuple[str, Wire]]
 

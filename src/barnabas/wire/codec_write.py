@@ -12,6 +12,7 @@ from typing import Any
 from barnabas.base.errors import BarnabasError
 from barnabas.wire.codec_source import (
     FIXED,
+    STRING_BYTES_MAX,
     Fields,
     Source,
     compiled_at_first_call,
@@ -45,6 +46,14 @@ def _null(what: str) -> Unwritable:
     return Unwritable(f"{what} is null, which this version cannot say")
 
 
+def _long_string(what: str, size: int) -> Unwritable:
+    return Unwritable(f"{what}: a string of {size} bytes; {STRING_BYTES_MAX} is the limit")
+
+
+def _cut_text(text: bytes) -> bytes:
+    return text[:STRING_BYTES_MAX].decode(errors="ignore").encode()
+
+
 _compiled: dict[tuple[type[Message], int, bool], Callable[..., None]] = {}
 
 
@@ -62,6 +71,8 @@ class _WriterSource(Source):
             "append_uvarint": append_uvarint,
             "cut": _cut,
             "null": _null,
+            "cut_text": _cut_text,
+            "long_string": _long_string,
             "int16": Struct(">h").pack,
             "int32": Struct(">i").pack,
             "EncodedItems": EncodedItems,
@@ -140,11 +151,16 @@ class _WriterSource(Source):
             self._emit(depth, f"if v is None: {out} += {null!r}", "else:")
             depth += 1
         if spec.is_array:
-            self._array(depth, spec, width, out)
+            self._array(depth, name, spec, width, out)
             return
         if spec.type == "string":
             self._emit(depth, "v = v.encode()")
         self._emit(depth, "n = len(v)")
+        if spec.type == "string" and name == "error_message":
+            # It may repeat what a client sent. The answer must come all the same.
+            self._emit(depth, f"if n > {STRING_BYTES_MAX}: v = cut_text(v); n = len(v)")
+        elif spec.type == "string":
+            self._emit(depth, f"if n > {STRING_BYTES_MAX}: raise long_string({self._what(name)}, n)")
         self._length(depth, width, out)
         if spec.type == "records":
             self._emit(depth, f"if v.__class__ is RecordsRef: cut({out}, v)", f"else: {out} += v")
@@ -159,7 +175,7 @@ class _WriterSource(Source):
         else:
             self._emit(depth, f"if v is None: raise null({self._what(name)})", f"{write}(v, {out})")
 
-    def _array(self, depth: int, spec: Wire, width: str, out: str) -> None:
+    def _array(self, depth: int, name: str, spec: Wire, width: str, out: str) -> None:
         """The list is in `v`."""
         self._emit(depth, "n = len(v)")
         self._length(depth, width, out)
@@ -177,6 +193,8 @@ class _WriterSource(Source):
             if spec.type == "string":
                 self._emit(depth + 1, "item = item.encode()")
             self._emit(depth + 1, "n = len(item)")
+            if spec.type == "string":
+                self._emit(depth + 1, f"if n > {STRING_BYTES_MAX}: raise long_string({self._what(name)}, n)")
             self._length(depth + 1, "int16" if spec.type == "string" else "int32", out)
             self._emit(depth + 1, f"{out} += item")
 

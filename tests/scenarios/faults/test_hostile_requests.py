@@ -11,14 +11,24 @@ from confluent_kafka import Producer
 
 from barnabas.base.errors import ErrorCode
 from barnabas.cli.local_cluster import LocalCluster
+from barnabas.wire import frame
 from barnabas.wire.compression import Codec, compress
 from barnabas.wire.messages.add_partitions_to_txn import AddPartitionsToTxnRequest
+from barnabas.wire.messages.alter_user_scram_credentials import (
+    AlterUserScramCredentialsRequest,
+    ScramCredentialUpsertion,
+)
+from barnabas.wire.messages.base import ApiMessage
 from barnabas.wire.messages.create_partitions import (
     CreatePartitionsRequest,
     CreatePartitionsResponse,
     CreatePartitionsTopic,
 )
 from barnabas.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
+from barnabas.wire.messages.describe_user_scram_credentials import (
+    DescribeUserScramCredentialsRequest,
+    DescribeUserScramCredentialsResponse,
+)
 from barnabas.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from barnabas.wire.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from barnabas.wire.messages.incremental_alter_configs import (
@@ -28,6 +38,8 @@ from barnabas.wire.messages.incremental_alter_configs import (
     IncrementalAlterConfigsResponse,
 )
 from barnabas.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from barnabas.wire.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
+from barnabas.wire.messages.list_groups import ListGroupsRequest, ListGroupsResponse
 from barnabas.wire.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
@@ -44,8 +56,8 @@ from barnabas.wire.record_batch import (
     compute_crc,
 )
 from barnabas.wire.records import BatchBuilder
-from barnabas.wire.varint import encode_varint
-from tests.scenarios.faults.hostile_peer import Bystander, Victim, ask, batch, produce
+from barnabas.wire.varint import append_uvarint, encode_varint
+from tests.scenarios.faults.hostile_peer import Bystander, Victim, ask, batch, is_closed, produce
 from tests.soak.workload import QUIET
 
 
@@ -291,3 +303,57 @@ def test_garbage_is_refused_where_the_framing_is_checked(victim: Victim):
             struct.pack_into(">I", lie, CRC_AT, compute_crc(lie, 0, len(lie) - 12))
             assert produce(peer, victim.topic, bytes(lie)).error_code == ErrorCode.INVALID_RECORD
         victim.set_cluster("barnabas.record.framing.check", "false")
+
+
+def with_longer_string(request: ApiMessage, version: int) -> bytes:
+    """The request with 40,000 bytes in the place of a string of 300: our writer refuses such a one."""
+    short, long = bytearray(), bytearray()
+    for text, size in ((short, 300), (long, 40_000)):
+        append_uvarint(text, size + 1)
+        text += b"G" * size
+    framed = frame.encode_request(request, version, 1, "hostile")
+    assert framed.count(short) == 1
+    body = framed[4:].replace(short, long)
+    return struct.pack(">i", len(body)) + body
+
+
+@pytest.mark.parametrize(
+    ("request_", "version"),
+    [
+        (
+            JoinGroupRequest(
+                group_id="G" * 300,
+                session_timeout_ms=6_000,
+                rebalance_timeout_ms=6_000,
+                protocol_type="consumer",
+                protocols=[JoinGroupRequestProtocol(name="range", metadata=b"")],
+            ),
+            9,
+        ),
+        (
+            AlterUserScramCredentialsRequest(
+                upsertions=[
+                    ScramCredentialUpsertion(
+                        name="G" * 300, mechanism=1, iterations=4096, salt=b"salt", salted_password=b"password"
+                    )
+                ]
+            ),
+            0,
+        ),
+    ],
+    ids=["JoinGroup", "AlterUserScramCredentials"],
+)
+def test_string_that_no_client_could_read_in_an_answer_ends_the_connection(
+    victim: Victim, request_: ApiMessage, version: int
+):
+    """As at Kafka. Java's AdminClient would die of it at the next listing of groups or users."""
+    with victim.connect() as peer:
+        peer.sendall(with_longer_string(request_, version))
+        assert is_closed(peer)
+    with victim.connect() as peer:
+        groups = ask(peer, ListGroupsRequest(), 4)
+        assert isinstance(groups, ListGroupsResponse) and groups.error_code == 0
+        assert all(len(group.group_id) < 300 for group in groups.groups)
+        users = ask(peer, DescribeUserScramCredentialsRequest(users=None), 0)
+        assert isinstance(users, DescribeUserScramCredentialsResponse) and users.results == []
+    victim.check()

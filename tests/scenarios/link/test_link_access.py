@@ -20,7 +20,7 @@ TIMEOUT_S = 60.0
 @pytest.fixture(scope="module")
 def secure() -> Iterator[Cluster]:
     """TLS, SCRAM and ACLs. It mirrors itself: a link does not mind."""
-    with Cluster(brokers=1, secure=True, config={"password.encoder.secret": "of these tests"}) as cluster:
+    with Cluster(brokers=1, secure=True) as cluster:
         yield cluster
 
 
@@ -104,13 +104,22 @@ def test_acls_come_and_go_with_those_of_the_source(topic: str) -> None:
     }
     pattern = ResourcePattern(AclResourceType.TOPIC, topic, PatternType.PREFIXED)
     cluster_wide = ResourcePattern(AclResourceType.CLUSTER, "kafka-cluster", PatternType.LITERAL)
+    everything = ResourcePattern(AclResourceType.TOPIC, "*", PatternType.LITERAL)
+    own = ResourcePattern(AclResourceType.TOPIC, f"{topic}-", PatternType.PREFIXED)
     entry = Ace("User:alice", "*", AclOperation.READ, Permission.ALLOW)
+    other = Ace("User:alice", "*", AclOperation.WRITE, Permission.ALLOW)
     with Cluster(brokers=1, config=open_to_all) as there, Cluster(brokers=1, config=open_to_all) as here:
         there.ask(lambda client: create_acls(client, pattern, [entry]))
         there.ask(lambda client: create_acls(client, cluster_wide, [entry]))
+        there.ask(lambda client: create_acls(client, everything, [entry]))
         given = {"bootstrap.servers": there.bootstrap, "link.refresh.interval.ms": "200"}
-        here.ask(lambda client: admin.create_link(client, "acls", configs=given, topics=topic, acls=True))
+        here.ask(lambda client: admin.create_link(client, "acls", configs=given, topics=f"{topic}.*", acls=True))
         wait_until(lambda: acls_of(here, pattern) == [entry], TIMEOUT_S, what="the entry is here")
-        assert acls_of(here, cluster_wide) == []
+        assert acls_of(here, cluster_wide) == [] and acls_of(here, everything) == []
+        here.ask(lambda client: create_acls(client, own, [entry]))
+        there.ask(lambda client: create_acls(client, own, [entry, other]))
+        wait_until(lambda: {*acls_of(here, own)} == {entry, other}, TIMEOUT_S, what="the other entry is here")
+        there.ask(lambda client: delete_acls(client, own, [entry, other]))
+        wait_until(lambda: acls_of(here, own) == [entry], TIMEOUT_S, what="only our own entry is here")
         there.ask(lambda client: delete_acls(client, pattern, [entry]))
         wait_until(lambda: acls_of(here, pattern) == [], TIMEOUT_S, what="the entry is gone here, too")

@@ -2,19 +2,24 @@
 
 import asyncio
 import struct
+import threading
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
 import uvloop
 
 from barnabas.base.errors import ErrorCode
+from barnabas.client.blocking import BlockingConnection
+from barnabas.client.config import ClientConfig
 from barnabas.client.connection import Connection, open_connection
 from barnabas.client.errors import ConnectionLost, RequestTimedOut, UnsupportedVersion
+from barnabas.client.exchange import Incoming
 from barnabas.wire import frame
 from barnabas.wire.messages.api_versions import ApiVersion, ApiVersionsResponse
 from barnabas.wire.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
 from barnabas.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
-from barnabas.wire.messages.metadata import MetadataRequest, MetadataResponse
+from barnabas.wire.messages.metadata import MetadataRequest, MetadataResponse, MetadataResponseTopic
 from tests.unit.client.client_fake_broker import Call, FakeBroker
 
 API_VERSIONS, FETCH, METADATA, HEARTBEAT = 18, 1, 3, 12
@@ -266,6 +271,20 @@ def test_response_past_the_size_limit_ends_the_connection_before_memory_is_taken
     run(scenario)
 
 
+def test_stranger_at_the_port_cannot_announce_a_large_response() -> None:
+    """Before the login the limit is a megabyte: a few bytes would make a client take hundreds of them."""
+
+    async def scenario() -> None:
+        lie = struct.pack(">i", 2 << 20) + bytes(100)
+        async with FakeBroker(handlers={API_VERSIONS: lambda call: call.reply_raw(lie)}) as broker:
+            with pytest.raises(ConnectionLost, match="up to 1048576"):
+                await connect(broker)
+            with pytest.raises(ConnectionLost, match="up to 1048576"):
+                await asyncio.to_thread(BlockingConnection, broker.host, broker.port, ClientConfig())
+
+    run(scenario)
+
+
 def test_garbage_in_a_response_is_an_error_of_that_request_and_ends_the_connection() -> None:
     async def scenario() -> None:
         def garbage(call: Call) -> None:
@@ -361,6 +380,21 @@ def test_refused_connection_names_the_address_and_the_reason() -> None:
     run(scenario)
 
 
+@pytest.mark.parametrize(
+    ("host", "port"), [("x" * 300, 1), ("a..b", 1), ("\0", 1), ("127.0.0.1", 70_000), ("127.0.0.1", -1)]
+)
+def test_broker_that_calls_itself_by_no_address_is_a_connection_that_fails(host: str, port: int) -> None:
+    """A source of a link said so, and its fetcher ended."""
+
+    async def scenario() -> None:
+        with pytest.raises(ConnectionLost, match="cannot connect to"):
+            await open_connection(host, port)
+        with pytest.raises(ConnectionLost, match="cannot connect to"):
+            await asyncio.to_thread(BlockingConnection, host, port, ClientConfig())
+
+    run(scenario)
+
+
 def test_failed_authentication_closes_the_connection() -> None:
     async def refuse(connection: Connection) -> None:
         raise ConnectionLost("no")
@@ -369,5 +403,87 @@ def test_failed_authentication_closes_the_connection() -> None:
         async with FakeBroker() as broker:
             with pytest.raises(ConnectionLost, match="no"):
                 await open_connection(broker.host, broker.port, authenticate=refuse)
+
+    run(scenario)
+
+
+class LoopThreads:
+    """Which threads decoded responses."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.threads: list[threading.Thread] = []
+        decode = Incoming.decode
+
+        def recorded(incoming: Any, budget: list[int] | None) -> Any:
+            self.threads.append(threading.current_thread())
+            return decode(incoming, budget)
+
+        monkeypatch.setattr(Incoming, "decode", recorded)
+
+
+def metadata_of(topics: int) -> MetadataResponse:
+    return MetadataResponse(topics=[MetadataResponseTopic(name=f"t{number}") for number in range(topics)])
+
+
+def test_large_response_is_decoded_by_a_thread_and_answers_stay_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A source that answers with megabytes of small elements must not hold up the loop of a broker."""
+    sizes = [3, 20_000, 4, 20_001, 5]
+
+    async def scenario() -> None:
+        answers = iter(sizes)
+        broker = FakeBroker(handlers={3: lambda call: call.reply(metadata_of(next(answers)))})
+        async with broker:
+            connection = await connect(broker)
+            decoded = LoopThreads(monkeypatch)
+            asked = [connection.request(MetadataRequest(topics=None), MetadataResponse, version=9) for _ in sizes]
+            found = await asyncio.gather(*asked)
+            assert [len(each.topics) for each in found] == sizes
+            is_here = [thread is threading.current_thread() for thread in decoded.threads]
+            assert is_here == [True, False, True, False, True]
+            await end(connection)
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("topics", [501, 20_000])
+def test_response_with_more_elements_than_allowed_ends_the_connection(topics: int) -> None:
+    async def scenario() -> None:
+        async with FakeBroker(handlers={3: lambda call: call.reply(metadata_of(topics))}) as broker:
+            connection = await open_connection(broker.host, broker.port, response_elements_max=500)
+            with pytest.raises(ConnectionLost, match="elements are too many"):
+                await connection.request(MetadataRequest(topics=None), MetadataResponse, version=9)
+            assert connection.closed
+
+    run(scenario)
+
+
+def test_fetch_response_of_very_many_partitions_is_decoded_by_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    partitions = [PartitionData(partition_index=number, records=b"") for number in range(20_000)]
+    answer = FetchResponse(responses=[FetchableTopicResponse(topic="t", partitions=partitions)])
+
+    async def scenario() -> None:
+        async with FakeBroker(handlers={1: lambda call: call.reply(answer)}) as broker:
+            connection = await open_connection(broker.host, broker.port, response_elements_max=100_000)
+            decoded = LoopThreads(monkeypatch)
+            found = await connection.request(FetchRequest(), FetchResponse, version=11)
+            assert len(found.responses[0].partitions) == 20_000
+            assert [thread is threading.current_thread() for thread in decoded.threads] == [True, False]
+            await end(connection)
+
+    run(scenario)
+
+
+def test_damage_in_a_large_response_ends_the_connection() -> None:
+    async def scenario() -> None:
+        def garbage(call: Call) -> None:
+            data = bytearray(frame.encode_response(metadata_of(20_000), call.version, call.correlation_id))
+            data[-200_000:] = b"\xff" * 200_000
+            call.reply_raw(bytes(data))
+
+        async with FakeBroker(handlers={3: garbage}) as broker:
+            connection = await connect(broker)
+            with pytest.raises(ConnectionLost, match="not a response"):
+                await connection.request(MetadataRequest(topics=None), MetadataResponse, version=9)
+            assert connection.closed
 
     run(scenario)

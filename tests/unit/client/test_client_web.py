@@ -2,7 +2,9 @@
 
 import socket
 import threading
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
 
@@ -62,3 +64,38 @@ def test_reason_of_a_failure_is_kept_and_bounded(answers: tuple[str, list[bytes]
     assert failed.value.is_final
     assert 0 < len(failed.value.document) <= 16 * 1024
     assert "xxx" not in str(failed.value)
+
+
+@pytest.mark.parametrize(
+    ("begin", "words"),
+    [
+        (b"", r"no whole answer within 0\.6 s"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n", r"no whole answer within 0\.6 s"),
+        (b"HTTP/1.1 500 No\r\nContent-Length: 100000\r\n\r\n", "answered 500"),
+    ],
+    ids=["head", "body", "reason of a failure"],
+)
+def test_server_that_sends_a_byte_now_and_then_is_not_waited_for_longer_than_a_whole_answer_may_take(
+    begin: bytes, words: str
+) -> None:
+    server = socket.create_server(("127.0.0.1", 0))
+    is_over = threading.Event()
+
+    def drip() -> None:
+        peer, _ = server.accept()
+        with peer, suppress(OSError):
+            peer.sendall(begin)
+            while not is_over.wait(0.1):
+                peer.sendall(b"H")
+
+    thread = threading.Thread(target=drip)
+    thread.start()
+    began_s = time.monotonic()
+    try:
+        with pytest.raises(WebFailed, match=words):
+            load("http://{}:{}/keys".format(*server.getsockname()), timeout_ms=200)
+        assert time.monotonic() - began_s < 20
+    finally:
+        is_over.set()
+        thread.join()
+        server.close()

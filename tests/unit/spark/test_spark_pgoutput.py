@@ -1,6 +1,7 @@
 """Messages of PostgreSQL's log of changes, without PostgreSQL: what they say, and what they mean for a table of changes."""
 
 import struct
+from collections.abc import Mapping
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
@@ -9,6 +10,7 @@ import pytest
 from pyspark.sql.types import (
     BinaryType,
     BooleanType,
+    DataType,
     DateType,
     DecimalType,
     DoubleType,
@@ -20,19 +22,23 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from barnabas.spark.pipelines._errors import ERROR_TYPE
 from barnabas.spark.pipelines.database import DatabaseError
 from barnabas.spark.pipelines.sources import postgres_changes
-from barnabas.spark.pipelines.sources.pgoutput import UNCHANGED, BadMessage, Change, Truncated, changes, commit_end
-from barnabas.spark.pipelines.sources.postgres_changes import (
-    Watched,
+from barnabas.spark.pipelines.sources.change_rows import (
+    LookUp,
+    NoSuchValue,
+    Shape,
     lsn_number,
     lsn_text,
     parsed,
-    patiently,
     rows_of,
     sequence,
-    spark_type,
+    value_of,
 )
+from barnabas.spark.pipelines.sources.pgoutput import UNCHANGED, BadMessage, Change, Row, Truncated, changes, commit_end
+from barnabas.spark.pipelines.sources.postgres_changes import patiently
+from barnabas.spark.pipelines.sources.watched_table import Watched
 
 Values = list[object]
 SCHEMA = StructType().add("id", LongType()).add("name", StringType())
@@ -69,12 +75,19 @@ def change(kind: bytes, oid: int, *, new: Values | None = None, old: Values | No
 TABLE = relation(1, "people", "id", "name")
 
 
-def told(*messages: bytes, keys: tuple[str, ...] = ("id",)) -> list[dict[str, Any]]:
-    return [row for each in changes(messages) for row in rows_of(each, "public.people", SCHEMA, keys)]
+PEOPLE = Shape("public.people", ("id",))
+
+
+def gone_since_then(key: Mapping[str, str]) -> None:
+    return None
+
+
+def rows_from(*messages: bytes, shape: Shape = PEOPLE, look_up: LookUp = gone_since_then) -> list[dict[str, Any]]:
+    return [row for each in changes(messages) for row in rows_of(each, shape, SCHEMA, look_up)]
 
 
 def test_changes_come_with_their_transaction_in_the_order_of_its_messages() -> None:
-    rows = told(
+    rows = rows_from(
         BEGIN,
         TABLE,
         change(b"I", 1, new=[1, "ann"]),
@@ -97,36 +110,68 @@ def test_changes_come_with_their_transaction_in_the_order_of_its_messages() -> N
 
 
 def test_a_row_that_gets_another_key_is_gone_under_the_old_one() -> None:
-    rows = told(BEGIN, TABLE, change(b"U", 1, new=[2, "ann"], old=[1, None]), commit(5))
+    rows = rows_from(BEGIN, TABLE, change(b"U", 1, new=[2, "ann"], old=[1, None]), commit(5))
     assert [(each["id"], each["name"], each["_deleted"]) for each in rows] == [(1, None, True), (2, "ann", False)]
     assert rows[0]["_sequence"] < rows[1]["_sequence"]
-    same = told(BEGIN, TABLE, change(b"U", 1, new=[1, "b"], old=[1, "a"], how=b"O"), commit(5))
+    same = rows_from(BEGIN, TABLE, change(b"U", 1, new=[1, "b"], old=[1, "a"], how=b"O"), commit(5))
     assert [(each["id"], each["name"], each["_deleted"]) for each in same] == [(1, "b", False)]
 
 
-def test_a_large_value_that_was_not_touched_is_the_old_one_or_refused() -> None:
-    full = told(BEGIN, TABLE, change(b"U", 1, new=[1, UNCHANGED], old=[1, "long"], how=b"O"), commit(5))
-    assert full[0]["name"] == "long"
-    with pytest.raises(DatabaseError, match=r"public\.people, column name: .*REPLICA IDENTITY FULL"):
-        told(BEGIN, TABLE, change(b"U", 1, new=[1, UNCHANGED]), commit(5))
+def test_large_value_that_an_update_left_alone_is_that_of_the_old_row_or_named_as_unchanged() -> None:
+    full = rows_from(BEGIN, TABLE, change(b"U", 1, new=[1, UNCHANGED], old=[1, "long"], how=b"O"), commit(5))
+    assert (full[0]["name"], full[0]["_unchanged"]) == ("long", None)
+    [row] = rows_from(BEGIN, TABLE, change(b"U", 1, new=[1, UNCHANGED]), commit(5))
+    assert (row["name"], row["_unchanged"]) == (None, ["name"])
+
+
+def test_large_value_of_a_row_that_got_another_key_is_read_from_the_table() -> None:
+    """The log has neither the value nor a row with it: an old key has nulls in place of the other columns."""
+    asked: list[Mapping[str, str]] = []
+
+    def look_up(key: Mapping[str, str]) -> Row:
+        asked.append(key)
+        return {"id": "2", "name": "long"}
+
+    moved = change(b"U", 1, new=[2, UNCHANGED], old=[1, None])
+    gone, row = rows_from(BEGIN, TABLE, moved, commit(5), look_up=look_up)
+    assert (gone["id"], gone["_deleted"], row["name"], row["_unchanged"]) == (1, True, "long", None)
+    assert asked == [{"id": "2"}]
+    _, gone_since = rows_from(BEGIN, TABLE, moved, commit(5))
+    assert (gone_since["name"], gone_since["_unchanged"]) == (None, None), "a later change says that it is gone"
+
+
+def test_row_of_a_table_without_a_key_is_known_by_all_its_columns() -> None:
+    whole = Shape("public.people", ("id", "name"))
+    rows = rows_from(BEGIN, TABLE, change(b"U", 1, new=[1, "b"], old=[1, "a"], how=b"O"), commit(5), shape=whole)
+    assert [(each["id"], each["name"], each["_deleted"]) for each in rows] == [(1, "a", True), (1, "b", False)]
+
+
+def test_columns_that_are_left_out_are_not_new_ones() -> None:
+    wider = relation(1, "people", "id", "name", "more")
+    inserted = change(b"I", 1, new=[1, "a", "b"])
+    for shape in (
+        Shape("public.people", ("id",), left_out=frozenset({"more"})),
+        Shape("public.people", ("id",), only_listed=True),
+    ):
+        assert [row["name"] for row in rows_from(BEGIN, wider, inserted, commit(5), shape=shape)] == ["a"]
 
 
 def test_other_tables_are_left_out_and_a_truncate_is_no_change_of_a_row() -> None:
     other = relation(2, "pets", "id")
     truncate = b"T" + struct.pack(">ibi", 1, 0, 2)
-    assert told(BEGIN, TABLE, other, change(b"I", 2, new=[1]), truncate, commit(5)) == []
+    assert rows_from(BEGIN, TABLE, other, change(b"I", 2, new=[1]), truncate, commit(5)) == []
     both = b"T" + struct.pack(">ibii", 2, 0, 1, 2)
     assert list(changes([BEGIN, TABLE, other, both, commit(5)])) == [Truncated(("public.people", "public.pets"), 5)]
     with pytest.raises(DatabaseError, match=r"truncated at 0/5"):
-        told(BEGIN, TABLE, other, both, commit(5))
+        rows_from(BEGIN, TABLE, other, both, commit(5))
 
 
 def test_a_column_that_came_later_is_not_left_out_in_silence() -> None:
     wider = relation(1, "people", "id", "name", "more")
     with pytest.raises(DatabaseError, match="has a column more that the query does not know"):
-        told(BEGIN, wider, change(b"I", 1, new=[1, "a", "b"]), commit(5))
+        rows_from(BEGIN, wider, change(b"I", 1, new=[1, "a", "b"]), commit(5))
     narrower = relation(1, "people", "id")
-    assert told(BEGIN, narrower, change(b"I", 1, new=[1]), commit(5))[0]["name"] is None
+    assert rows_from(BEGIN, narrower, change(b"I", 1, new=[1]), commit(5))[0]["name"] is None
 
 
 @pytest.mark.parametrize(
@@ -169,31 +214,71 @@ def test_texts_of_postgresql_become_values_of_their_types() -> None:
     for name, (kind, _, _) in values.items():
         schema.add(name, kind)
     row = {name: text for name, (_, text, _) in values.items()}
-    assert parsed(row, "t", schema) == {name: value for name, (_, _, value) in values.items()}
-    with pytest.raises(DatabaseError, match="t, column i: 'x' is not a int"):
-        parsed({"i": "x"}, "t", schema)
-    with pytest.raises(DatabaseError, match="t, column b: 'x' is not a boolean"):
-        parsed({"b": "x"}, "t", schema)
+    shape = Shape("t", ("i",))
+    expected = {name: value for name, (_, _, value) in values.items()}
+    assert parsed(row, shape, schema) == expected | {"_unchanged": None}
+    with pytest.raises(DatabaseError, match=r"t, row i=x, column i: 'x' is not a int: .*exclude=.*PERMISSIVE"):
+        parsed({"i": "x"}, shape, schema)
+    with pytest.raises(DatabaseError, match="t, row i=7, column b: 'x' is not a boolean"):
+        parsed({"i": "7", "b": "x"}, shape, schema)
 
 
 @pytest.mark.parametrize(
-    ("declared", "kind"),
+    ("text", "kind", "said"),
     [
-        ("bigint", LongType()),
-        ("numeric(8,2)", DecimalType(8, 2)),
-        ("timestamp with time zone", TimestampType()),
-        ("timestamp without time zone", TimestampNTZType()),
-        ("character varying(5)", StringType()),
-        ("text[]", StringType()),
-        ("integer[]", StringType()),
-        ("uuid", StringType()),
-        ("interval", StringType()),
-        ("int4range", StringType()),
-        ("bytea", BinaryType()),
+        ("NaN", DecimalType(8, 2), "is no number that"),
+        ("Infinity", DecimalType(38, 18), "is no number that"),
+        ("123456789012345678901", DecimalType(38, 18), "more digits before the point"),
+        ("1000000.00", DecimalType(8, 2), "more digits before the point"),
+        ("0.00000000000000000001", DecimalType(38, 18), "more digits behind the point"),
+        ("infinity", DateType(), "years 1 to 9999"),
+        ("0044-03-15 BC", DateType(), "years 1 to 9999"),
+        ("12000-01-01", DateType(), "years 1 to 9999"),
+        ("-infinity", TimestampType(), "years 1 to 9999"),
+        ("0044-03-15 00:00:00 BC", TimestampNTZType(), "years 1 to 9999"),
+        ("5000000000", IntegerType(), "too large for int"),
+        ("9223372036854775808", LongType(), "too large for bigint"),
     ],
 )
-def test_which_type_a_column_has(declared: str, kind: object) -> None:
-    assert spark_type(declared) == kind
+def test_values_that_spark_does_not_have_are_refused(text: str, kind: DataType, said: str) -> None:
+    with pytest.raises(NoSuchValue, match=said):
+        value_of(text, kind)
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "value"),
+    [
+        ("0.0", DecimalType(38, 18), Decimal(0)),
+        ("0.000000000000000000000", DecimalType(38, 18), Decimal(0)),
+        ("999999.99", DecimalType(8, 2), Decimal("999999.99")),
+        ("1.500", DecimalType(3, 1), Decimal("1.5")),
+        ("-9223372036854775808", LongType(), -(1 << 63)),
+        ("0001-01-01", DateType(), date(1, 1, 1)),
+        ("9999-12-31 23:59:59.999999+00", TimestampType(), datetime(9999, 12, 31, 23, 59, 59, 999_999, UTC)),
+        ("Infinity", DoubleType(), float("inf")),
+    ],
+)
+def test_values_at_the_ends_of_spark_s_types_are_read(text: str, kind: DataType, value: object) -> None:
+    assert value_of(text, kind) == value
+
+
+def test_bad_value_gives_its_row_an_error_and_fails_nothing_in_mode_permissive() -> None:
+    schema = (
+        StructType().add("id", LongType()).add("n", DecimalType(8, 2)).add("d", DateType()).add("_error", ERROR_TYPE)
+    )
+    shape = Shape("t", ("id",), permissive=True)
+    row = parsed({"id": "7", "n": "NaN", "d": "infinity"}, shape, schema)
+    assert (row["id"], row["n"], row["d"]) == (7, None, None)
+    error = row["_error"]
+    assert isinstance(error, dict) and error["class"] == "BadValue"
+    assert "t, row id=7, column n: 'NaN'" in error["message"] and "column d: 'infinity'" in error["message"]
+    assert parsed({"id": "7", "n": "1", "d": None}, shape, schema)["_error"] is None
+
+
+def test_deleted_row_with_a_bad_value_is_deleted_all_the_same() -> None:
+    schema = StructType().add("id", LongType()).add("n", DecimalType(8, 2))
+    row = parsed({"id": "7", "n": "NaN"}, Shape("t", ("id",)), schema, only_key=True)
+    assert (row["id"], row["n"]) == (7, None)
 
 
 def test_places_in_the_log_are_numbers_that_compare() -> None:
@@ -209,7 +294,10 @@ def test_places_in_the_log_are_numbers_that_compare() -> None:
         ({"uri": "postgresql://x/y"}, "needs the option table"),
         ({"uri": "sqlite:///x", "table": "t"}, "only PostgreSQL"),
         ({"uri": "postgresql://x/y", "table": "t", "slot": "No!"}, "PostgreSQL wants"),
-        ({"uri": "postgresql://x/y", "table": "t", "snapshot": "maybe"}, "neither true nor false"),
+        ({"uri": "postgresql://x/y", "table": "t", "snapshot": "maybe"}, "use true or false"),
+        ({"uri": "postgresql://x/y", "table": "t", "mode": "drop"}, "use FAIL or PERMISSIVE"),
+        ({"uri": "postgresql://x/y", "table": "t", "replicaIdentity": "index"}, "the only value is full"),
+        ({"uri": "postgresql://x/y", "table": "t", "columns": "a", "exclude": "b"}, "do not go together"),
         ({"uri": "postgresql://x/y", "table": "t", "slots": "x"}, "slot"),
     ],
 )

@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -135,3 +136,17 @@ def test_small_slices_of_a_partition_share_a_task() -> None:
     other, large = slice_of(1, 0, 1), slice_of(1, 1, 500)
     assert [len(task) for task in slices_in_tasks([*small, other, large])] == [6, 1, 1]
     assert slices_in_tasks([]) == []
+
+
+def test_object_with_another_segments_bytes_is_a_failure_that_names_it(tmp_path: Path, parts: list[TierSlice]) -> None:
+    """The records of the other segment would be left out, and the slice would look empty."""
+    store = open_store(f"file://{tmp_path}")
+    known = [
+        replace(part, segment_offsets=(number * RECORDS, (number + 1) * RECORDS - 1))
+        for number, part in enumerate(parts)
+    ]
+    assert read(tmp_path, known, insists=True)[0] == list(range(3 * RECORDS))
+    for other in (0, 2):
+        asyncio.run(store.put("log-1", segment(other * RECORDS)))
+        with pytest.raises(StoreFault, match=r"log-1 has offset .* has 40 to 79"):
+            read(tmp_path, known, insists=True)

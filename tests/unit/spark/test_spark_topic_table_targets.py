@@ -36,7 +36,6 @@ from barnabas.spark.tables import filling, reading, rows
 from barnabas.spark.tables.definition import OFFSET, PARTITION, TIMESTAMP, BadDefinition, Definition, checked
 from barnabas.spark.tables.direct import Direct, DirectReader
 from barnabas.spark.tables.places import place_of
-from barnabas.spark.tables.reading import STAGED
 from barnabas.spark.tables.storing import catalog_settings
 from barnabas.spark.tables.targets import Target, target_of
 from barnabas.spark.tables.upkeep import Upkeep
@@ -254,7 +253,7 @@ def test_record_that_fitted_before_a_run_died_and_does_not_now_is_an_error(tmp_p
     """The errors of a batch were published, its rows were not: the next run has another schema, and more errors."""
     table = checked(Definition(name="orders", topic="orders", url=str(tmp_path / "orders"), format=kind, schema="raw"))
     place = TopicPartition("orders", 0)
-    more = [(rows.REASON, StringType()), (rows.RAW, BinaryType()), (STAGED, StringType())]
+    more = [(rows.REASON, StringType()), (rows.RAW, BinaryType()), (rows.PUT_ASIDE, StringType())]
     types = StructType([*rows.ERROR_COLUMNS.fields, *(StructField(*each) for each in more)])
 
     def bad(*offsets: int) -> pa.RecordBatch:

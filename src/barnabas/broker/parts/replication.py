@@ -17,7 +17,7 @@ from barnabas.broker.replication.control_requests import ControlRequests
 from barnabas.broker.replication.failed_dirs import FailedDirs
 from barnabas.broker.replication.fetchers import FetcherManager
 from barnabas.broker.replication.isr_changes import IsrChanges
-from barnabas.broker.replication.leader_endpoint import LeaderEndpoint, RemoteLeader
+from barnabas.broker.replication.leader_endpoint import FetcherSettings, LeaderEndpoint, RemoteLeader
 from barnabas.broker.replication.log_dir_moves import LogDirMoves
 from barnabas.broker.replication.machine import PartitionMachine
 from barnabas.broker.replication.manager import ReplicaManager
@@ -87,15 +87,9 @@ class ReplicationParts:
         )
         #: A feature may wrap the endpoints through which followers fetch from their leaders.
         self.wrap_leader: Callable[[BrokerId, LeaderEndpoint], LeaderEndpoint] = lambda leader, endpoint: endpoint
-        settings = fetcher_settings(broker_id, config)
-
-        def endpoint(leader: BrokerId) -> LeaderEndpoint:
-            remote = RemoteLeader(
-                leader, lambda broker: connections.open(broker, purpose="fetcher"), settings, broker_epoch
-            )
-            return self.wrap_leader(leader, remote)
-
-        self.fetchers = FetcherManager(settings, tasks, clock, endpoint, throttle=self.throttles.follower)
+        self.fetchers = self._make_fetchers(
+            fetcher_settings(broker_id, config), connections, broker_epoch, tasks, clock
+        )
         self.control = ControlRequests(
             broker_id,
             self.replicas,
@@ -121,6 +115,22 @@ class ReplicationParts:
         )
         logs.on_log_start = self.replicas.hosted.log_start_moved
         metadata.subscribe(self._metadata_changed)
+
+    def _make_fetchers(
+        self,
+        settings: FetcherSettings,
+        connections: BrokerConnections,
+        broker_epoch: Callable[[], BrokerEpoch],
+        tasks: asyncio.TaskGroup,
+        clock: Clock,
+    ) -> FetcherManager:
+        def endpoint(leader: BrokerId) -> LeaderEndpoint:
+            remote = RemoteLeader(
+                leader, lambda broker: connections.open(broker, purpose="fetcher"), settings, broker_epoch
+            )
+            return self.wrap_leader(leader, remote)
+
+        return FetcherManager(settings, tasks, clock, endpoint, throttle=self.throttles.follower)
 
     def start(self) -> None:
         self._spawn(self.isr_changes.run(), "isr changes")

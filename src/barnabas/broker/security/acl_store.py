@@ -183,6 +183,14 @@ class AclStore:
             return frozenset(), None
         return _decode(pattern, data), stat.version
 
+    async def entries_of(self, pattern: ResourcePattern) -> frozenset[Entry]:
+        """What is stored for the resource. :raises AclUnreadable:"""
+        try:
+            entries, _ = await self._read(pattern)
+        except Malformed as error:
+            raise _unreadable(error) from error
+        return entries
+
     # -- writing ------------------------------------------------------------------------------------------------------
 
     async def add(self, pattern: ResourcePattern, entries: Iterable[Entry]) -> None:
@@ -239,7 +247,7 @@ class AclStore:
             try:
                 before, version = await self._read(pattern)
             except Malformed as error:
-                raise AclUnreadable(f"{error}; delete that znode first") from error
+                raise _unreadable(error) from error
             if tried is not None and before == tried[1]:
                 return tried  # probably our own write: its answer was lost with the connection
             after = change(before)
@@ -261,6 +269,10 @@ class AclStore:
         raise AclUpdateFailed(
             f"other brokers changed the ACLs of {pattern.name} {UPDATE_ATTEMPTS_MAX} times in a row; try again"
         )
+
+
+def _unreadable(error: Malformed) -> AclUnreadable:
+    return AclUnreadable(f"{error}; delete that znode first")
 
 
 def _encode(entries: frozenset[Entry]) -> bytes:

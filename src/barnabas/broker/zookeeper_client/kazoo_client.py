@@ -18,6 +18,7 @@ from kazoo import exceptions as failures
 from kazoo.client import KazooClient
 from kazoo.handlers.threading import SequentialThreadingHandler
 from kazoo.protocol import serialization as requests
+from kazoo.protocol.connection import ConnectionDropped, ConnectionHandler
 from kazoo.protocol.states import Callback, KazooState, KeeperState, WatchedEvent, ZnodeStat
 from kazoo.retry import KazooRetry
 from kazoo.security import ACL, Id
@@ -49,6 +50,10 @@ _log = logging.getLogger(__name__)
 #: First and longest pause between two attempts to connect.
 _RETRY_FIRST_S = 0.05
 _RETRY_LONGEST_S = 1.0
+
+#: The largest packet that a server may send. A list of 100,000 topics with the longest names has 25 MB; a hundred of the
+#: largest znodes, which are read together, have 100 MB.
+_PACKET_BYTES_MAX = 128 * 1024 * 1024
 
 _CODES: dict[type[BaseException], ZkCode] = {
     failures.NoNodeError: ZkCode.NO_NODE,
@@ -134,6 +139,10 @@ class _Ear(socket.socket):
 class _InlineHandler(TlsHandler):
     """Runs watches on the connection thread itself: they only post to the loop, and need no threads of their own."""
 
+    def __init__(self, tls: ssl.SSLContext | None, on_ping_due: Callable[[], None] = lambda: None) -> None:
+        super().__init__(tls)
+        self.on_ping_due = on_ping_due
+
     def create_socket_pair(self) -> tuple[socket.socket, socket.socket]:
         read, write = socket.socketpair()
         bell = _Bell(write.detach())
@@ -147,6 +156,53 @@ class _InlineHandler(TlsHandler):
 
     def dispatch_callback(self, callback: Callback) -> None:
         callback.func(*callback.args)
+
+
+class _Wire(ConnectionHandler):  # type: ignore[misc]
+    """kazoo's connection, but for two things. It sends a ping only after the event loop has answered: a process whose loop
+    hangs does nothing for its clients, and must lose its session, and with it its offices. And it bounds what a server sends.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        #: The loop has been asked for a ping and has not answered.
+        self._has_asked = False
+        #: The loop has answered, and the ping has not been sent.
+        self._may_ping = False
+
+    def _send_ping(self, connect_timeout: float) -> None:
+        """kazoo's thread calls this whenever nothing was sent for a third of the session's time."""
+        if not self._has_asked:
+            self._has_asked = True
+            self.handler.on_ping_due()
+
+    def allow_ping(self) -> None:
+        """From the loop: wakes kazoo's thread as a request does, but without one in the queue."""
+        self._may_ping = True
+        bell = self._write_sock
+        if bell is not None:
+            bell.send(b"\0")
+
+    def _send_request(self, read_timeout: float, connect_timeout: float) -> None:
+        if self._may_ping:
+            self._may_ping = self._has_asked = False
+            super()._send_ping(connect_timeout)
+        super()._send_request(read_timeout, connect_timeout)
+
+    def _read(self, length: int, timeout: float) -> bytes:
+        if not 0 <= length <= _PACKET_BYTES_MAX:
+            raise ConnectionDropped(f"the server announces a packet of {length} bytes")
+        data: bytes = super()._read(length, timeout)
+        return data
+
+
+class _Client(KazooClient):  # type: ignore[misc]
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self._connection = _Wire(self, self._conn_retry.copy(), logger=self.logger)
+
+    def allow_ping(self) -> None:
+        self._connection.allow_ping()
 
 
 class _Pending:
@@ -243,8 +299,10 @@ class KazooConnection:
         on_suspended: Callable[[], None],
         on_lost: Callable[[bool], None],
         on_watch: Fired,
-        make_client: Callable[..., Any] = KazooClient,
+        on_ping_due: Callable[[], None] = lambda: None,
+        make_client: Callable[..., Any] = _Client,
     ) -> None:
+        """kazoo's thread calls `on_ping_due` when it is time for a ping, which it sends after `allow_ping`."""
         self._config = config
         self._on_connected = on_connected
         self._on_suspended = on_suspended
@@ -259,7 +317,7 @@ class KazooConnection:
         self._client = make_client(
             hosts=config.hosts,
             timeout=config.session_timeout_ms / 1000,
-            handler=_InlineHandler(config.tls),
+            handler=_InlineHandler(config.tls, on_ping_due),
             auth_data=list(config.auth) or None,
             client_id=None if config.resumes is None else tuple(config.resumes),
             connection_retry=KazooRetry(
@@ -293,6 +351,9 @@ class KazooConnection:
         absolute = self._absolute(path)
         kinds = (("data", self._client._data_watchers), ("children", self._client._child_watchers))
         return tuple(kind for kind, watchers in kinds if watchers.get(absolute))
+
+    def allow_ping(self) -> None:
+        self._client.allow_ping()
 
     def submit(self, operation: Operation | MultiRead, done: Done) -> None:
         request, convert = self._translate(operation)

@@ -147,6 +147,20 @@ def link_topic(name: str, topic: str) -> str:
     return f"{LINKS}/{name}/topics/{topic}"
 
 
+def link_acls(name: str) -> str:
+    return f"{LINKS}/{name}/acls"
+
+
+def link_acl(name: str, resource_type: str, pattern_type: str, resource: str) -> str:
+    return f"{LINKS}/{name}/acls/{resource_type}-{pattern_type}-{sanitize(resource)}"
+
+
+def link_acl_resource(path: str) -> tuple[str, str, str]:
+    """(type, pattern type, name) of a path of `link_acl`. :raises ValueError: for another path."""
+    resource_type, pattern_type, resource = path.rpartition("/")[2].split("-", 2)
+    return resource_type, pattern_type, desanitize(resource)
+
+
 def link_partition(name: str, partition: TopicPartition) -> str:
     return f"{LINKS}/{name}/topics/{partition.topic}/{partition.partition}"
 

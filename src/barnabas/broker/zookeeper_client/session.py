@@ -7,12 +7,15 @@ Promise: operations are sent in the order of the calls. One that a lost connecti
 the next connection, as long as the session lives (so a create that succeeded unseen answers NODE_EXISTS, and a conditional
 write BAD_VERSION: callers read again). When a session expires, its pending operations fail with `SessionExpired`; then a new
 session begins, and `SessionState.RENEWED` reports it.
+
+A loop that hangs loses the session: kazoo's thread sends a ping only after the loop has allowed it.
 """
 
 import asyncio
 import heapq
 import logging
 import threading
+import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from enum import Enum
@@ -57,6 +60,8 @@ _PACKED_MAX = 100
 _PACKED_BYTES_MAX = 256 * 1024
 #: A first connection that takes longer than this is logged.
 _QUIET_S = 1.0
+#: If the loop does not turn for this share of the session timeout, that is logged.
+_LATE_SHARE = 0.3
 
 
 class SessionState(Enum):
@@ -142,6 +147,7 @@ class ZooKeeperSession:
             on_suspended=lambda: self._post(self._on_suspended),
             on_lost=lambda auth_failed: self._post(self._on_lost, auth_failed),
             on_watch=lambda path, watch: self._post(self._on_watch, path, watch),
+            on_ping_due=lambda: self._post(self._on_ping_due, time.monotonic()),
         )
         self._connection.start()
         telling = self._loop.call_later(_QUIET_S, self._log_waiting)
@@ -512,6 +518,18 @@ class ZooKeeperSession:
     def _on_watch(self, path: str, watch: Hashable) -> None:
         if not self._stopped and callable(watch):
             watch(path)
+
+    def _on_ping_due(self, asked_s: float) -> None:
+        """Allow a ping. A broker whose loop hangs serves no client: without this call no ping is sent, the session expires, and
+        other brokers take over. Earlier events are handled first, so that an expired session is known."""
+        late_s = time.monotonic() - asked_s
+        if late_s * 1000 > self._config.session_timeout_ms * _LATE_SHARE:
+            _log.warning(
+                "[event loop] it did not turn for %.1f s; a hang as long as zookeeper.session.timeout.ms=%d ends the session",
+                *(late_s, self._config.session_timeout_ms),
+            )
+        if not self._stopped and self._connection is not None:
+            self._connection.allow_ping()
 
     def _notify(self, state: SessionState) -> None:
         for listener in tuple(self._listeners):

@@ -3,7 +3,8 @@
     /barnabas/links/NAME                        LinkSpec
     /barnabas/links/NAME/topics/TOPIC           MirrorTopic
     /barnabas/links/NAME/topics/TOPIC/N         MirrorPartition: the source's leader epochs in partition N
-        /barnabas/link_changes/link_change_N        LinkChange: read the link again
+    /barnabas/links/NAME/acls/TYPE-PATTERN-NAME the entries that the link added to the ACLs of a resource, as Kafka writes ACLs
+    /barnabas/link_changes/link_change_N        LinkChange: read the link again
 
 Pure. Any client may have written them: invalid data raises `Malformed`, which names the path.
 """

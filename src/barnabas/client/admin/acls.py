@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from barnabas.base.words import AclOperation, AclResourceType, PatternType, Permission
 from barnabas.client.core import ClientCore
@@ -9,6 +10,8 @@ from barnabas.client.errors import check, first_error
 from barnabas.wire.messages.create_acls import AclCreation, CreateAclsRequest, CreateAclsResponse
 from barnabas.wire.messages.delete_acls import DeleteAclsFilter, DeleteAclsRequest, DeleteAclsResponse
 from barnabas.wire.messages.describe_acls import DescribeAclsRequest, DescribeAclsResponse
+
+E = TypeVar("E", AclResourceType, PatternType, Permission)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -63,13 +66,23 @@ async def describe_acls(
     check(response.error_code, response.error_message)
     return {
         ResourcePattern(
-            AclResourceType(resource.resource_type), resource.resource_name, PatternType(resource.pattern_type)
+            _known(AclResourceType, resource.resource_type),
+            resource.resource_name,
+            _known(PatternType, resource.pattern_type),
         ): [
-            Ace(entry.principal, entry.host, AclOperation(entry.operation), Permission(entry.permission_type))
+            Ace(entry.principal, entry.host, AclOperation(entry.operation), _known(Permission, entry.permission_type))
             for entry in resource.acls
         ]
         for resource in response.resources
     }
+
+
+def _known(kind: type[E], number: int) -> E:
+    """`UNKNOWN` for a number of a newer cluster."""
+    try:
+        return kind(number)
+    except ValueError:
+        return kind(0)
 
 
 async def create_acls(cluster: ClientCore, pattern: ResourcePattern, entries: Iterable[Ace]) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from barnabas.base.words import AlterOperation, ConfigResourceType, ConfigSource
 from barnabas.client.core import ClientCore
-from barnabas.client.errors import BrokerRefused, check, first_error
+from barnabas.client.errors import BrokerRefused, UnexpectedAnswer, check, first_error
 from barnabas.wire.auth.mechanisms.scram import ScramMechanism
 from barnabas.wire.messages.alter_client_quotas import (
     AlterClientQuotasRequest,
@@ -96,13 +96,22 @@ async def describe_configs(
         else:
             response = await cluster.ask(broker_id, request, DescribeConfigsResponse)
         for result in response.results:
-            key = (ConfigResourceType(result.resource_type), result.resource_name)
+            key = _resource(result.resource_type, result.resource_name)
             if result.error_code and refused is not None:
                 refused[key] = BrokerRefused(result.error_code, result.error_message)
                 continue
             check(result.error_code, result.error_message)
             found[key] = [_entry(config) for config in result.configs]
     return found
+
+
+def _resource(kind: int, name: str) -> Resource:
+    try:
+        return ConfigResourceType(kind), name
+    except ValueError:
+        raise UnexpectedAnswer(
+            f"the broker answered about a resource of type {kind}, but this client asked about none"
+        ) from None
 
 
 def _by_broker(resources: Iterable[Resource]) -> dict[int | None, list[Resource]]:

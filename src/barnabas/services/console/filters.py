@@ -20,7 +20,7 @@ class Filter:
     def __init__(self, topic: str, text: str, expression: str) -> None:
         self._topic = topic
         self._text = text.lower()
-        self._evaluate = compiled(expression) if expression else None
+        self._evaluate = compiled(expression, _NAMES) if expression else None
         #: What the expression could not be evaluated for: how many, and why the last one was not.
         self.failed = 0
         self.failure = ""

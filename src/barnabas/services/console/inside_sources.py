@@ -23,6 +23,7 @@ from barnabas.client.errors import BrokerRefused, ClientError
 from barnabas.client.image import Broker
 from barnabas.services.console.cluster import ConsoleCluster
 from barnabas.services.console.errors import Refusal
+from barnabas.services.registry.values import json_values
 
 AUTO: Final = "auto"
 NONE: Final = "none"
@@ -151,16 +152,17 @@ class InsideSources:
         if self._http is None:
             self._http = httpx.AsyncClient(timeout=_TIMEOUT_S, trust_env=False, follow_redirects=False)
         try:
-            async with self._http.stream("GET", url) as response:
+            # Not compressed: a few bytes could become gigabytes.
+            async with self._http.stream("GET", url, headers={"Accept-Encoding": "identity"}) as response:
                 data = bytearray()
-                async for part in response.aiter_bytes():
+                async for part in response.aiter_raw():
                     data += part
                     if len(data) > _ANSWER_BYTES_MAX:
                         return f"answered with more than {_ANSWER_BYTES_MAX} bytes"
-            document = httpx.Response(response.status_code, content=bytes(data)).json()
+            document = json_values.read(bytes(data))
         except httpx.HTTPError as error:
             return f"does not answer: {error or type(error).__name__}"
-        except ValueError:
+        except (ValueError, RecursionError):
             return f"answered {response.status_code} without JSON"
         if not isinstance(document, dict):
             return "answered with what is no JSON object"

@@ -5,7 +5,8 @@ import base64
 import binascii
 import math
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -25,9 +26,13 @@ PAGE_MAX: Final = 500
 #: A page of short messages is not 20,000 characters each.
 _LISTED_CHARS: Final = 2_000
 _SEARCH_S_MAX: Final = 600
-#: Records between two looks at the clock and the viewer.
+#: Records between two looks at the clock and the viewer, and their bytes: decoded, a byte takes up to a hundred.
 _SLICE: Final = 200
+_SLICE_BYTES: Final = 1024 * 1024
 _TAIL_SILENCE_S: Final = 10.0
+
+#: A thread of its own: those that decode records must not wait behind expressions.
+_COMPILER: Final = ThreadPoolExecutor(1, thread_name_prefix="console-filter")
 
 _FORMAT: Final = {"enum": list(FORMATS)}
 WHERE: Final = {
@@ -168,7 +173,7 @@ def _streamed(events: AsyncIterator[bytes], what: str) -> StreamingResponse:
 
 @dataclass(slots=True)
 class Reading:
-    """Records of a topic that a filter wants, within bounds: what a search shows, and an export keeps."""
+    """Records of a topic that a filter wants, within bounds. A search shows them, an export keeps them."""
 
     source: Source
     positions: dict[TopicPartition, int] | None
@@ -181,7 +186,7 @@ class Reading:
     reason: str = "all"
 
     async def found(self) -> AsyncIterator[list[ShownRecord]]:
-        """A few at a time, also none: so that whoever waits can tell how far it is."""
+        """A few at a time, also empty lists, so that a search can report its progress."""
         try:
             async for hits in self._found():
                 yield hits
@@ -192,8 +197,8 @@ class Reading:
         loop = asyncio.get_running_loop()
         ends_s = loop.time() + self.limits["seconds"]
         async for records in search(self.source, self.positions, self.progress):
-            for at in range(0, len(records), _SLICE):
-                shown = await self.show(records[at : at + _SLICE])
+            for slice_ in _slices(records):
+                shown = await self.show(slice_)
                 hits = await asyncio.to_thread(_matching, self.wanted, shown, ends_s=ends_s)
                 hits = hits[: self.limits["matches"] - self.matched]
                 self.matched += len(hits)
@@ -210,12 +215,35 @@ class Reading:
                     return
 
 
+def _slices(records: Sequence[Read]) -> Iterator[list[Read]]:
+    """Each record is in one of them: the last of a slice may be large."""
+    slice_: list[Read] = []
+    size = 0
+    for read in records:
+        slice_.append(read)
+        size += len(read[1].key or b"") + len(read[1].value or b"")
+        if len(slice_) >= _SLICE or size >= _SLICE_BYTES:
+            yield slice_
+            slice_, size = [], 0
+    if slice_:
+        yield slice_
+
+
+async def _filter(call: Call, topic: str) -> Filter:
+    """Compiling an expression may take a second. One is compiled at a time, as a search of its user, and not on the loop."""
+    text, expression = call.text("text"), call.text("filter")
+    if not expression:
+        return Filter(topic, text, "")
+    with call.services.guard.searching(call.user):
+        return await asyncio.get_running_loop().run_in_executor(_COMPILER, Filter, topic, text, expression)
+
+
 async def reading_of(call: Call, *, count: int, count_max: int) -> Reading:
     source = await _source(call)
     start = call.choice("from", ("newest", "oldest", "offset", "time"))
     return Reading(
         source=source,
-        wanted=Filter(source.topic, call.text("text"), call.text("filter")),
+        wanted=await _filter(call, source.topic),
         show=_shower(call, source.topic),
         limits={
             "matches": call.number("count", count, low=1, high=count_max),
@@ -266,7 +294,7 @@ async def _search_events(reading: Reading) -> AsyncIterator[bytes]:
 
 
 def _matching(wanted: Filter, shown: Sequence[ShownRecord], *, ends_s: float = math.inf) -> list[ShownRecord]:
-    """In a thread, which nobody can stop: it looks itself whether the time is up, or nobody waits."""
+    """In a thread, which cannot be stopped: it checks the time and `is_over` itself."""
     hits: list[ShownRecord] = []
     for each in shown:
         if wanted.is_over or time.monotonic() > ends_s:
@@ -279,7 +307,7 @@ def _matching(wanted: Filter, shown: Sequence[ShownRecord], *, ends_s: float = m
 async def tail(call: Call) -> StreamingResponse:
     """Events: `records` as they come in, `skipped` with how many were too many, `quiet` now and then."""
     source = await _source(call)
-    wanted = Filter(source.topic, call.text("text"), call.text("filter"))
+    wanted = await _filter(call, source.topic)
     return _streamed(_tail_events(call, source, wanted), f"tail {source.topic}")
 
 

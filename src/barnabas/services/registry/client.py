@@ -3,6 +3,7 @@
 import os
 import re
 import ssl
+import time
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Final, Self
@@ -11,14 +12,20 @@ from urllib.parse import quote
 import httpx
 
 from barnabas.base.errors import BarnabasError, ConfigError
+from barnabas.services.registry.values import json_values
 
+#: How long each read may take, and the whole answer.
 _TIMEOUT_S: Final = 60.0
+_ANSWER_S: Final = 120.0
+#: An export of a whole registry is the largest.
+_ANSWER_BYTES_MAX: Final = 256 * 1024 * 1024
+#: Not compressed: a few bytes could become gigabytes.
+_HEADERS: Final = {"Content-Type": "application/vnd.schemaregistry.v1+json", "Accept-Encoding": "identity"}
 #: Settings, by the names that Confluent's clients use.
 USER_INFO: Final = "basic.auth.user.info"
 TOKEN: Final = "bearer.auth.token"
 CA: Final = "ssl.ca.location"
 CONFIG_NAMES: Final = frozenset({USER_INFO, TOKEN, CA})
-_HEADERS: Final = {"Content-Type": "application/vnd.schemaregistry.v1+json"}
 
 
 class RegistryRefused(BarnabasError):
@@ -82,14 +89,14 @@ class RegistryClient:
         reasons: list[str] = []
         for url in self._urls:
             try:
-                answer = self._http.request(method, f"{url}/{target}", json=body, params=params)
+                with self._http.stream(method, f"{url}/{target}", json=body, params=params) as answer:
+                    return _result(answer, _content(answer))
             except (httpx.ConnectError, httpx.ConnectTimeout) as error:
                 reason = re.sub(r"^\[Errno -?\d+\] ", "", str(error))
                 reasons.append(f"{url}: {reason}")
                 continue
             except httpx.HTTPError as error:
                 raise RegistryUnreachable(f"{url}: {type(error).__name__} {error}") from None
-            return _result(answer)
         raise RegistryUnreachable(f"no registry can be reached: {'; '.join(reasons)}")
 
 
@@ -101,9 +108,22 @@ def _word(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _result(answer: httpx.Response) -> Any:
+def _content(answer: httpx.Response) -> bytes:
+    """As it came, up to a size and for a time."""
+    deadline_s = time.monotonic() + _ANSWER_S
+    data = bytearray()
+    for part in answer.iter_raw():
+        data += part
+        if len(data) > _ANSWER_BYTES_MAX:
+            raise RegistryUnreachable(f"{answer.url} answers with more than {_ANSWER_BYTES_MAX} bytes")
+        if time.monotonic() > deadline_s:
+            raise RegistryUnreachable(f"{answer.url} has not answered in full within {_ANSWER_S:g} s")
+    return bytes(data)
+
+
+def _result(answer: httpx.Response, content: bytes) -> Any:
     try:
-        document = answer.json()
+        document = json_values.read(content)
     except ValueError:
         raise RegistryUnreachable(f"{answer.url} answers {answer.status_code}, and not as a registry does") from None
     if answer.is_success:

@@ -25,7 +25,7 @@ from typing import Final, Literal, TypeAlias
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
-from pyspark.sql.types import AtomicType, LongType, StringType, StructField, StructType
+from pyspark.sql.types import ArrayType, AtomicType, LongType, StringType, StructField, StructType
 
 from barnabas.spark.pipelines import sinks
 from barnabas.spark.pipelines._errors import ERROR_TYPE, place_of
@@ -35,6 +35,10 @@ from barnabas.spark.pipelines.connector import Sink, registering, text_options
 
 DELETED: Final = "_deleted"
 SEQUENCE: Final = "_sequence"
+#: Names of columns whose values the change does not have, because the update left them alone: a table keeps the values it has.
+UNCHANGED_COLUMNS: Final = "_unchanged"
+#: The error of a row that `sources.changes` read with mode=PERMISSIVE: `struct<class, message>`, null for a good row.
+ERROR: Final = "_error"
 _ERROR: Final = "error"
 Deletes: TypeAlias = Literal["hard", "soft"]
 
@@ -222,10 +226,19 @@ def upsert_into_delta(
     )
 
 
-def upsert_into_sql(uri: str, table: str, *, keys: Sequence[str], deletes: Deletes = "hard") -> Sink:
-    """Apply changes to a table of PostgreSQL or SQLite, which the first batch makes."""
+def upsert_into_sql(
+    uri: str,
+    table: str,
+    *,
+    keys: Sequence[str],
+    deletes: Deletes = "hard",
+    options: Mapping[str, str] | None = None,
+) -> Sink:
+    """Apply changes to a table of PostgreSQL or SQLite, which the first batch makes. `options`: any other of `sinks.sql`."""
     delete_column = DELETED if _checked(deletes) == "hard" else None
-    return sinks.sql(uri, table, mode="upsert", key=keys, order_by=SEQUENCE, delete_column=delete_column)
+    return sinks.sql(
+        uri, table, mode="upsert", key=keys, order_by=SEQUENCE, delete_column=delete_column, options=options
+    )
 
 
 def _checked(deletes: Deletes) -> Deletes:
@@ -234,11 +247,22 @@ def _checked(deletes: Deletes) -> Deletes:
     return deletes
 
 
+def has_unchanged(schema: StructType) -> bool:
+    """Whether rows of this schema name the columns that a change left alone."""
+    kind = schema[UNCHANGED_COLUMNS].dataType if UNCHANGED_COLUMNS in schema.names else None
+    return isinstance(kind, ArrayType) and isinstance(kind.elementType, StringType)
+
+
 def check_changes(schema: StructType, keys: Sequence[str]) -> None:
     """Raise `ValueError` unless rows of this schema are changes of a table with these keys."""
     if not keys:
         raise ValueError("changes are applied by key: the option key names its columns")
     needed = (*keys, DELETED, SEQUENCE)
+    if ERROR in schema.names:
+        raise ValueError(
+            f"rows have {ERROR}: split the bad ones off within foreachBatch, with dead_letter.split(rows, error='{ERROR}'), "
+            "and apply the good ones"
+        )
     if missing := [name for name in needed if name not in schema.names]:
         raise ValueError(f"rows lack {', '.join(missing)}: bring them into form with cdc.debezium or cdc.keyed")
     kind = schema[SEQUENCE].dataType

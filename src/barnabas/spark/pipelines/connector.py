@@ -17,6 +17,7 @@ from weakref import WeakKeyDictionary
 
 from barnabas.spark.checkpoint import BY_CALLER, BY_CHECKPOINT, NOT_KNOWN
 from barnabas.spark.pipelines._flows import active_flow
+from barnabas.spark.python_command import early_python
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -340,7 +341,8 @@ def _register(module: str, name: str, spark: "SparkSession") -> None:
     if _has(spark, source.name()):
         return
     try:
-        spark.dataSource.register(source)
+        with early_python(spark):
+            spark.dataSource.register(source)
     except AnalysisException as error:
         # A session that was made from one with this source has it from the start, and may not replace it.
         if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":

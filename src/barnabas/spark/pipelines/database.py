@@ -16,6 +16,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from barnabas.spark.pipelines.postgres_types import PostgresType
+
 if TYPE_CHECKING:
     import pyarrow
 
@@ -39,7 +41,14 @@ class Column(NamedTuple):
     #: The database's own name of its type; in SQLite as declared, which may be nothing.
     declared: str
     nullable: bool = True
+    #: Also of an identity column.
     has_default: bool = False
+    #: The database computes its values and takes none.
+    is_generated: bool = False
+    #: GENERATED ALWAYS AS IDENTITY: an INSERT that gives a value must say OVERRIDING SYSTEM VALUE.
+    is_always_identity: bool = False
+    #: PostgreSQL's type; of a domain the type beneath. None in SQLite.
+    kind: PostgresType | None = None
 
 
 class Database:
@@ -96,6 +105,30 @@ class Database:
         """An identifier, of a schema's table where there is a dot."""
         return ".".join('"' + part.replace('"', '""') + '"' for part in identifier.split("."))
 
+    def qualified(self, connection: Any, table: str) -> str:
+        """The table's name with its schema: one name for one table, whether it exists already or not."""
+        if "." in table:
+            return table
+        if self.dialect is Dialect.SQLITE:
+            return f"main.{table}"
+        name = self.parameter(1, "TEXT")
+        [row] = fetch(
+            connection,
+            "SELECT coalesce((SELECT n.nspname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
+            f"WHERE c.relname = {name} AND pg_table_is_visible(c.oid) AND c.relkind IN ('r', 'p', 'v', 'm', 'f')), "
+            "current_schema()) AS schema",
+            [table],
+        )
+        return f"{row['schema']}.{table}"
+
+    def incarnation(self, connection: Any, table: str) -> str:
+        """Tells a table from a later one of the same name; SQLite only says whether there is one."""
+        if self.dialect is Dialect.SQLITE:
+            return "which exists" if self.table_columns(connection, table) else "which does not exist"
+        place = self.parameter(1, "TEXT")
+        [row] = fetch(connection, f"SELECT to_regclass({place})::oid::bigint AS oid", [self.quoted(table)])
+        return "which does not exist" if row["oid"] is None else f"oid {row['oid']}"
+
     def parameter(self, number: int, type_name: str) -> str:
         """Place of a parameter (from 1) that is bound as text and cast to `type_name`."""
         if not _TYPE.fullmatch(type_name):
@@ -132,16 +165,51 @@ class Database:
                 for row in rows
             ]
         place = f"n.nspname = {self.parameter(2, 'TEXT')}" if schema else "pg_table_is_visible(c.oid)"
-        rows = fetch(
-            connection,
-            "SELECT a.attname AS name, format_type(a.atttypid, a.atttypmod) AS declared, a.attnotnull AS needed, "
-            "(a.atthasdef OR a.attidentity <> '') AS has_default "
-            "FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid JOIN pg_namespace n ON n.oid = c.relnamespace "
-            f"WHERE c.relname = {self.parameter(1, 'TEXT')} AND c.relkind IN ('r', 'p', 'v') AND {place} "
-            "AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum",
-            [name, schema] if schema else [name],
-        )
-        return [Column(row["name"], row["declared"], not row["needed"], row["has_default"]) for row in rows]
+        query = _COLUMNS.format(name=self.parameter(1, "TEXT"), place=place)
+        return [_column(row) for row in fetch(connection, query, [name, schema] if schema else [name])]
+
+
+#: A domain is followed down to the type beneath it, whose size is in the domain and not in the column.
+_COLUMNS = """
+WITH RECURSIVE columns AS (
+  SELECT a.* FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid JOIN pg_namespace n ON n.oid = c.relnamespace
+  WHERE c.relname = {name} AND c.relkind IN ('r', 'p', 'v', 'm', 'f') AND {place} AND a.attnum > 0 AND NOT a.attisdropped
+), typed AS (
+  SELECT attnum, atttypid AS oid, atttypmod AS typmod FROM columns
+  UNION ALL
+  SELECT typed.attnum, d.typbasetype, d.typtypmod FROM typed JOIN pg_type d ON d.oid = typed.oid WHERE d.typtype = 'd'
+)
+SELECT a.attname AS name, format_type(a.atttypid, a.atttypmod) AS declared, a.attnotnull AS needed,
+  (a.atthasdef AND a.attgenerated = '' OR a.attidentity <> '') AS has_default, a.attgenerated <> '' AS is_generated,
+  a.attidentity = 'a' AS is_always_identity,
+  t.oid::bigint AS oid, typed.typmod, tn.nspname AS type_schema, t.typname AS type_name,
+  format_type(t.oid, typed.typmod) AS type_declared, t.typcategory::text AS category,
+  e.oid::bigint AS element_oid, en.nspname AS element_schema, e.typname AS element_name,
+  format_type(e.oid, typed.typmod) AS element_declared, e.typcategory::text AS element_category
+FROM columns a JOIN typed ON typed.attnum = a.attnum
+JOIN pg_type t ON t.oid = typed.oid AND t.typtype <> 'd' JOIN pg_namespace tn ON tn.oid = t.typnamespace
+LEFT JOIN pg_type e ON t.typcategory = 'A' AND e.oid = t.typelem LEFT JOIN pg_namespace en ON en.oid = e.typnamespace
+ORDER BY a.attnum
+"""
+
+
+def _column(row: dict[str, Any]) -> Column:
+    element = None
+    if row["element_oid"] is not None:
+        parts = (row["element_schema"], row["element_name"], row["element_declared"], row["element_category"])
+        element = PostgresType(row["element_oid"], row["typmod"], *parts)
+    kind = PostgresType(
+        row["oid"], row["typmod"], row["type_schema"], row["type_name"], row["type_declared"], row["category"], element
+    )
+    return Column(
+        row["name"],
+        row["declared"],
+        nullable=not row["needed"],
+        has_default=row["has_default"],
+        is_generated=row["is_generated"],
+        is_always_identity=row["is_always_identity"],
+        kind=kind,
+    )
 
 
 def _array(values: Sequence[object]) -> "pyarrow.Array":
@@ -181,6 +249,11 @@ def ingest(connection: Any, table: str, rows: "pyarrow.RecordBatchReader") -> No
     """Create `table` and fill it, in bulk."""
     with connection.cursor() as cursor:
         cursor.adbc_ingest(table, rows, mode="create")
+
+
+def is_bad_data(error: Exception) -> bool:
+    """Whether PostgreSQL says that a value is not one of its type, or is refused by a domain (SQLSTATE classes 22 and 23)."""
+    return (getattr(error, "sqlstate", None) or "").startswith(("22", "23"))
 
 
 def _driver(dialect: Dialect) -> ModuleType:

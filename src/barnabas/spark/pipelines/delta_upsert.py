@@ -13,7 +13,7 @@ from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
 from barnabas.spark.options import check_names
-from barnabas.spark.pipelines.cdc import DELETED, SEQUENCE, check_changes
+from barnabas.spark.pipelines.cdc import DELETED, SEQUENCE, UNCHANGED_COLUMNS, check_changes, has_unchanged
 from barnabas.spark.pipelines.sinks import files
 from barnabas.spark.pipelines.sinks.delta_table import STORAGE, DeltaTarget, storage_of
 from barnabas.spark.pipelines.sinks.exactly_once import (
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 STAGE: Final = "_barnabas_stage"
 _OPTIONS: Final = ("path", "key", "deletes", "mergeSchema", *STREAM_OPTIONS, *ONCE_OPTIONS)
 _ROW: Final = "_row"
+_KEPT: Final = "_barnabas_kept_"
 
 
 class DeltaUpsertSource(DataSource):
@@ -73,6 +74,8 @@ class DeltaUpsertTarget(DeltaTarget):
 
     #: Columns that say which of two changes is the newer.
     ordered_by: tuple[str, ...] = (SEQUENCE,)
+    #: The rows are changes as `cdc` knows them. A topic's own column may be called `_unchanged` as well.
+    are_cdc: bool = True
 
     def __init__(
         self,
@@ -115,7 +118,11 @@ class DeltaUpsertTarget(DeltaTarget):
     ) -> None:
         before = table.version()
         if items:
-            self._merge(table, self.last_changes(self._staged(items)), properties)
+            changes = self._staged(items)
+            last = self.last_changes(changes)
+            if self.marks is not None:
+                last = keep_unchanged(last, changes, self.keys)
+            self._merge(table, last, properties)
         if table.version() == before:
             # A merge that finds nothing to change commits nothing, and the table would not know that it has the batch.
             columns = self.partition_by or None
@@ -160,18 +167,30 @@ class DeltaUpsertTarget(DeltaTarget):
         match = " AND ".join(f"t.{quoted(key)} = c.{quoted(key)}" for key in self.keys)
         newer = self.newer()
         values = {quoted(name): f"c.{quoted(name)}" for name in self.columns().names}
+        # The table keeps the values that a change left alone.
+        kept = {
+            quoted(name): f"CASE WHEN c.{quoted(_KEPT + name)} THEN t.{quoted(name)} ELSE c.{quoted(name)} END"
+            for name in self.columns().names
+            if _KEPT + name in changes.column_names
+        }
         merge = table.merge(changes, match, source_alias="c", target_alias="t", commit_properties=properties)
         if self.soft:
-            merge = merge.when_matched_update(values, predicate=newer).when_not_matched_insert(values)
+            merge = merge.when_matched_update(values | kept, predicate=newer).when_not_matched_insert(values)
         else:
             gone = f"c.{quoted(DELETED)}"
             merge = merge.when_matched_delete(f"{gone} AND {newer}")
-            merge = merge.when_matched_update(values, predicate=f"NOT {gone} AND {newer}")
+            merge = merge.when_matched_update(values | kept, predicate=f"NOT {gone} AND {newer}")
             merge = merge.when_not_matched_insert(values, predicate=f"NOT {gone}")
         merge.execute()
 
     def columns(self) -> StructType:
-        return StructType([field for field in self.schema.fields if self.soft or field.name != DELETED])
+        apart = {self.marks} if self.soft else {self.marks, DELETED}
+        return StructType([field for field in self.schema.fields if field.name not in apart])
+
+    @property
+    def marks(self) -> str | None:
+        """The column with the names of the columns that a change left alone."""
+        return UNCHANGED_COLUMNS if self.are_cdc and has_unchanged(self.schema) else None
 
 
 def quoted(name: str) -> str:
@@ -188,6 +207,44 @@ def last_of_each_key(changes: "pyarrow.Table", keys: Sequence[str]) -> "pyarrow.
     ordered = ordered.drop_columns([_ROW]).append_column(_ROW, rows)
     last = ordered.group_by(list(keys)).aggregate([(_ROW, "max")]).column(f"{_ROW}_max")
     return ordered.take(last).drop_columns([_ROW])
+
+
+def keep_unchanged(last: "pyarrow.Table", changes: "pyarrow.Table", keys: Sequence[str]) -> "pyarrow.Table":
+    """The last changes, with the values that they left alone taken from earlier changes of the batch.
+
+    For a value that no change of the batch has, a column `_barnabas_kept_NAME` says that the table keeps its own.
+    """
+    import pyarrow
+    import pyarrow.compute as compute
+
+    marked = [row for row, names in enumerate(last.column(UNCHANGED_COLUMNS).to_pylist()) if names]
+    if not marked:
+        return last.drop_columns([UNCHANGED_COLUMNS])
+    wanted = {
+        tuple(row[key] for key in keys): at for at, row in zip(marked, last.take(marked).to_pylist(), strict=True)
+    }
+    left = {at: set(last.column(UNCHANGED_COLUMNS)[at].as_py()) for at in marked}
+    values: dict[str, dict[int, object]] = {name: {} for names in left.values() for name in names}
+    rows = pyarrow.array(range(changes.num_rows), pyarrow.int64())
+    columns = list(dict.fromkeys([*keys, SEQUENCE, UNCHANGED_COLUMNS, *values]))
+    ordered = with_one_zero(changes.select(columns), keys).append_column(_ROW, rows)
+    for row in ordered.sort_by([(SEQUENCE, "descending"), (_ROW, "descending")]).to_pylist():
+        at = wanted.get(tuple(row[key] for key in keys))
+        if at is not None:
+            for name in left[at] - set(row[UNCHANGED_COLUMNS] or ()):
+                values[name][at] = row[name]
+                left[at].remove(name)
+    for name, found in values.items():
+        at_column, kind = last.schema.get_field_index(name), last.schema.field(name)
+        if found:
+            mask = pyarrow.array([at in found for at in range(last.num_rows)])
+            new = pyarrow.array([found[at] for at in sorted(found)], kind.type)
+            filled = compute.replace_with_mask(last.column(at_column).combine_chunks(), mask, new)
+            last = last.set_column(at_column, kind, filled)
+        if any(name in names for names in left.values()):
+            kept = pyarrow.array([name in left.get(at, ()) for at in range(last.num_rows)])
+            last = last.append_column(_KEPT + name, kept)
+    return last.drop_columns([UNCHANGED_COLUMNS])
 
 
 def with_one_zero(changes: "pyarrow.Table", keys: Sequence[str]) -> "pyarrow.Table":

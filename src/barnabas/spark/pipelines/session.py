@@ -20,6 +20,7 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from barnabas.spark import WORKER_SETTINGS
 from barnabas.spark.pipelines.failures import PipelineFailed
 from barnabas.spark.pipelines.project import Project, user_environment
+from barnabas.spark.python_command import set_python
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -167,8 +168,7 @@ def start(project: Project, master: str) -> Session:
     from pyspark.sql import SparkSession
 
     project.state.mkdir(parents=True, exist_ok=True)
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    set_python(master)
     os.environ.update(user_environment(project))
     os.environ["SPARK_CONNECT_AUTHENTICATE_TOKEN"] = uuid.uuid4().hex
     conf = SparkConf(loadDefaults=True)

@@ -1,6 +1,5 @@
 """What `barnabas tables run` does, with Spark."""
 
-import os
 import signal
 import sys
 import tempfile
@@ -12,6 +11,7 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from barnabas.spark import WORKER_SETTINGS
+from barnabas.spark.python_command import set_python
 from barnabas.spark.tables.runner import Runner, RunOptions
 
 if TYPE_CHECKING:
@@ -36,8 +36,7 @@ def session(master: str) -> "Iterator[SparkSession]":
     """The Spark of a run: quiet, with a fair share for each table."""
     from pyspark.sql import SparkSession
 
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    set_python(master)
     with tempfile.TemporaryDirectory(prefix="barnabas-tables-") as folder:
         logging = Path(folder, "log4j2.properties")
         logging.write_text(_LOG4J)

@@ -1,5 +1,6 @@
 """What a topic's table is: where it is, in which format, how records become rows. Pure; no Spark here."""
 
+import hashlib
 import json
 import re
 from collections.abc import Mapping
@@ -21,6 +22,10 @@ ON_LOSS: Final = ("stop", "skip")
 KEY, HEADERS, PARTITION, OFFSET, TIMESTAMP = "_key", "_headers", "_partition", "_offset", "_timestamp"
 BESIDE: Final = (KEY, HEADERS, PARTITION, OFFSET, TIMESTAMP)
 ERRORS_SUFFIX: Final = "_errors"
+
+#: Under these names a table remembers whose rows it has, and which version of it the last batch began with.
+SOURCE_MARK: Final = "barnabas/source"
+VERSION_MARK: Final = "barnabas/version"
 
 _NAME: Final = re.compile(r"[A-Za-z0-9._-]+")
 _VERSION: Final = 1
@@ -74,6 +79,12 @@ class Definition:
     def mark(self, partition: int) -> str:
         """Under this name the table remembers how far it has a partition."""
         return f"barnabas/{self.topic}/{self.topic_id}/{partition}"
+
+    @property
+    def source(self) -> int:
+        """Which topic the table's rows are of, as a number that the table remembers (`SOURCE_MARK`)."""
+        digest = hashlib.sha256(f"{self.topic}\0{self.topic_id}".encode()).digest()
+        return int.from_bytes(digest[:6])
 
     @property
     def rebuilt_mark(self) -> str:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import pyarrow
 import pyarrow.compute as compute
 from pyspark import TaskContext
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from barnabas.base.errors import BarnabasError
@@ -25,10 +25,10 @@ from barnabas.spark.lookup import OffsetLookup
 from barnabas.spark.offsets import rate_limited
 from barnabas.spark.options import TierReads, source_options
 from barnabas.spark.pipelines.sinks.exactly_once import NOWHERE, Span, Task
-from barnabas.spark.tables import inference, renames, rows
-from barnabas.spark.tables.definition import OFFSET, PARTITION, Definition
+from barnabas.spark.tables import inference, names, renames, rows
+from barnabas.spark.tables.definition import OFFSET, PARTITION, SOURCE_MARK, VERSION_MARK, Definition
 from barnabas.spark.tables.places import Place, place_of
-from barnabas.spark.tables.reading import STAGED, Reading, plan_reading, records_of
+from barnabas.spark.tables.reading import Reading, plan_reading, records_of
 from barnabas.spark.tables.targets import Target, target_of
 
 if TYPE_CHECKING:
@@ -103,6 +103,7 @@ def plan(
 ) -> Plan:
     """`until`: go no further than this."""
     partitions = _partitions(table, lookup)
+    _require_own_rows(table, place)
     marks = {each: _or_nowhere(place.known(table.mark(each.partition))) for each in partitions}
     earliest = lookup.earliest(partitions)
     starts = {each: earliest[each] if marks[each] == NOWHERE else marks[each] for each in partitions}
@@ -124,6 +125,33 @@ def plan(
     wanted = latest if until is None else {each: min(latest[each], until.get(each, starts[each])) for each in latest}
     ends = rate_limited(starts, wanted, new_from={}, limit=records_max)
     return Plan(marks, starts, {each: end for each, end in ends.items() if end > starts[each]}, latest)
+
+
+def _require_own_rows(table: Definition, place: Place) -> None:
+    """Whether what the table remembers is still true of the rows that it has."""
+    if place.columns() is None:
+        return
+    source, began_with = place.known(SOURCE_MARK), place.known(VERSION_MARK)
+    if source is not None and source != table.source:
+        raise TableStopped(
+            f"the table at {table.where} has the rows of another topic (source {source:012x}): not of topic {table.topic} "
+            f"with the id {table.topic_id or '-'} (source {table.source:012x}). Records of both would be mixed in it. Add the "
+            f"table with another --to; or empty it and fill it from this topic: `barnabas tables rebuild {table.name}`"
+        )
+    if began_with is not None and (what := place.set_back_since(began_with)) is not None:
+        known = ", ".join(f"{part} to {at}" for part, at in sorted(_remembered(table, place).items()))
+        raise TableStopped(
+            f"the table at {table.where} was set back: {what}, after the last batch, which began with {began_with}. It still "
+            f"remembers what it had ({known}), and would never get again what it lost. `barnabas tables rebuild "
+            f"{table.name}` makes it as the topic is"
+        )
+
+
+def _remembered(table: Definition, place: Place) -> dict[str, int]:
+    found: dict[str, int] = {}
+    while (at := place.known(table.mark(len(found)))) is not None:
+        found[f"{table.topic}-{len(found)}"] = at
+    return found
 
 
 def lookup_of(table: Definition, cluster: Cluster) -> OffsetLookup:
@@ -171,16 +199,24 @@ def fill(
     if looked:
         known = _first_look(spark, table, cluster, planned)
     read = _reading(spark, table, cluster, planned.starts, planned.ends)
+    check: names.Check | None = None
     for _ in range(_LOOKS_MAX):
-        made, batch = _rows(spark, table, planned, read, known)
-        staged = batch.stage(made.frame)
+        made, batch = _rows(spark, table, planned, read, known, check)
+        staged = batch.stage(made)
+        if table.schema != "json":
+            break
         seen = rows.seen_row(made.seen(), table)
         wanted = inference.merged(known, seen) if looked else inference.joined(known, seen)
-        if wanted == known:
+        found = _admitted(spark, table, read, wanted, known)
+        is_checked = check is not None or not (found.refused or made.unseen())
+        if found.columns == known and is_checked:
             break
-        # There were fields that the table does not have: all is read again, with them.
+        # There were fields that the table does not have: all is read again, with them. And where one of them cannot have a
+        # column, or may be where Spark does not find it, each record is looked into.
         batch.abandon(staged)
-        known = wanted
+        known = found.columns
+        if found.refused or made.unseen() or check is not None:
+            check = names.Check(known, rows.rules_of(table), found.is_full, table.envelope == "debezium")
     else:
         raise TableStopped(f"the JSON of topic {table.topic} has no end of new fields; use --schema raw")
     batch.check(staged)
@@ -197,10 +233,28 @@ def _first_look(spark: SparkSession, table: Definition, cluster: Cluster, planne
     few = {each: min(end, starts[each] + _FIRST_RECORDS) for each, end in planned.ends.items()}
     needed = rows.columns_needed(table)
     for ends in [few] if few == planned.ends else [few, planned.ends]:
-        seen = rows.look(records_of(spark, _reading(spark, table, cluster, starts, ends)), table)
-        found = inference.merged(StructType(), seen)  # in the order that it has later, whatever is found
+        read = _reading(spark, table, cluster, starts, ends)
+        seen = rows.look(records_of(spark, read), table)
+        wanted = inference.merged(StructType(), seen)  # in the order that it has later, whatever is found
+        found = _admitted(spark, table, read, wanted, StructType()).columns
         if found.fields and needed <= {*rows.columns_beside(found).names}:
             break
+    return found
+
+
+def _admitted(
+    spark: SparkSession, table: Definition, read: Reading, wanted: StructType, known: StructType
+) -> names.Admitted:
+    """Those of the wanted columns that the table may have."""
+    rules = rows.rules_of(table)
+    found = names.admitted(wanted, known, rules)
+    votes: dict[names.Path, int] = {}
+    while found.contested:
+        task = VoteTask(names.Votes(found.contested, is_envelope=table.envelope == "debezium"))
+        for [line] in records_of(spark, read).select("value").mapInArrow(task, "votes string").collect():
+            for path, count in json.loads(line):
+                votes[tuple(path)] = votes.get(tuple(path), 0) + count
+        found = names.admitted(wanted, known, rules, votes)
     return found
 
 
@@ -213,14 +267,19 @@ def _reading(spark: SparkSession, table: Definition, cluster: Cluster, starts: P
 
 
 def _rows(
-    spark: SparkSession, table: Definition, planned: Plan, read: Reading, known: StructType
+    spark: SparkSession,
+    table: Definition,
+    planned: Plan,
+    read: Reading,
+    known: StructType,
+    check: names.Check | None,
 ) -> "tuple[rows.Rows, _Batch]":
     direct = rows.direct_of(table, known)
     if direct is None:
-        made = rows.to_rows(records_of(spark, read), table, known)
+        made = rows.to_rows(records_of(spark, read, check=check), table, known)
         return made, _Batch(table, planned, target_of(table, made.columns))
     target = target_of(table, rows.row_columns(table, rows.value_of(table, known)))
-    records = records_of(spark, read, direct=direct, target=target, job=table.name)
+    records = records_of(spark, read, direct=direct, target=target, job=table.name, check=check)
     return rows.to_rows(records, table, known), _Batch(table, planned, target)
 
 
@@ -233,7 +292,8 @@ def _rebuild(table: Definition, lookup: OffsetLookup) -> None:
             continue
         kept = rows.columns_kept(each, columns)
         forgotten = {table.mark(part.partition): NOWHERE for part in _partitions(table, lookup)}
-        place.empty(kept, forgotten | {table.rebuilt_mark: table.generation})
+        own = {SOURCE_MARK: table.source, VERSION_MARK: place.version()}
+        place.empty(kept, forgotten | own | {table.rebuilt_mark: table.generation})
 
 
 @dataclass(frozen=True)
@@ -256,9 +316,12 @@ class _Batch:
         self._main = main
         self._errors: Target | None = None
         self._error_marks: Positions = {}
+        self._version, self._errors_version = place_of(table).version(), -1
         self._known_bad: dict[int, set[int]] = {}
         if table.on_error == "keep":
             place = place_of(table.errors())
+            _require_own_rows(table.errors(), place)
+            self._errors_version = place.version()
             self._error_marks = {each: _or_nowhere(place.known(table.mark(each.partition))) for each in planned.ends}
             starts, marks = planned.starts, self._error_marks
             if ahead := [each for each in planned.ends if marks[each] > starts[each]]:
@@ -270,9 +333,9 @@ class _Batch:
                 }
             self._errors = target_of(table.errors(), rows.ERROR_COLUMNS)
 
-    def stage(self, frame: DataFrame) -> Staged:
-        work = StageTask(self._table.name, self._main, self._errors, self._known_bad)
-        found = [json.loads(row[0]) for row in frame.mapInArrow(work, "staged string").collect()]
+    def stage(self, made: rows.Rows) -> Staged:
+        work = StageTask(self._table.name, made.names, self._main, self._errors, self._known_bad)
+        found = [json.loads(row[0]) for row in made.frame.mapInArrow(work, "staged string").collect()]
         return Staged(
             main=[item for each in found for item in each["main"]],
             bad=[item for each in found for item in each["bad"]],
@@ -295,14 +358,15 @@ class _Batch:
         try:
             if self._errors is not None and staged.bad:
                 past = {each: max(ends[each], self._error_marks[each]) for each in ends}
-                self._errors.publish(staged.bad, self._span(self._error_marks, past))
-            self._main.publish(staged.main, self._span({each: marks[each] for each in ends}, ends))
+                self._errors.publish(staged.bad, self._span(self._error_marks, past, self._errors_version))
+            self._main.publish(staged.main, self._span({each: marks[each] for each in ends}, ends, self._version))
         except Exception:
             self.abandon(staged)
             raise
 
-    def _span(self, starts: Positions, ends: Positions) -> Span:
-        return Span(*({self._table.mark(each.partition): at for each, at in part.items()} for part in (starts, ends)))
+    def _span(self, starts: Positions, ends: Positions, version: int) -> Span:
+        first, last = ({self._table.mark(each.partition): at for each, at in part.items()} for part in (starts, ends))
+        return Span(first, last | {SOURCE_MARK: self._table.source, VERSION_MARK: version})
 
     def abandon(self, staged: Staged) -> None:
         for target, items in ((self._main, staged.main), (self._errors, staged.bad)):
@@ -319,6 +383,8 @@ class StageTask:
 
     #: Whose folder what is put aside goes to, where it has one.
     job: str
+    #: What the columns of the rows are called.
+    names: tuple[str, ...]
     main: Target
     errors: Target | None
     #: Offsets, by partition, that the table of errors has already.
@@ -327,7 +393,8 @@ class StageTask:
     def __call__(self, batches: "Iterator[pyarrow.RecordBatch]") -> "Iterator[pyarrow.RecordBatch]":
         context = cast(TaskContext, TaskContext.get())
         task = Task(self.job, 0, context.partitionId(), context.taskAttemptId())
-        split = _Split(batches, self._stage_errors(task), self.known_bad)
+        named = (batch.rename_columns(list(self.names)) for batch in batches)
+        split = _Split(named, self._stage_errors(task), self.known_bad)
         main = self.main.stage(split.good(), task)
         split.flush()
         found = {
@@ -344,6 +411,17 @@ class StageTask:
         if target is None:
             return lambda _: []
         return lambda batch: target.stage(iter([batch]), task)
+
+
+@dataclass(frozen=True)
+class VoteTask:
+    """Counts, in the values of a task, the records that have a value in each of some fields."""
+
+    votes: names.Votes
+
+    def __call__(self, batches: "Iterator[pyarrow.RecordBatch]") -> "Iterator[pyarrow.RecordBatch]":
+        counts = self.votes.of(value for batch in batches for value in batch.column(0).to_pylist())
+        yield pyarrow.RecordBatch.from_pydict({"votes": [json.dumps(list(counts.items()))]})
 
 
 class _Split:
@@ -377,12 +455,12 @@ class _Split:
             yield batch.drop_columns([rows.REASON, rows.RAW])
 
     def _without_reports(self, batch: "pyarrow.RecordBatch") -> "pyarrow.RecordBatch":
-        reports = batch.column(STAGED)
+        reports = batch.column(rows.PUT_ASIDE)
         for report in reports.drop_null().to_pylist():
             found = json.loads(report)
             self.before += found["main"]
             self.rows += found["rows"]
-        return batch.filter(reports.is_null()).drop_columns([STAGED])
+        return batch.filter(reports.is_null()).drop_columns([rows.PUT_ASIDE])
 
     def _take(self, bad: "pyarrow.RecordBatch") -> None:
         places = zip(bad.column(PARTITION).to_pylist(), bad.column(OFFSET).to_pylist(), strict=True)
@@ -392,8 +470,8 @@ class _Split:
             return
         self.errors += bad.num_rows
         self.first_error = self.first_error or bad.column(rows.REASON)[0].as_py()
-        names = {"value": rows.RAW, "reason": rows.REASON}
-        taken = [bad.column(names.get(name, name)) for name in rows.ERROR_COLUMNS.names]
+        others = {"value": rows.RAW, "reason": rows.REASON}
+        taken = [bad.column(others.get(name, name)) for name in rows.ERROR_COLUMNS.names]
         self._held.append(pyarrow.RecordBatch.from_arrays(taken, names=rows.ERROR_COLUMNS.names))
         if sum(each.num_rows for each in self._held) >= _ERRORS_HELD:
             self.flush()

@@ -6,6 +6,7 @@ What was null so far has no column yet. Pure, but for the column that Spark comp
 """
 
 import re
+from collections.abc import Iterable
 from typing import Final
 
 from pyspark.sql import Column
@@ -27,7 +28,6 @@ from pyspark.sql.types import (
 )
 
 from barnabas.base.errors import BarnabasError
-from barnabas.spark.tables.definition import BESIDE
 
 _TOKEN: Final = re.compile(r"`(?P<quoted>(?:[^`]|``)*)`|(?P<word>[^\s<>:,()`]+)|(?P<mark>[<>:,()])")
 _SIMPLE: Final[dict[str, DataType]] = {
@@ -39,14 +39,26 @@ _SIMPLE: Final[dict[str, DataType]] = {
 }
 
 
+#: The levels of objects and arrays that become structs and lists. A deeper value becomes a string: its JSON. Libraries that
+#: read a table descend such types by recursion, and one record can have a thousand levels.
+DEPTH_MAX: Final = 32
+
+
 class NameClash(BarnabasError):
     """Two fields cannot be two columns. The message says which, and what to do."""
 
 
-def seen_in(text: Column) -> Column:
-    """An aggregate: what the JSON objects of a column look like."""
+def objects_in(text: Column, *, fields_max: int) -> Column:
+    """The JSON objects of a column, as variants. Null where it is not JSON, has a name twice, NaN, or too many fields."""
     parsed = F.try_parse_json(text)  # type: ignore[attr-defined, unused-ignore]
-    return F.schema_of_variant_agg(F.when(F.ltrim(text).startswith("{"), parsed))
+    # A field takes five characters at least. Where there are few, names need not be counted.
+    has_few = (F.length(text) < 5 * fields_max) | (F.size(F.json_object_keys(text)) <= fields_max)
+    return F.when(F.ltrim(text).startswith("{") & has_few, parsed)
+
+
+def seen_in(objects: Column) -> Column:
+    """An aggregate: what these objects look like."""
+    return F.schema_of_variant_agg(objects)
 
 
 def row_type(seen: str | None) -> StructType:
@@ -62,14 +74,17 @@ class _Parser:
         self._tokens = [(found.lastgroup or "", found[found.lastgroup or 0]) for found in _TOKEN.finditer(text)]
         self._at = 0
 
-    def parse(self) -> DataType | None:
+    def parse(self, depth: int = 0) -> DataType | None:
         """None where nothing is known but that it was null, or empty."""
         word = self._next().upper()
+        if word in ("OBJECT", "ARRAY") and depth == DEPTH_MAX:
+            self._skip()
+            return StringType()
         if word == "OBJECT":
-            return self._object()
+            return self._object(depth)
         if word == "ARRAY":
             self._next()
-            kind = self.parse()
+            kind = self.parse(depth + 1)
             self._next()
             return None if kind is None else ArrayType(kind)
         if word == "DECIMAL":
@@ -81,13 +96,23 @@ class _Parser:
             return None
         return _SIMPLE.get(word, StringType())
 
-    def _object(self) -> DataType | None:
+    def _skip(self) -> None:
+        """Go behind the type in angle brackets that comes next."""
+        opened = 0
+        while True:
+            mark = self._peek()
+            opened += {"<": 1, ">": -1}.get(mark, 0)
+            self._at += 1
+            if opened == 0:
+                return
+
+    def _object(self, depth: int) -> DataType | None:
         fields = []
         self._next()
         while self._peek() != ">":
             name = self._next().replace("``", "`")
             self._next()
-            kind = self.parse()
+            kind = self.parse(depth + 1)
             if kind is not None:
                 fields.append(StructField(name, kind))
             if self._peek() == ",":
@@ -143,9 +168,9 @@ def _type_in(row: StructType, name: str) -> DataType | None:
     return row[name].dataType if name in row.names else None
 
 
-def check_names(row: StructType) -> None:
+def check_names(row: StructType, reserved: Iterable[str]) -> None:
     """Tables tell columns by their names without case, and some names are ours."""
-    taken = {name.lower(): f"{name}, which says where a record was" for name in BESIDE}
+    taken = {name.lower(): f"{name}, which every row of the table has" for name in reserved}
     for each in row.fields:
         if each.name.lower() in taken:
             raise NameClash(

@@ -41,6 +41,17 @@ class Place(Protocol):
         """What the table remembers under this name."""
         ...
 
+    def version(self) -> int:
+        """Of the table as it is: Delta's version, or the id of Iceberg's snapshot. -1 where there is none."""
+        ...
+
+    def set_back_since(self, version: int) -> str | None:
+        """Name the operation that set the table back to an older state after it had this version. None if there was none.
+
+        Readers then see older rows, but a table still remembers the offsets of the rows that it lost.
+        """
+        ...
+
     def facts(self) -> Facts: ...
 
     def offsets(self) -> dict[int, set[int]]:
@@ -67,6 +78,16 @@ class DeltaPlace:
 
     def known(self, mark: str) -> int | None:
         return None if self.table is None else self.table.transaction_version(mark)
+
+    def version(self) -> int:
+        return -1 if self.table is None else self.table.version()
+
+    def set_back_since(self, version: int) -> str | None:
+        since = self.version() - version
+        for commit in self.table.history(since) if self.table is not None and since > 0 else ():
+            if commit.get("operation") == "RESTORE" and commit.get("version", 0) > version:
+                return f"RESTORE made version {commit.get('version')}"
+        return None
 
     def facts(self) -> Facts:
         if self.table is None:
@@ -104,6 +125,23 @@ class IcebergPlace:
     def known(self, mark: str) -> int | None:
         return None if self.table is None else mark_of(self.table, mark)
 
+    def version(self) -> int:
+        snapshot = None if self.table is None else self.table.current_snapshot()
+        return -1 if snapshot is None else snapshot.snapshot_id
+
+    def set_back_since(self, version: int) -> str | None:
+        assert self.table is not None
+        if version == -1 or self.table.snapshot_by_id(version) is None:
+            return None  # it has expired, and nothing says which snapshots came of it
+        snapshot = self.table.current_snapshot()
+        while snapshot is not None and snapshot.parent_snapshot_id is not None:
+            if snapshot.parent_snapshot_id == version:
+                return None
+            snapshot = self.table.snapshot_by_id(snapshot.parent_snapshot_id)
+            if snapshot is None:
+                return None  # this one has expired, and may have come of it
+        return f"a rollback made snapshot {self.version()} the current one"
+
     def facts(self) -> Facts:
         snapshot = None if self.table is None else self.table.current_snapshot()
         if snapshot is None or snapshot.summary is None:
@@ -134,9 +172,9 @@ class IcebergPlace:
         with self.table.transaction() as transaction:
             transaction.delete(ALWAYS_TRUE)
             with transaction.update_schema(allow_incompatible_changes=True) as change:
-                for name in self.table.schema().column_names:
-                    if "." not in name and name not in columns.names:
-                        change.delete_column(name)
+                for field in self.table.schema().fields:
+                    if field.name not in columns.names:
+                        change.delete_column(field.name)
             with transaction.update_snapshot().fast_append():
                 pass
             transaction.set_properties({MARK + name: str(position) for name, position in marks.items()})

@@ -24,6 +24,7 @@ from barnabas.spark.pipelines.sinks.files import is_enough
 from barnabas.spark.reader import BarnabasReader, RangePartition, TierTask
 from barnabas.spark.source import SCHEMA_WITH_HEADERS
 from barnabas.spark.tables.direct import Direct, DirectReader
+from barnabas.spark.tables.names import Check
 from barnabas.spark.tables.targets import Target
 
 if TYPE_CHECKING:
@@ -35,8 +36,16 @@ _ONE_TASK_RECORDS: Final = 20_000
 _TASK_RECORDS_MIN: Final = 50_000
 #: In the row that a task ends with: what it has put aside. All else is null there.
 STAGED: Final = "_staged"
+#: Which field of a record cannot have a column, and why (`names.Check`).
+REFUSED: Final = "_refused"
 _COLUMNS: Final = ("key", "value", "partition", "offset", "timestamp", "headers")
-_SCHEMA: Final = StructType([*(SCHEMA_WITH_HEADERS[name] for name in _COLUMNS), StructField(STAGED, StringType())])
+_SCHEMA: Final = StructType(
+    [
+        *(SCHEMA_WITH_HEADERS[name] for name in _COLUMNS),
+        StructField(STAGED, StringType()),
+        StructField(REFUSED, StringType()),
+    ]
+)
 
 
 @dataclass(frozen=True)
@@ -85,10 +94,19 @@ def plan_reading(
 
 
 def records_of(
-    spark: SparkSession, reading: Reading, *, direct: Direct | None = None, target: Target | None = None, job: str = ""
+    spark: SparkSession,
+    reading: Reading,
+    *,
+    direct: Direct | None = None,
+    target: Target | None = None,
+    job: str = "",
+    check: Check | None = None,
 ) -> DataFrame:
-    """The records that are not plain, or all of them without `direct`; and a row with `STAGED` for each task."""
-    task = ReadTask(reading, direct, target, job)
+    """The records that are not plain, or all of them without `direct`; and a row with `STAGED` for each task.
+
+    `check`: look into each of these records for fields that cannot have a column.
+    """
+    task = ReadTask(reading, direct, target, job, check)
     count = len(reading.parts)
     frame = spark.range(0, count, 1, max(1, count)).mapInArrow(task, _SCHEMA)
     return frame.withColumn("topic", F.lit(reading.topic))
@@ -101,6 +119,7 @@ class ReadTask:
     target: Target | None
     #: Whose folder what is put aside goes to, where it has one.
     job: str
+    check: Check | None = None
 
     def __call__(self, batches: "Iterator[pyarrow.RecordBatch]") -> "Iterator[pyarrow.RecordBatch]":
         for batch in batches:
@@ -112,7 +131,7 @@ class ReadTask:
         records = self.reading.reader.read(part)
         if self.direct is None or self.target is None:
             for batch in records:
-                yield _row_batch(batch, schema)
+                yield self._row_batch(batch, schema)
             return
         reader, held = DirectReader(self.direct), _Held(self.target, self.job)
         for batch in records:
@@ -120,11 +139,20 @@ class ReadTask:
             held.add(rows)
             for each in rest:
                 if each.num_rows:
-                    yield _row_batch(each, schema)
+                    yield self._row_batch(each, schema)
         held.flush()
         done = {STAGED: [json.dumps({"main": held.staged, "rows": held.rows})]}
         nothing = {name: [None] for name in _COLUMNS}
-        yield pyarrow.RecordBatch.from_pydict(nothing | done, schema)
+        yield pyarrow.RecordBatch.from_pydict(nothing | done | {REFUSED: [None]}, schema)
+
+    def _row_batch(self, records: "pyarrow.RecordBatch", schema: "pyarrow.Schema") -> "pyarrow.RecordBatch":
+        columns = [records.column(name) for name in _COLUMNS]
+        refused = pyarrow.nulls(records.num_rows, pyarrow.string())
+        if self.check is not None:
+            values = records.column("value").to_pylist()
+            refused = pyarrow.array([self.check.reason(each) for each in values], pyarrow.string())
+        staged = pyarrow.nulls(records.num_rows, pyarrow.string())
+        return pyarrow.RecordBatch.from_arrays([*columns, staged, refused], schema=schema)
 
 
 class _Held:
@@ -151,8 +179,3 @@ class _Held:
             self.staged += self._target.stage(iter(self._held), self._task)
         self.rows += self._waiting
         self._held, self._waiting, self._waiting_bytes = [], 0, 0
-
-
-def _row_batch(records: "pyarrow.RecordBatch", schema: "pyarrow.Schema") -> "pyarrow.RecordBatch":
-    columns = [records.column(name) for name in _COLUMNS]
-    return pyarrow.RecordBatch.from_arrays([*columns, pyarrow.nulls(records.num_rows, pyarrow.string())], schema=schema)

@@ -7,9 +7,11 @@ from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import (
     ArrayType,
+    AtomicType,
     BinaryType,
     BooleanType,
     DataType,
+    DateType,
     DoubleType,
     FloatType,
     IntegerType,
@@ -17,6 +19,7 @@ from pyspark.sql.types import (
     StringType,
     StructField,
     StructType,
+    TimestampNTZType,
     TimestampType,
 )
 
@@ -24,17 +27,21 @@ from barnabas.spark.pipelines._errors import ERROR_DDL, place_of
 from barnabas.spark.pipelines._fields import column
 from barnabas.spark.pipelines.cdc import DELETED
 from barnabas.spark.pipelines.codecs import Json, Registered, SchemaRegistry, decode
-from barnabas.spark.pipelines.sinks.files import TIME_MAX_US, TIME_MIN_US
+from barnabas.spark.pipelines.sinks.files import DAY_MAX, DAY_MIN, TIME_MAX_US, TIME_MIN_US
 from barnabas.spark.pipelines.sinks.iceberg_table import partition_of
 from barnabas.spark.tables import inference
 from barnabas.spark.tables.definition import HEADERS, KEY, OFFSET, PARTITION, TIMESTAMP, BadDefinition, Definition
 from barnabas.spark.tables.direct import Direct, is_plain
-from barnabas.spark.tables.reading import STAGED
+from barnabas.spark.tables.names import Rules
+from barnabas.spark.tables.reading import REFUSED, STAGED
 
-#: Of a record that does not fit: why, and its value as it came.
-REASON: Final = "_reason"
-RAW: Final = "_raw"
+#: A row's reason to be refused, the record's value as it came, and `reading.STAGED`. No table has columns with NUL in the name.
+REASON: Final = "\0reason"
+RAW: Final = "\0raw"
+PUT_ASIDE: Final = "\0staged"
 _SEEN: Final = "seen"
+_UNSEEN: Final = "unseen"
+_OBJECT: Final = "_object"
 _VALUE: Final = "value"
 _DELETE: Final = "d"
 _OPERATIONS: Final = ("c", "u", "r", _DELETE)
@@ -67,9 +74,14 @@ ERROR_COLUMNS: Final = StructType(
 
 @dataclass(frozen=True)
 class Rows:
-    """`frame` has the columns of the table, `REASON`, `RAW`, and what tasks have put aside before (`STAGED`)."""
+    """`frame` has the columns of the table, `REASON`, `RAW` and `PUT_ASIDE`.
+
+    In the frame they are called `c0`, `c1` and so on: Spark takes a name with a dot for a path, and finds `id` where it is
+    asked for `ID`. `names` has what they are.
+    """
 
     frame: DataFrame
+    names: tuple[str, ...]
     #: Those of the table; of an upsert also `DELETED`.
     columns: StructType
     #: What the JSON looked like, once the frame has been computed.
@@ -77,6 +89,10 @@ class Rows:
 
     def seen(self) -> StructType:
         return inference.row_type(self.observed.get.get(_SEEN)) if self.observed is not None else StructType()
+
+    def unseen(self) -> int:
+        """How many objects `seen` says nothing of."""
+        return int(self.observed.get.get(_UNSEEN) or 0) if self.observed is not None else 0
 
 
 def columns_beside(value: StructType) -> StructType:
@@ -87,6 +103,12 @@ def row_columns(table: Definition, value: StructType) -> StructType:
     """Of rows on their way to the table: of an upsert they say whether they delete."""
     changes = [StructField(DELETED, BooleanType())] if table.mode == "upsert" else []
     return StructType([*columns_beside(value).fields, *changes])
+
+
+def rules_of(table: Definition) -> Rules:
+    """What the names of the columns that come from JSON must keep to."""
+    reserved = (*_BESIDE.names, *((DELETED,) if table.mode == "upsert" else ()))
+    return Rules(reserved=tuple(reserved), dots_are_paths=table.format == "iceberg")
 
 
 def direct_of(table: Definition, known: StructType) -> Direct | None:
@@ -107,7 +129,7 @@ def direct_of(table: Definition, known: StructType) -> Direct | None:
 
 def value_of(table: Definition, known: StructType) -> StructType:
     """The value's columns of rows that are read directly."""
-    inference.check_names(known)
+    inference.check_names(known, rules_of(table).reserved)
     return _RAW_VALUE if table.schema == "raw" else known
 
 
@@ -139,7 +161,8 @@ def look(records: DataFrame, table: Definition) -> StructType:
 
     All of them: the first ones may be those of one partition, and not like the others.
     """
-    [found] = records.select(inference.seen_in(column("value").cast("string"))).collect()
+    objects = inference.objects_in(column("value").cast("string"), fields_max=rules_of(table).fields_max)
+    [found] = records.select(inference.seen_in(objects)).collect()
     return seen_row(inference.row_type(found[0]), table)
 
 
@@ -163,8 +186,10 @@ def to_rows(records: DataFrame, table: Definition, known: StructType) -> Rows:
         return _finished(whole, table, _RAW_VALUE)
     if table.schema == "json":
         observed = Observation()
-        seen = inference.seen_in(column("value").cast("string"))
-        whole = decode(records.observe(observed, seen.alias(_SEEN)), Json(_asked(known, table)))
+        objects = inference.objects_in(column("value").cast("string"), fields_max=rules_of(table).fields_max)
+        whole = decode(records.withColumn(_OBJECT, objects), Json(_asked(known, table)))
+        unseen = F.count_if(column(_OBJECT).isNull() & column("data").isNotNull() & column(REFUSED).isNull())
+        whole = whole.observe(observed, inference.seen_in(column(_OBJECT)).alias(_SEEN), unseen.alias(_UNSEEN))
         if table.envelope == "debezium":
             whole = whole.withColumn("data", F.coalesce(column("data").getField("payload"), _outer(column("data"))))
         return _finished(whole, table, known, observed)
@@ -231,11 +256,11 @@ def _grown(known: StructType, wanted: StructType) -> StructType:
 
 
 def _finished(whole: DataFrame, table: Definition, value: StructType, observed: Observation | None = None) -> Rows:
-    inference.check_names(value)
+    inference.check_names(value, rules_of(table).reserved)
     beside = {name: column(source) for name, source in _SOURCES.items()}
     columns = row_columns(table, value)
     place = place_of(whole)
-    reason = column("error").getField("message")
+    reason = F.coalesce(column("error").getField("message"), F.concat(place, column(REFUSED)))
     # The table of errors has such a time neither: null stands for it.
     beside[TIMESTAMP], untold = _told_time(beside[TIMESTAMP])
     reason = F.coalesce(reason, F.concat(place, untold))
@@ -253,6 +278,8 @@ def _finished(whole: DataFrame, table: Definition, value: StructType, observed: 
             deleted = column("value").isNull()
     for each in value.fields:
         fields[each.name] = row.getField(each.name)
+        if table.format == "iceberg" and (wrong_time := _untold(each, fields[each.name])) is not None:
+            reason = F.coalesce(reason, F.concat(place, wrong_time))
     if deleted is not None:
         if table.envelope == "none":
             fields |= _keys_of_tombstones(table, value, fields)
@@ -265,11 +292,12 @@ def _finished(whole: DataFrame, table: Definition, value: StructType, observed: 
             if isinstance(columns[name].dataType, DoubleType | FloatType):
                 no_number = F.concat(place, F.lit(f"{name} is NaN, which equals no key of a row"))
                 reason = F.coalesce(reason, F.when(F.isnan(here), no_number))
-    out = [each.alias(name) for name, each in (fields | beside).items()]
+    out = [*(fields | beside).items()]
     if deleted is not None:
-        out.append(F.coalesce(deleted, F.lit(False)).alias(DELETED))
-    out += [reason.alias(REASON), F.when(reason.isNotNull(), column("value")).alias(RAW), column(STAGED)]
-    return Rows(whole.select(*out), columns, observed)
+        out.append((DELETED, F.coalesce(deleted, F.lit(False))))
+    out += [(REASON, reason), (RAW, F.when(reason.isNotNull(), column("value"))), (PUT_ASIDE, column(STAGED))]
+    frame = whole.select(*[each.alias(f"c{number}") for number, (_, each) in enumerate(out)])
+    return Rows(frame, tuple(name for name, _ in out), columns, observed)
 
 
 def _told_time(time: Column) -> tuple[Column, Column]:
@@ -279,6 +307,18 @@ def _told_time(time: Column) -> tuple[Column, Column]:
         F.lit("timestamp "), F.unix_millis(time).cast("string"), F.lit(" ms is not in the years 1 to 9999 of a table")
     )
     return F.when(is_told, time), F.when(~is_told, wrong)
+
+
+def _untold(field: StructField, value: Column) -> Column | None:
+    """The error of a time or day that pyiceberg cannot write. None if the column has another type."""
+    if isinstance(field.dataType, DateType):
+        number, least, most = F.unix_date(value), DAY_MIN, DAY_MAX
+    elif isinstance(field.dataType, TimestampType | TimestampNTZType):
+        number, least, most = F.unix_micros(value.cast("timestamp")), TIME_MIN_US, TIME_MAX_US
+    else:
+        return None
+    wrong = F.lit(f"{field.name} is not in the years 1 to 9999, which an Iceberg table has")
+    return F.when(~number.between(F.lit(least), F.lit(most)), wrong)
 
 
 def _keys_of_tombstones(table: Definition, value: StructType, fields: dict[str, Column]) -> dict[str, Column]:
@@ -291,7 +331,7 @@ def _keys_of_tombstones(table: Definition, value: StructType, fields: dict[str, 
     found = {}
     for each in named:
         of_key = parsed.getField(each.name)
-        if len(named) == 1:
-            of_key = F.coalesce(of_key, F.expr(f"try_cast(cast(`key` AS STRING) AS {each.dataType.simpleString()})"))
+        if len(named) == 1 and isinstance(each.dataType, AtomicType):
+            of_key = F.coalesce(of_key, text.try_cast(each.dataType))
         found[each.name] = F.when(column("value").isNull(), of_key).otherwise(fields[each.name])
     return found

@@ -54,6 +54,7 @@ class DeltaUpserts(DeltaUpsertTarget):
     """In the order of the log."""
 
     ordered_by = _ORDER
+    are_cdc = False
 
     def last_changes(self, changes: "pyarrow.Table") -> "pyarrow.Table":
         return last_in_log(changes, self.keys)

@@ -43,5 +43,6 @@ class ClientExchange(Protocol):
     def first(self) -> bytes: ...
 
     def respond(self, challenge: bytes) -> bytes | None:
-        """The next token; None where the challenge was the last. Raises `SaslFailed`."""
+        """The next token; None where the challenge was the last. It may compute for a while: a caller on an event loop calls
+        it on a thread. Raises `SaslFailed`."""
         ...

@@ -1,7 +1,8 @@
 """KIP-368 from the client's side: a session is renewed in time, between requests, without any effect on them."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import threading
+from collections.abc import Awaitable, Callable, Mapping
 
 import pytest
 import uvloop
@@ -14,6 +15,7 @@ from barnabas.client.connection import Connection, authenticate, open_connection
 from barnabas.client.errors import AuthenticationFailed, ConnectionLost
 from barnabas.wire.auth.machine import Mechanism, SaslSession
 from barnabas.wire.auth.mechanisms.plain import PlainServer
+from barnabas.wire.auth.mechanisms.scram import ScramCredential, ScramMechanism, ScramServer
 from barnabas.wire.messages.heartbeat import HeartbeatResponse
 from barnabas.wire.versions import VersionRange
 from tests.manual_time import ManualClock
@@ -30,13 +32,13 @@ class Broker:
         self.sessions: list[SaslSession] = []
         self.handshakes = 0
         api = SaslApi(self.clock, failure_delay_ms=0)
-        mechanisms = {"PLAIN": Mechanism(self._begin, SESSION_MS)}
+        self.mechanisms = {"PLAIN": Mechanism(self._begin, SESSION_MS)}
         self.harness = Harness(
             endpoint=Endpoint(
                 name="SASL",
                 host="127.0.0.1",
                 port=0,
-                gate=lambda: SaslGate(SaslSession(mechanisms), api, frame_bytes_max=1_000),
+                gate=lambda: SaslGate(SaslSession(self.mechanisms), api, frame_bytes_max=1_000),
             ),
             more=handlers_of(api),
         )
@@ -45,8 +47,8 @@ class Broker:
         self.handshakes += 1
         return PlainServer(self.passwords)
 
-    async def connect(self) -> Connection:
-        secured = security.ClientSecurity.of("SASL_PLAINTEXT", SETTINGS)
+    async def connect(self, settings: Mapping[str, str] = SETTINGS) -> Connection:
+        secured = security.ClientSecurity.of("SASL_PLAINTEXT", settings)
 
         async def prove(connection: Connection) -> None:
             connection.versions.apis = {12: VersionRange(0, 4), 17: VersionRange(0, 1), 36: VersionRange(0, 2)}
@@ -101,5 +103,26 @@ def test_password_that_was_changed_meanwhile_ends_the_connection_with_words() ->
         with pytest.raises(AuthenticationFailed, match="Invalid username or password"):
             await connection.request(heartbeat(), HeartbeatResponse)
         assert connection.closed
+
+    run(story)
+
+
+def test_scram_proof_is_computed_on_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server chooses the number of iterations: the loop of a broker that follows it must keep turning."""
+    threads: list[threading.Thread] = []
+    compute = ScramMechanism.salted_password
+
+    def recorded(mechanism: ScramMechanism, password: str, salt: bytes, iterations: int) -> bytes:
+        threads.append(threading.current_thread())
+        return compute(mechanism, password, salt, iterations)
+
+    async def story(broker: Broker) -> None:
+        credential = ScramCredential.of_password(ScramMechanism.SHA_256, "secret", salt=b"salt", iterations=4096)
+        server = ScramServer(ScramMechanism.SHA_256, {"alice": credential}.get, nonce="server")
+        broker.mechanisms["SCRAM-SHA-256"] = Mechanism(lambda: server, SESSION_MS)
+        monkeypatch.setattr(ScramMechanism, "salted_password", recorded)
+        connection = await broker.connect({**SETTINGS, "sasl.mechanism": "SCRAM-SHA-256"})
+        assert len(threads) == 1 and threads[0] is not threading.current_thread()
+        connection.close()
 
     run(story)

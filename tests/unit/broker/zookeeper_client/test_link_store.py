@@ -4,10 +4,15 @@ import asyncio
 from dataclasses import replace
 from typing import cast
 
+import pytest
+
 from barnabas.base.ids import LeaderEpoch, Offset, TopicPartition
+from barnabas.base.words import AclOperation, AclResourceType, PatternType, Permission
 from barnabas.broker.features.link.store import LinkStore
+from barnabas.broker.security.acl import Entry, ResourcePattern
 from barnabas.broker.zookeeper_client import paths
 from barnabas.broker.zookeeper_client.session import ZooKeeperSession
+from barnabas.broker.zookeeper_client.zk_errors import NoNode
 from barnabas.broker.zookeeper_client.znodes_link import LinkChange, LinkSpec, MirrorPartition, MirrorState, MirrorTopic
 from tests.unit.broker.zookeeper_client.zookeeper_fixture import LosesAnswers, session, zookeeper
 
@@ -123,3 +128,31 @@ async def test_repeated_write_of_a_dead_broker_sends_its_notification() -> None:
         # A change that changes nothing sends no notification.
         assert await store.change_topic("east", "orders", lambda _: None) == promoting
         assert await take_changes(opened) == []
+
+
+async def test_what_a_link_added_to_acls_is_remembered_and_goes_with_the_link() -> None:
+    async with zookeeper() as ensemble, session(ensemble) as opened:
+        store = await store_with_topics(opened)
+        assert await store.added_acls("east") == {}
+        entries = frozenset(
+            Entry("User:ann", "*", operation, Permission.ALLOW) for operation in (AclOperation.READ, AclOperation.WRITE)
+        )
+        patterns = [
+            ResourcePattern(kind, name, pattern_type)
+            for kind in (AclResourceType.TOPIC, AclResourceType.GROUP, AclResourceType.TRANSACTIONAL_ID)
+            for name in ("orders", "a-b/c d", "*")
+            for pattern_type in (PatternType.LITERAL, PatternType.PREFIXED)
+        ]
+        for pattern in patterns:
+            await store.write_added_acls("east", pattern, frozenset(list(entries)[:1]))
+            await store.write_added_acls("east", pattern, entries)
+        assert await store.added_acls("east") == dict.fromkeys(patterns, entries)
+        await store.write_added_acls("east", patterns[0], frozenset())
+        await store.write_added_acls("east", patterns[0], frozenset())
+        await opened.create(f"{paths.link_acls('east')}/nonsense", b"{}")
+        await opened.set(paths.link_acl("east", "TOPIC", "PREFIXED", "orders"), b"no json")
+        assert await store.added_acls("east") == dict.fromkeys(patterns[2:], entries)
+        assert await store.delete("east")
+        assert await opened.exists(paths.link("east")) is None
+        with pytest.raises(NoNode):
+            await store.write_added_acls("east", patterns[0], entries)

@@ -5,14 +5,17 @@ import select
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from kazoo.protocol.connection import ConnectionDropped
 
 from barnabas.base.errors import ConfigError, ErrorCode
 from barnabas.broker.zookeeper_client import paths
-from barnabas.broker.zookeeper_client.kazoo_client import Answer, _InlineHandler
+from barnabas.broker.zookeeper_client.kazoo_client import Answer, _InlineHandler, _Wire
 from barnabas.broker.zookeeper_client.operations import (
     Check,
     Create,
@@ -39,7 +42,7 @@ from barnabas.broker.zookeeper_client.zk_errors import (
     SessionExpired,
     TooLarge,
 )
-from tests.unit.broker.zookeeper_client.zookeeper_fixture import States, run, session, zookeeper
+from tests.unit.broker.zookeeper_client.zookeeper_fixture import States, run, session, zookeeper, zookeeper_on_thread
 
 
 async def test_znodes_are_made_read_changed_and_deleted() -> None:
@@ -353,6 +356,47 @@ async def test_writes_that_travel_together_are_no_larger_than_zookeeper_takes() 
         answer = await zk.batch([*writes, Create("/large", b"x" * 1_000_000)], Guard(0))
         assert [each.code for each in answer.results] == [ZkCode.OK] * 3
         assert zk.disconnects.value == 0
+
+
+async def test_session_outlives_its_time_when_the_loop_turns_and_ends_when_it_hangs() -> None:
+    with zookeeper_on_thread() as address:
+        zk = ZooKeeperSession(SessionConfig(hosts=address, session_timeout_ms=3_000))
+        await zk.start()
+        seen = States(zk)
+        try:
+            await zk.create("/mine", ephemeral=True)
+            first = zk.session_id
+            await asyncio.sleep(5)  # pings alone keep it: nothing is asked for
+            assert zk.session_id == first and seen.seen == []
+            time.sleep(6)  # noqa: ASYNC251  # kazoo's thread goes on; the loop does not turn
+            await seen.until(SessionState.RENEWED)
+            assert seen.seen.index(SessionState.EXPIRED) < seen.seen.index(SessionState.RENEWED)
+            # The session that kazoo made meanwhile may have expired as well.
+            assert await zk.outlive(lambda: zk.exists("/mine")) is None
+            assert zk.session_id != first
+        finally:
+            await zk.stop()
+
+
+async def test_loop_that_hangs_a_little_keeps_its_session() -> None:
+    with zookeeper_on_thread() as address:
+        zk = ZooKeeperSession(SessionConfig(hosts=address, session_timeout_ms=4_000))
+        await zk.start()
+        try:
+            first = zk.session_id
+            for _ in range(3):
+                time.sleep(1.8)  # noqa: ASYNC251
+                await asyncio.sleep(0.3)
+            assert zk.session_id == first and await zk.exists("/") is not None
+        finally:
+            await zk.stop()
+
+
+def test_server_that_announces_a_huge_packet_loses_its_connection_before_memory_is_taken() -> None:
+    wire = _Wire(cast(Any, SimpleNamespace(handler=_InlineHandler(None))), None)
+    for length in (2**31 - 1, 128 * 1024 * 1024 + 1, -1):
+        with pytest.raises(ConnectionDropped, match=str(length)):
+            wire._read(length, 1.0)
 
 
 async def test_watch_on_a_connection_that_broke_asks_to_look_again() -> None:

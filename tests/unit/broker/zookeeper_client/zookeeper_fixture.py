@@ -2,8 +2,10 @@
 
 import asyncio
 import tempfile
-from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager
+import threading
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from concurrent.futures import Future
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -52,6 +54,29 @@ async def zookeeper() -> AsyncIterator[Ensemble]:
             yield ensemble
         finally:
             await ensemble.server.stop()
+
+
+@contextmanager
+def zookeeper_on_thread() -> Iterator[str]:
+    """The address of a server with a loop and a clock of its own, for tests that block the loop of a client."""
+    started: Future[str] = Future()
+    is_over = threading.Event()
+
+    async def serve() -> None:
+        with tempfile.TemporaryDirectory() as data_dir:
+            server = EmbeddedZooKeeper(data_dir, config=ZooKeeperConfig(tick_time_ms=500, force_sync=False))
+            await server.start()
+            started.set_result(server.connect_string)
+            await asyncio.to_thread(is_over.wait)
+            await server.stop()
+
+    thread = threading.Thread(target=asyncio.run, args=(serve(),))
+    thread.start()
+    try:
+        yield started.result(30)
+    finally:
+        is_over.set()
+        thread.join()
 
 
 @asynccontextmanager

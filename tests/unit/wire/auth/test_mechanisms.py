@@ -2,9 +2,11 @@
 
 import pytest
 
+from barnabas.base.errors import ConfigError
 from barnabas.wire.auth.exchange import SaslFailed
 from barnabas.wire.auth.mechanisms.plain import PlainClient, PlainServer
 from barnabas.wire.auth.mechanisms.scram import ScramClient, ScramCredential, ScramMechanism, ScramServer
+from barnabas.wire.auth.registry import Login, login_of
 
 USERS = {"alice": "secret", "bob": "pä,=ss"}
 SALT = b"0123456789abcdef"
@@ -171,6 +173,9 @@ def test_client_does_not_believe_a_server_that_does_not_know_the_password() -> N
         (b"r=stranger,s=QUJD,i=4096", "does not continue"),
         (b"r=c,s=QUJD,i=4096", "does not continue"),
         (b"r=cs,s=QUJD,i=1", "minimum"),
+        (b"r=cs,s=QUJD,i=100001", "at most 100000.*maxIterations"),
+        (b"r=cs,s=QUJD,i=999999999", "at most 100000"),
+        (b"r=cs,s=" + b"QUJD" * 4096 + b",i=4096", "16384 is the limit"),
         (b"r=cs,s=QUJD,i=0", "cannot be read"),
         (b"nonsense", "cannot be read"),
     ],
@@ -179,6 +184,25 @@ def test_client_refuses_a_weak_or_wrong_challenge(challenge: bytes, words: str) 
     client = ScramClient(ScramMechanism.SHA_256, "alice", "secret", nonce="c")
     with pytest.raises(SaslFailed, match=words):
         client.respond(challenge)
+
+
+def scram_login(options: str = "") -> Login:
+    jaas = f'x required username="alice" password="secret" {options};'
+    return login_of({"sasl.mechanism": "SCRAM-SHA-256", "sasl.jaas.config": jaas})[1]
+
+
+def test_jaas_option_changes_how_many_iterations_a_server_may_ask_for() -> None:
+    client = scram_login("maxIterations=5000").begin()
+    nonce = client.first().decode().rpartition("r=")[2]
+    with pytest.raises(SaslFailed, match="at most 5000"):
+        client.respond(f"r={nonce}s,s=QUJD,i=5001".encode())
+    assert client.respond(f"r={nonce}s,s=QUJD,i=5000".encode())
+
+
+@pytest.mark.parametrize("value", ["4095", "many", "-1", "1000000000"])
+def test_jaas_option_for_iterations_must_be_a_number_in_range(value: str) -> None:
+    with pytest.raises(ConfigError, match="maxIterations is a number from 4096"):
+        scram_login(f'maxIterations="{value}"')
 
 
 def test_credentials_are_stored_as_kafka_stores_them_and_do_not_show_themselves() -> None:

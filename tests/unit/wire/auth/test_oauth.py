@@ -4,6 +4,7 @@ import asyncio
 import json
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
@@ -15,7 +16,7 @@ from barnabas.base.errors import ConfigError
 from barnabas.client.connection import Connection, authenticate
 from barnabas.client.errors import AuthenticationFailed
 from barnabas.client.key_sets import KeySets
-from barnabas.client.oauth_login import TokenSource, token_source
+from barnabas.client.oauth_login import TokenSource, _access_token, token_source
 from barnabas.client.security import ClientSecurity
 from barnabas.wire.auth.exchange import SaslFailed
 from barnabas.wire.auth.jwt import InvalidToken, KeySet, UnknownKey, encode_unsecured, parse_jwt
@@ -246,6 +247,18 @@ def test_endpoint_that_refuses_or_fails(key: SigningKey, path: str, secret: str,
     assert secret not in str(failed.value)
 
 
+def test_answer_that_nests_deeper_than_the_parser_goes_has_no_token() -> None:
+    with pytest.raises(AuthenticationFailed, match="has no access_token"):
+        _access_token("https://x/token", b"[" * 200_000)
+
+
+@pytest.mark.parametrize("url", [" file:///etc/hostname", "\tfile:///etc/hostname", "fi\nle:///etc/hostname"])
+def test_url_of_a_file_is_one_whatever_stands_before_it(url: str) -> None:
+    """The parser of URLs skips such characters. With a client's secret in the settings, nothing is sent anywhere."""
+    source = token_source(settings(url, clientId="service", clientSecret="secret"))
+    assert source._fetch.__qualname__.startswith("_from_file")
+
+
 def test_token_from_a_file_is_read_again_when_its_time_has_come(key: SigningKey, tmp_path: Path) -> None:
     path = tmp_path / "token"
     path.write_text(key.token(sub="first") + "\n")
@@ -347,6 +360,9 @@ def test_token_whose_end_is_not_known_is_fetched_once_a_login_and_never_on_the_l
 
         async def request(self, message: object, response_type: type, *, timeout_ms: int) -> object:
             return response_type()
+
+        async def compute(self, work: Callable[[], object]) -> object:
+            return work()
 
     source = TokenSource(fetch, {})
     security = ClientSecurity(mechanism="OAUTHBEARER", begin=source.exchange, tokens=source)

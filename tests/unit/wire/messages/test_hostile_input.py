@@ -3,14 +3,20 @@
 import contextlib
 import random
 import tracemalloc
+from collections.abc import Callable
 
 import pytest
 
 from barnabas.base.errors import Malformed
-from barnabas.wire.codec import decode, encode, reader
+from barnabas.wire import codec_write
+from barnabas.wire.codec import Unwritable, decode, encode, reader
+from barnabas.wire.codec_source import present_fields
 from barnabas.wire.frame import parse_request_header
 from barnabas.wire.messages.base import Versioned
+from barnabas.wire.messages.describe_groups import DescribeGroupsRequest
 from barnabas.wire.messages.fetch import FetchRequest
+from barnabas.wire.messages.find_coordinator import FindCoordinatorResponse
+from barnabas.wire.messages.join_group import JoinGroupRequest
 from barnabas.wire.messages.metadata import MetadataRequest, MetadataResponse
 from barnabas.wire.messages.produce import ProduceRequest
 from tests.unit.wire.messages.message_samples import every_class, random_message
@@ -101,3 +107,58 @@ def test_random_headers_are_malformed_or_headers() -> None:
             assert str(error)
         else:
             assert 8 <= header.body_offset <= len(data)
+
+
+def string_fields(cls: type[Versioned], version: int) -> list[tuple[str, bool]]:
+    """The names of the class's own strings in the version, and whether each is a list of them."""
+    plain, tagged, _ = present_fields(cls, version)
+    return [(name, spec.is_array) for name, spec in plain + tagged if spec.type == "string"]
+
+
+@pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
+def test_string_of_more_than_32767_bytes_is_malformed(
+    cls: type[Versioned], longer_strings: Callable[[Versioned, int], bytes]
+) -> None:
+    """As in Kafka: in a flexible version there would be room for more."""
+    version = cls.MAX_VERSION
+    chance = random.Random(cls.__name__)
+    for name, is_list in string_fields(cls, version) if version >= cls.FLEXIBLE_FROM else []:
+        message = random_message(chance, cls, version)
+        for text in ("x" * 0x7FFF, "ä" * 0x3FFF):
+            setattr(message, name, ["a", text] if is_list else text)
+            assert decode(cls, encode(message, version), version) == message
+        for text in ("x" * 0x8000, "ä" * 0x4000):
+            setattr(message, name, ["a", text] if is_list else text)
+            with pytest.raises(Malformed, match=f"{name}.*a string of 32768 bytes"):
+                decode(cls, longer_strings(message, version), version)
+
+
+@pytest.fixture
+def longer_strings(monkeypatch: pytest.MonkeyPatch) -> Callable[[Versioned, int], bytes]:
+    """Writes messages that the shipped writer refuses."""
+
+    def write(message: Versioned, version: int) -> bytes:
+        with monkeypatch.context() as patch:
+            patch.setattr(codec_write, "STRING_BYTES_MAX", 1 << 20)
+            patch.setattr(codec_write, "_compiled", {})
+            out = bytearray()
+            codec_write.compile_writer(type(message), version, True)(message, out)
+            return bytes(out)
+
+    return write
+
+
+def test_string_that_no_client_reads_is_not_written() -> None:
+    for version in (JoinGroupRequest.MIN_VERSION, JoinGroupRequest.MAX_VERSION):
+        with pytest.raises(Unwritable, match="32767 is the limit"):
+            encode(JoinGroupRequest(group_id="x" * 40_000), version)
+    with pytest.raises(Unwritable, match="32767 is the limit"):
+        encode(DescribeGroupsRequest(groups=["x" * 40_000]), DescribeGroupsRequest.MAX_VERSION)
+
+
+def test_error_message_is_cut_to_what_clients_read() -> None:
+    """It may repeat the longest name that a client can send, with words around it."""
+    for version in (2, FindCoordinatorResponse.FLEXIBLE_FROM):
+        answer = FindCoordinatorResponse(error_message="ä" * 20_000)
+        written = encode(answer, version)
+        assert decode(FindCoordinatorResponse, written, version).error_message == "ä" * (0x7FFF // 2)

@@ -114,7 +114,7 @@ class LinkPlugin(Plugin):
         groups = GroupCopier(
             context.broker_id, host.groups, ends=others.ends, partition_count=context.metadata.partition_count
         )
-        acls = AclCopier(lambda: security.acl_store, is_active=lambda: context.controller.is_active)
+        acls = AclCopier(lambda: security.acl_store, manager.store, is_active=lambda: context.controller.is_active)
         manager.endings.append(steward.complete_promotions)
         manager.turns += [steward.turn, groups.turn, acls.turn]
         changes = LinkChanges(

@@ -11,6 +11,7 @@ from barnabas.broker.zookeeper_client.znodes_link import LinkSpec
 from barnabas.client import names
 from barnabas.client.config import ClientConfig, client_config, whole_number
 from barnabas.client.oauth_login import TOKEN_ENDPOINT
+from barnabas.client.web import scheme_of
 
 #: Of a link itself, beside those of the client that reaches the source.
 THROTTLE: Final = "link.throttle.bytes.per.second"
@@ -46,6 +47,8 @@ DEFAULT_TOPIC_CONFIGS: Final = (
 
 #: A batch that is larger than what was asked for comes whole. But a source does not decide what a broker's memory is for.
 _RESPONSE_BYTES_MAX: Final = 128 * 1024 * 1024
+#: The metadata of about 250,000 partitions.
+_RESPONSE_ELEMENTS_MAX: Final = 2_000_000
 EARLIEST: Final = "earliest"
 LATEST: Final = "latest"
 
@@ -72,13 +75,13 @@ class LinkSettings:
         if any(key.startswith("config.providers") for key in others):
             raise ConfigError("config.providers would read files and variables of the brokers; the tool resolves them")
         names.require_known(others, names.CONNECTION, what="a link")
-        if others.get(TOKEN_ENDPOINT, "").lower().startswith("file:"):
-            # What a broker can read would go to whatever server the link names.
-            raise ConfigError(
-                f"{TOKEN_ENDPOINT} names a file of the brokers: a link takes its tokens from an https URL"
-            )
+        if TOKEN_ENDPOINT in others and scheme_of(others[TOKEN_ENDPOINT]) not in ("http", "https"):
+            # The content of a file that a broker can read would go to the server that the link names.
+            raise ConfigError(f"{TOKEN_ENDPOINT} is not an https URL: a link takes no token from a file of the brokers")
         client = replace(
-            client_config(None, others, client_id=f"barnabas-link-{name}"), response_bytes_max=_RESPONSE_BYTES_MAX
+            client_config(None, others, client_id=f"barnabas-link-{name}"),
+            response_bytes_max=_RESPONSE_BYTES_MAX,
+            response_elements_max=_RESPONSE_ELEMENTS_MAX,
         )
         if not client.bootstrap:
             raise ConfigError("a link needs bootstrap.servers: the source's brokers")
@@ -123,7 +126,7 @@ def matching(expression: str, candidates: "list[str]") -> list[str]:
 def check_start(text: str) -> None:
     """earliest, latest, or milliseconds since 1970."""
     if text not in (EARLIEST, LATEST) and not (text.isascii() and text.isdigit() and len(text) < 19):
-        raise ConfigError(f"start {text!r} is none of earliest, latest, and a time in milliseconds")
+        raise ConfigError(f"start {text!r} is not valid: use earliest, latest or a time in milliseconds")
 
 
 def checked(name: str, spec: LinkSpec, configs: Mapping[str, str]) -> LinkSettings:

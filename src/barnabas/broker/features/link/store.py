@@ -5,6 +5,9 @@ from collections.abc import Callable, Mapping
 
 from barnabas.base.errors import Malformed
 from barnabas.base.ids import NO_EPOCH, LeaderEpoch, TopicPartition
+from barnabas.base.words import AclResourceType, PatternType
+from barnabas.broker.security.acl import Entry, ResourcePattern
+from barnabas.broker.security.acl_store import from_stored, to_stored
 from barnabas.broker.zookeeper_client import paths
 from barnabas.broker.zookeeper_client.operations import Create, Get, Operation, SetData, ZkCode
 from barnabas.broker.zookeeper_client.session import ZooKeeperSession
@@ -17,8 +20,13 @@ from barnabas.broker.zookeeper_client.znodes_link import (
     MirrorTopic,
     is_link_name,
 )
+from barnabas.broker.zookeeper_client.znodes_security import decode_acls, encode_acls
 
 log = logging.getLogger(__name__)
+
+
+#: Entries of ACLs, by the resource that they stand on.
+Bindings = dict[ResourcePattern, frozenset[Entry]]
 
 
 class LinkStore:
@@ -87,6 +95,7 @@ class LinkStore:
                 for topic in await self._topic_names(name):
                     await self._delete_below(paths.link_topic(name, topic))
                 await self._delete(paths.link_topics(name))
+                await self._delete_below(paths.link_acls(name))
                 await self._session.delete(path)
             except NoNode:
                 is_there = False
@@ -172,6 +181,44 @@ class LinkStore:
     async def forget_topic(self, name: str, topic: str) -> None:
         await self._delete_below(paths.link_topic(name, topic))
         await self.tell(LinkChange(name, topic))
+
+    # -- ACLs ---------------------------------------------------------------------------------------------------------
+
+    async def added_acls(self, name: str) -> Bindings:
+        """The entries that the link added to this cluster's, by resource. A record that cannot be read is left out: its entries
+        stay until somebody removes them."""
+        try:
+            children = await self._session.children(paths.link_acls(name))
+        except NoNode:
+            return {}
+        listed = [f"{paths.link_acls(name)}/{child}" for child in children]
+        reads: list[Operation] = [Get(path) for path in listed]
+        found: Bindings = {}
+        for path, result in zip(listed, (await self._session.batch(reads)).results, strict=True):
+            try:
+                if result.ok:
+                    found[_pattern(path)] = frozenset(
+                        from_stored(path, each) for each in decode_acls(path, result.data)
+                    )
+            except Malformed as error:
+                log.error("a record of the ACLs that link %s added cannot be read: %s", name, error)
+        return found
+
+    async def write_added_acls(self, name: str, pattern: ResourcePattern, entries: frozenset[Entry]) -> None:
+        """:raises NoNode: the link is gone."""
+        path = paths.link_acl(name, pattern.resource_type.name, pattern.pattern_type.name, pattern.name)
+        if not entries:
+            await self._delete(path)
+            return
+        data = encode_acls(to_stored(each) for each in entries)
+        try:
+            await self._session.create(paths.link_acls(name))
+        except NodeExists:
+            log.debug("%s is there already", paths.link_acls(name))
+        try:
+            await self._session.create(path, data)
+        except NodeExists:
+            await self._session.set(path, data)
 
     async def partition_count(self, topic: str) -> int:
         """Of a topic of this cluster; 0 where there is none."""
@@ -265,6 +312,14 @@ def _leader_epoch(path: str, data: bytes | None) -> LeaderEpoch:
         return MirrorPartition.decode(path, data or b"").leader_epoch
     except Malformed:
         return NO_EPOCH
+
+
+def _pattern(path: str) -> ResourcePattern:
+    try:
+        kind, pattern_type, name = paths.link_acl_resource(path)
+        return ResourcePattern(AclResourceType[kind], name, PatternType[pattern_type])
+    except (KeyError, ValueError):
+        raise Malformed(f"{path} does not name a resource") from None
 
 
 def _topic(path: str, data: bytes | None) -> MirrorTopic | None:

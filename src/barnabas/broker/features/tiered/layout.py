@@ -151,3 +151,16 @@ def unpack_indexes(data: bytes) -> dict[Part, bytes]:
         if kind in _KINDS:
             parts[Part(kind)] = part
     return parts
+
+
+def unpack_indexes_of(segment: RemoteSegment, data: bytes) -> dict[Part, bytes]:
+    """:raises Malformed: also if the object says that it belongs to a segment with another end."""
+    parts = unpack_indexes(data)
+    if Part.BOUNDS in parts:
+        end = Bounds.decode(parts[Part.BOUNDS]).end_offset
+        if end != segment.end_offset:
+            raise Malformed(
+                f"{indexes_key(segment)} has the indexes of a segment that ends at offset {end}, but the metadata says that "
+                f"this one ends at {segment.end_offset}"
+            )
+    return parts

@@ -195,7 +195,7 @@ class LocalCopies:
         )
 
         def work() -> None:
-            parts = layout.unpack_indexes(data)
+            parts = layout.unpack_indexes_of(source, data)
             self._disk.makedirs(folder)
             names = (None, layout.Part.OFFSET_INDEX, layout.Part.TIME_INDEX, layout.Part.TXN_INDEX)
             for part, path in zip(names, segment.paths(), strict=True):

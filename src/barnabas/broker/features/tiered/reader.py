@@ -31,7 +31,7 @@ from barnabas.broker.storage.log import Log
 from barnabas.broker.storage.log_read import search_timestamp
 from barnabas.broker.storage.log_tier import TierStart
 from barnabas.broker.storage.log_types import OffsetMetadata, ReadResult, TimestampedOffset
-from barnabas.broker.storage.segment_batches import BatchAt, CorruptSegment
+from barnabas.broker.storage.segment_batches import BatchAt, CorruptSegment, find_from
 from barnabas.broker.storage.txn_index import AbortedTxn
 
 logger = logging.getLogger(__name__)
@@ -44,6 +44,8 @@ _READERS_MAX: Final = 10_000
 _HEADER_ROOM: Final = 128
 #: What may be looked at on the loop, for headers lie far apart in large batches, and are indexed where they do not.
 _LOOK_BYTES: Final = 4 << 20
+#: Less than any offset.
+_ANY_OFFSET: Final = -(2**63)
 #: How often a read looks for its segment again after it was deleted under its hands.
 _LOOKS: Final = 3
 
@@ -156,7 +158,7 @@ class TierReader:
     async def _find(self, copy: LocalCopy, offset: int) -> BatchAt | None:
         """The first batch that reaches `offset`. The index tells between which positions it is."""
         start, end = await self._ensure_around(copy, offset, offset)
-        return await self._look(copy, start, end, partial(copy.segment.find, offset))
+        return await self._look(copy, start, end, partial(_find_checked, copy, start, offset))
 
     async def _ensure_around(self, copy: LocalCopy, first: int, last: int) -> tuple[int, int]:
         """Have here what a look-up of these offsets may look at. Returns the positions."""
@@ -214,7 +216,8 @@ class TierReader:
         after = segment.time_index.after(timestamp)
         # The first record that is late enough is at the next entry or before; but not before `from_offset`.
         last = copy.source.end_offset if after is None or after.offset < first else after.offset
-        start, _ = await self._ensure_around(copy, first, last)
+        start, end = await self._ensure_around(copy, first, last)
+        await self._look(copy, start, end, partial(_check_batch_at, copy, start))
         search = partial(search_timestamp, segment, timestamp, from_offset)
         try:
             return await self._on_thread(search)
@@ -279,7 +282,7 @@ class TierReader:
     async def start_after(self, segment: RemoteSegment, *, log_start_offset: int) -> TierStart:
         """Where a replica begins that has nothing of what this segment, and those before it, have."""
         try:
-            parts = layout.unpack_indexes(await self._store.get(layout.indexes_key(segment)))
+            parts = layout.unpack_indexes_of(segment, await self._store.get(layout.indexes_key(segment)))
             epochs = LeaderEpochCache(parse_epochs(f"epochs of {segment.id}", parts[layout.Part.LEADER_EPOCHS]))
             snapshot = parts.get(layout.Part.PRODUCER_SNAPSHOT)
             producers = [] if snapshot is None else producer_snapshot.decode(snapshot)
@@ -289,6 +292,32 @@ class TierReader:
         epochs.truncate_from_end(end)
         epochs.truncate_from_start(log_start_offset)
         return TierStart(end, log_start_offset, epochs.entries, producers)
+
+
+def _find_checked(copy: LocalCopy, start: int, offset: int) -> BatchAt | None:
+    """The first batch that reaches `offset`, which the index says is not before position `start`. With another segment's
+    bytes in the object there may be none, and a consumer would take that for a gap."""
+    _check_batch_at(copy, start)
+    found = copy.segment.find(offset)
+    if found is not None:
+        _check_is_of(copy.source, found)
+    return found
+
+
+def _check_batch_at(copy: LocalCopy, position: int) -> None:
+    first = find_from(copy.segment.file, position, copy.source.size_bytes, _ANY_OFFSET)
+    if first is not None:
+        _check_is_of(copy.source, first)
+
+
+def _check_is_of(source: RemoteSegment, batch: BatchAt) -> None:
+    """:raises Malformed: for a batch that lies outside of what the metadata says of the segment."""
+    if not source.start_offset <= batch.base_offset <= batch.last_offset <= source.end_offset:
+        raise Malformed(
+            f"{layout.log_key(source)} has offsets {batch.base_offset} to {batch.last_offset} at position {batch.position}, "
+            f"but the metadata says that the segment has {source.start_offset} to {source.end_offset}: the object holds the "
+            "bytes of another segment"
+        )
 
 
 class _Damage:

@@ -54,16 +54,21 @@ class Json:
     def _parsed(self, raw: Column, framed: Column, schema: DataType) -> Column:
         text = raw.cast("string")
         shape = StructType([StructField("payload", schema)]) if self.envelope else schema
-        asked = shape
+        asked, corrupt = shape, _CORRUPT
         if isinstance(shape, StructType):
-            asked = StructType([*shape.fields, StructField(_CORRUPT, StringType())])
-        parsed = F.from_json(text, asked.json(), {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT})
+            # Spark finds fields without regard to case, and the JSON may have a field of this name.
+            corrupt += "_" * sum(each.lower().startswith(_CORRUPT) for each in shape.names)
+            asked = StructType([*shape.fields, StructField(corrupt, StringType())])
+        parsed = F.from_json(text, asked.json(), {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": corrupt})
         # What a function is given is computed once. Otherwise Spark parses again for every field of the result.
         return F.get(
-            F.transform(F.array(parsed), lambda once: self._checked(once, raw, framed, schema, shape)), F.lit(0)
+            F.transform(F.array(parsed), lambda once: self._checked(once, raw, framed, schema, shape, corrupt)),
+            F.lit(0),
         )
 
-    def _checked(self, parsed: Column, raw: Column, framed: Column, schema: DataType, shape: DataType) -> Column:
+    def _checked(
+        self, parsed: Column, raw: Column, framed: Column, schema: DataType, shape: DataType, corrupt: str
+    ) -> Column:
         text = raw.cast("string")
         data = parsed.getField("payload") if self.envelope else parsed
         if isinstance(shape, StructType) and not self.envelope:
@@ -73,7 +78,7 @@ class Json:
         wrong = F.when(~framed, F.lit("does not start as the schema registry's wire format does"))
         wrong = wrong.when(~F.is_valid_utf8(text), F.lit("not UTF-8"))
         if isinstance(shape, StructType):
-            malformed = parsed.getField(_CORRUPT).isNotNull()
+            malformed = parsed.getField(corrupt).isNotNull()
             wrong = wrong.when(malformed, F.concat(F.lit(f"not JSON of {schema.simpleString()}: "), shown))
         wrong = wrong.when(parsed.isNull(), F.concat(F.lit("not JSON: "), shown))
         if self.envelope:

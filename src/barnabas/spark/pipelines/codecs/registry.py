@@ -7,23 +7,25 @@ that good records do not end as dead letters. An id that it does not know, as it
 """
 
 import base64
-import http.client
 import json
 import ssl
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final, Self, TypeAlias
 from urllib.parse import quote, urlsplit
 
+from barnabas.client.web import WebFailed, load
 from barnabas.services.registry.references import BadReferences, imports
+from barnabas.services.registry.values import json_values
 
 MEDIA_TYPE: Final = "application/vnd.schemaregistry.v1+json"
+
 _SCHEMAS_CACHED: Final = 1000  # Confluent's serializers keep as many a subject
 _NOT_FOUND: Final = 404
+#: A schema of a megabyte, as JSON within JSON.
+_ANSWER_BYTES_MAX: Final = 8 * 1024 * 1024
 #: Also what was not found by somebody in front of the registry, who has none to ask at the moment.
 _RETRIED: Final = frozenset({408, 429, 500, 502, 503, 504, _NOT_FOUND})
 
@@ -162,17 +164,18 @@ class SchemaRegistry:
             for url in self.urls:
                 try:
                     return self._ask(method, url + path, body)
-                except urllib.error.HTTPError as error:
-                    with error:
-                        said = error.read()
-                    failure = f"{method} {url}{path}: {error.code} {_message(said)}"
-                    if error.code == _NOT_FOUND and _is_not_known(said):
+                except WebFailed as error:
+                    if error.status is None and error.is_final:
+                        raise RegistryRefused(f"{method} {error}") from None
+                    if error.status is None:
+                        failures.append(f"{method} {url}{path}: {error}")
+                        continue
+                    failure = f"{method} {url}{path}: {error.status} {_message(error.document)}"
+                    if error.status == _NOT_FOUND and _is_not_known(error.document):
                         raise UnknownSchema(failure) from None
-                    if error.code not in _RETRIED:
+                    if error.status not in _RETRIED:
                         raise RegistryRefused(failure) from None
                     failures.append(failure)
-                except (OSError, http.client.HTTPException) as error:
-                    failures.append(f"{method} {url}{path}: {getattr(error, 'reason', error)}")
         raise RegistryUnavailable(f"asked {self.retries + 1} times; {failures[-1]}")
 
     def _ask(self, method: str, url: str, body: Mapping[str, Json] | None) -> dict[str, Json]:
@@ -185,11 +188,16 @@ class SchemaRegistry:
             headers["Authorization"] = "Basic " + base64.b64encode(self.user_info.encode()).decode()
         elif self.token is not None:
             headers["Authorization"] = f"Bearer {self.token}"
-        request = urllib.request.Request(url, data=data, headers=headers, method=method)
-        with urllib.request.urlopen(request, timeout=self.timeout_ms / 1000, context=self._tls(url)) as response:
-            text = response.read()
+        text = load(
+            url,
+            body=data,
+            headers=headers,
+            timeout_ms=self.timeout_ms,
+            tls=self._tls(url),
+            bytes_max=_ANSWER_BYTES_MAX,
+        )
         try:
-            answer = json.loads(text)
+            answer = json_values.read(text)
         except ValueError:
             answer = None
         if not isinstance(answer, dict):
@@ -244,14 +252,13 @@ def _is_not_known(body: bytes) -> bool:
     """Whether it is the registry that says so, by a code of its own (40401, 40402, 40403), and not a proxy in front of it, or a
     server that is none."""
     try:
-        return int(json.loads(body)["error_code"]) // 100 == _NOT_FOUND
+        return int(json_values.read(body)["error_code"]) // 100 == _NOT_FOUND
     except (ValueError, KeyError, TypeError):
         return False
 
 
 def _message(body: bytes) -> str:
     try:
-        answer = json.loads(body)
-        return str(answer["message"])
+        return str(json_values.read(body)["message"])
     except (ValueError, KeyError, TypeError):
         return body[:200].decode(errors="replace")

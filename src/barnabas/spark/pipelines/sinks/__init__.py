@@ -97,14 +97,17 @@ def sql(
     delete_column: str | None = None,
     create: bool = True,
     merge_schema: bool = False,
+    options: Mapping[str, str] | None = None,
 ) -> Sink:
     """A table of PostgreSQL (`postgresql://…`) or SQLite (`sqlite:///…`).
 
     `upsert` replaces rows by `key`; within a batch the row with the largest `order_by` wins, else the last. Rows whose boolean
     `delete_column` is true are deleted by key. `create`: make the table if it is missing. Rows whose columns the table does not
     have, or has in another type, are refused before any is written; with `merge_schema` columns that it lacks are added.
+    Columns that the database fills itself (a default, an identity, a generated column) may be left out. `options`: any other of
+    the format `barnabas-sql`, such as `acceptReplannedBatch`.
     """
-    options = text_options(
+    given = text_options(
         uri=uri,
         table=table,
         mode=mode,
@@ -114,4 +117,5 @@ def sql(
         createTable=create,
         mergeSchema=merge_schema or None,
     )
-    return Sink("barnabas-sql", options, registering("barnabas.spark.pipelines.sources.sql_query", "SqlSource"))
+    given |= dict(options or {})
+    return Sink("barnabas-sql", given, registering("barnabas.spark.pipelines.sources.sql_query", "SqlSource"))

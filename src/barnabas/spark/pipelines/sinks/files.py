@@ -25,8 +25,8 @@ _ROW: Final = "barnabas_row"
 #: milliseconds is beyond them.
 TIME_MIN_US: Final = -62_135_596_800_000_000
 TIME_MAX_US: Final = 253_402_300_799_999_999
-_DAY_MIN: Final = -719_162
-_DAY_MAX: Final = 2_932_896
+DAY_MIN: Final = -719_162
+DAY_MAX: Final = 2_932_896
 
 
 def is_enough(rows: int, size_bytes: int) -> bool:
@@ -70,7 +70,7 @@ def require_named_times(rows: "pyarrow.Table", *, what: str) -> None:
         if types.is_timestamp(column.type):
             numbers, least, most, unit = column.cast(pyarrow.int64()), TIME_MIN_US, TIME_MAX_US, "microseconds"
         elif types.is_date32(column.type):
-            numbers, least, most, unit = column.cast(pyarrow.int32()), _DAY_MIN, _DAY_MAX, "days"
+            numbers, least, most, unit = column.cast(pyarrow.int32()), DAY_MIN, DAY_MAX, "days"
         else:
             continue
         ends = compute.min_max(numbers).as_py()
@@ -176,7 +176,7 @@ def _days(column: "pyarrow.ChunkedArray") -> tuple[str, str]:
     import pyarrow.compute as compute
 
     ends = compute.min_max(column)
-    told = (min(max(ends[name].value, _DAY_MIN), _DAY_MAX) for name in ("min", "max"))
+    told = (min(max(ends[name].value, DAY_MIN), DAY_MAX) for name in ("min", "max"))
     low, high = ((date(1970, 1, 1) + timedelta(days=days)).isoformat() for days in told)
     return low, high
 

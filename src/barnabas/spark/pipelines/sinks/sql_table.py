@@ -6,65 +6,61 @@ row of a key wins: by `orderBy` where it is given, else by place in the batch. R
 `deleteColumn` is true are deleted by key.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+import logging
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from decimal import Decimal
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import (
-    BinaryType,
-    BooleanType,
-    ByteType,
-    DataType,
-    DateType,
-    DecimalType,
-    DoubleType,
-    FloatType,
-    IntegerType,
-    LongType,
-    ShortType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampNTZType,
-    TimestampType,
-)
+from pyspark.sql.types import StringType, StructField, StructType
 
+from barnabas.spark.batch_identity import BatchIdentity
+from barnabas.spark.checkpoint import note_repeated
 from barnabas.spark.options import check_names
-from barnabas.spark.pipelines.database import Database, Dialect, execute, fetch, ingest
-from barnabas.spark.pipelines.sinks.exactly_once import ONCE_OPTIONS, Batch, Task
+from barnabas.spark.pipelines.cdc import UNCHANGED_COLUMNS, has_unchanged
+from barnabas.spark.pipelines.database import Column, Database, Dialect, execute, fetch, ingest, is_bad_data
+from barnabas.spark.pipelines.sinks.exactly_once import ONCE_OPTIONS, STREAM_OPTIONS, Batch, Standing, Task
+from barnabas.spark.pipelines.sinks.sql_moves import SEQUENCE, Moves, marks_of
+from barnabas.spark.pipelines.sinks.sql_moves import cast as cast_to
+from barnabas.spark.pipelines.sinks.sql_progress import BY_CALLERS_NUMBER, Progress, leftovers, stage_name
+from barnabas.spark.pipelines.sinks.sql_types import cast_values, made_as, require_exact, taken_as
 from barnabas.spark.pipelines.sinks.table_schema import Fit, TableMismatch, fit, flag, require_values
 
 if TYPE_CHECKING:
     import pyarrow
 
-_PROGRESS = "barnabas_sink_progress"
-_STAGE = "barnabas_stage"
-_SEQUENCE = "barnabas_sequence"
 #: Rows of one task are numbered from its partition's number times this.
-_ROWS_PER_TASK = 1 << 40
-#: SQLite takes 500 in a row.
-_UNION_MAX = 250
+_ROWS_PER_TASK: Final = 1 << 40
 
-_TYPES: dict[type[DataType], tuple[str, str]] = {
-    ByteType: ("smallint", "INTEGER"),
-    ShortType: ("smallint", "INTEGER"),
-    IntegerType: ("integer", "INTEGER"),
-    LongType: ("bigint", "INTEGER"),
-    FloatType: ("real", "REAL"),
-    DoubleType: ("double precision", "REAL"),
-    BooleanType: ("boolean", "BOOLEAN"),
-    StringType: ("text", "TEXT"),
-    BinaryType: ("bytea", "BLOB"),
-    DateType: ("date", "DATE"),
-    TimestampType: ("timestamptz", "TIMESTAMP"),
-    TimestampNTZType: ("timestamp", "TIMESTAMP"),
-    DecimalType: ("numeric", "NUMERIC"),
-}
+log = logging.getLogger(__name__)
 
+_OPTIONS: Final = (
+    "uri",
+    "table",
+    "mode",
+    "key",
+    "orderBy",
+    "deleteColumn",
+    "createTable",
+    "mergeSchema",
+    *STREAM_OPTIONS,
+    *ONCE_OPTIONS,
+)
 
-_OPTIONS = ("uri", "table", "mode", "key", "orderBy", "deleteColumn", "createTable", "mergeSchema", *ONCE_OPTIONS)
+#: The steps of a batch, in order. A kill at any of them leaves the table with the whole batch or with none of it
+#: (`tests/interop/test_postgresql_kills.py` dies at each).
+STEPS: Final = (
+    "the staging table is filled",
+    "the staging table is committed",
+    "the progress table exists",
+    "the batch is claimed",
+    "the table exists",
+    "the table has its columns",
+    "the rows are moved",
+    "the batch is noted",
+    "the staging tables are dropped",
+    "the batch is committed",
+)
 
 
 @dataclass(frozen=True)
@@ -105,7 +101,7 @@ class SqlOptions:
         named = {*keys, *filter(None, (parsed.order_by, parsed.delete_column))}
         if missing := sorted(named - set(columns)):
             raise ValueError(
-                f"barnabas-sql is told of {', '.join(missing)}, which the rows do not have: {list(columns)}"
+                f"the options of barnabas-sql name {', '.join(missing)}, which the rows do not have: {list(columns)}"
             )
         return parsed
 
@@ -117,24 +113,30 @@ class SqlTarget:
             raise ValueError("mode upsert of barnabas-sql applies changes; it does not overwrite")
         self.replaces = replaces
         self.schema = schema
+        #: The column with the names of the columns that a change left alone, whose values the table keeps.
+        self.marks = UNCHANGED_COLUMNS if self.options.upsert and has_unchanged(schema) else None
         self.database = Database(self.options.uri)
         self._column_types()
         with self.database.connect() as connection:
-            self.written = self._fit(connection).written
-            #: The database's names of the types, with their sizes.
-            self.declared = {
-                column.name: column.declared for column in self.database.table_columns(connection, self.options.table)
-            }
+            found = self.database.table_columns(connection, self.options.table)
+            self.written = self._fit(found).written
+            self.table = self.database.qualified(connection, self.options.table)
+        #: The database's names of the types, with their sizes.
+        self.declared = {each.name: each.kind.declared if each.kind else each.declared for each in found}
+        self.columns = {each.name: each for each in found}
+
+    def reached(self, step: str) -> None:
+        """Tests stop here, at each of `STEPS`."""
 
     def stage(self, rows: "Iterator[pyarrow.RecordBatch]", task: Task) -> list[dict[str, object]]:
         import pyarrow
 
-        name = f"{_stage_prefix(task.query_id)}{task.batch_number}_{task.partition}_{task.attempt}"
+        name = stage_name(task.query_id, task.batch_number, self.table)
         first = next((batch for batch in rows if batch.num_rows), None)
         if first is None:
             return []
         wanted = self._staged_schema()
-        schema = wanted.append(pyarrow.field(_SEQUENCE, pyarrow.int64()))
+        schema = wanted.append(pyarrow.field(SEQUENCE, pyarrow.int64()))
 
         def numbered() -> "Iterator[pyarrow.RecordBatch]":
             number = task.partition * _ROWS_PER_TASK
@@ -146,10 +148,12 @@ class SqlTarget:
                     raise
                 sequence = pyarrow.array(range(number, number + batch.num_rows), pyarrow.int64())
                 number += batch.num_rows
-                arrays = [_cast(column, field.type) for column, field in zip(batch.columns, wanted, strict=True)]
+                columns = self._marked(batch, unchanged)
+                arrays = [cast_values(column, field.type) for column, field in zip(columns, wanted, strict=True)]
                 yield pyarrow.RecordBatch.from_arrays([*arrays, sequence], schema=schema)
 
         refused: list[TableMismatch] = []
+        unchanged: set[str] = set()
         with self.database.connect() as connection:
             try:
                 ingest(connection, name, pyarrow.RecordBatchReader.from_batches(schema, numbered()))
@@ -157,8 +161,45 @@ class SqlTarget:
                 if refused:  # it has come through Arrow and the driver, which wrap it
                     raise refused[0] from None
                 raise
+            self._try_casts(connection, name)
+            self.reached("the staging table is filled")
             connection.commit()
-        return [{"table": name}]
+        self.reached("the staging table is committed")
+        return [{"table": name, "unchanged": sorted(unchanged)}]
+
+    def _marked(self, batch: "pyarrow.RecordBatch", unchanged: set[str]) -> "list[pyarrow.Array]":
+        """The columns, with one text for the names of the columns that a change left alone; adds these names to `unchanged`."""
+        import pyarrow
+
+        columns: list[pyarrow.Array] = list(batch.columns)
+        if self.marks is not None:
+            at = self.schema.names.index(self.marks)
+            names = columns[at].to_pylist()
+            unchanged.update(name for each in names for name in each or ())
+            columns[at] = pyarrow.array([marks_of(each) for each in names], pyarrow.string())
+        return columns
+
+    def _try_casts(self, connection: Any, stage: str) -> None:
+        """Find text that is no uuid, no JSON, no value of the enum while the rows are staged, and name its column."""
+        for name, cast_name in self._casts().items():
+            try:
+                fetch(connection, f"SELECT count({cast_to(self.database.quoted(name), cast_name)}) AS n FROM {stage}")
+            except Exception as error:
+                if not is_bad_data(error):
+                    raise
+                kind = self.declared[name]
+                raise TableMismatch(
+                    f"{self.what} does not take these rows: column {name} is {kind}, and a text of the rows is not: {error}"
+                ) from None
+
+    def _casts(self) -> dict[str, str]:
+        """Types of the table that PostgreSQL makes of text by a cast alone, by column."""
+        kinds = ((field, self.columns.get(field.name)) for field in self.schema.fields)
+        return {
+            field.name: column.kind.cast_name
+            for field, column in kinds
+            if column is not None and column.kind is not None and column.kind.needs_cast(field.dataType)
+        }
 
     def _check(self, rows: "pyarrow.Table") -> None:
         import pyarrow.compute as compute
@@ -171,17 +212,20 @@ class SqlTarget:
             rows = rows.filter(compute.invert(gone))
         require_values(rows, self.written, what=self.what, declared=self.declared)
         if self.database.dialect is Dialect.SQLITE:
-            _require_exact(rows, what=self.what)
+            require_exact(rows, what=self.what)
 
     @property
     def what(self) -> str:
         return f"table {self.options.table} of {self.database.name}"
 
     def _staged_schema(self) -> "pyarrow.Schema":
-        """What goes to the database; SQLite's driver has no decimals, its columns make numbers of text."""
+        """The columns of a staging table. SQLite's driver has no decimals; its columns make numbers of text."""
         import pyarrow
 
         schema = to_arrow_schema(self.schema, timezone="UTC")
+        if self.marks is not None:
+            at = schema.get_field_index(self.marks)
+            schema = schema.set(at, pyarrow.field(self.marks, pyarrow.string()))
         if self.database.dialect is Dialect.POSTGRESQL:
             return schema
         texts = [
@@ -191,27 +235,65 @@ class SqlTarget:
 
     def publish(self, items: Sequence[dict[str, object]], batch: Batch | None) -> None:
         stages = [cast(str, item["table"]) for item in items]
+        unchanged = {name for item in items for name in cast("list[str]", item["unchanged"])}
+        is_repeated = False
         with self.database.connect() as connection:
-            if batch is not None:
-                execute(
-                    connection,
-                    f"CREATE TABLE IF NOT EXISTS {_PROGRESS} (query_id VARCHAR(64) PRIMARY KEY, batch_id BIGINT NOT NULL)",
-                )
-                connection.commit()  # what follows begins with a write: of two drivers one waits for the other
-            if batch is None or self._claim(connection, batch):
-                if self.options.create:
-                    execute(connection, self._create())
-                self._evolve(connection)
-                if self.replaces:
-                    execute(connection, f"DELETE FROM {self.database.quoted(self.options.table)}")
-                for statement in self._moves(stages):
-                    execute(connection, statement)
+            if batch is None:
+                self._write(connection, stages, unchanged)
+            else:
+                progress = Progress(self.database, connection, query_id=batch.query_id, target=f"table {self.table}")
+                progress.prepare()  # what follows begins with a write: of two drivers one waits for the other
+                self.reached("the progress table exists")
+                planned = self._identity(connection, batch)
+                standing = progress.claim(planned, plan=batch.plan or BY_CALLERS_NUMBER, accepted=batch.accepted)
+                self.reached("the batch is claimed")
+                if standing is Standing.WRITE:
+                    self._write(connection, stages, unchanged)
+                if standing is not Standing.LEAVE:
+                    progress.note(self._identity(connection, batch))
+                    self.reached("the batch is noted")
+                is_repeated = standing is Standing.LEAVE
             for stage in self._leftovers(connection, batch) | set(stages):
                 execute(connection, f"DROP TABLE IF EXISTS {self.database.quoted(stage)}")
+            self.reached("the staging tables are dropped")
             connection.commit()
+        self.reached("the batch is committed")
+        if batch is not None and is_repeated:
+            self._note_repeated(batch)
 
-    def _evolve(self, connection: Any) -> None:
-        found, quoted = self._fit(connection), self.database.quoted
+    def _note_repeated(self, batch: Batch) -> None:
+        name, rows = f"batch {batch.number} of query {batch.query_id}", batch.rows
+        log.warning("%s came again and %s has it: its %d rows are not written a second time", name, self.what, rows)
+        if batch.checkpoint_location:
+            note_repeated(batch.checkpoint_location, batch.number, rows)
+
+    def _write(self, connection: Any, stages: Sequence[str], unchanged: Collection[str]) -> None:
+        if self.options.create:
+            execute(connection, self._create())
+        self.reached("the table exists")
+        found = self.database.table_columns(connection, self.options.table)
+        self._evolve(connection, self._fit(found))
+        self.columns = {each.name: each for each in found}
+        self.reached("the table has its columns")
+        if self.replaces:
+            execute(connection, f"DELETE FROM {self.database.quoted(self.options.table)}")
+        for statement in self._moves(stages, unchanged):
+            execute(connection, statement)
+        self.reached("the rows are moved")
+
+    def _identity(self, connection: Any, batch: Batch) -> BatchIdentity:
+        """The target is the table that has the name now: if it was dropped and made again, it does not have the batch."""
+        plan = batch.plan or BY_CALLERS_NUMBER
+        return BatchIdentity(
+            query=batch.query_id,
+            checkpoint=plan.checkpoint,
+            batch=batch.number,
+            offsets=plan.offsets_of(batch.number),
+            target=f"table {self.table}, {self.database.incarnation(connection, self.options.table)}",
+        )
+
+    def _evolve(self, connection: Any, found: Fit) -> None:
+        quoted = self.database.quoted
         table = quoted(self.options.table)
         for field in found.added:
             kind = self._column_types()[field.name]
@@ -221,7 +303,7 @@ class SqlTarget:
             execute(connection, f"ALTER TABLE {table} ALTER COLUMN {quoted(field.name)} TYPE {kind}")
 
     def abandon(self, items: Sequence[dict[str, object]]) -> None:
-        """Nobody sees what is staged."""
+        """Staged rows are not visible to readers."""
         self.discard(items)
 
     def discard(self, items: Sequence[dict[str, object]]) -> None:
@@ -230,52 +312,53 @@ class SqlTarget:
                 execute(connection, f"DROP TABLE IF EXISTS {self.database.quoted(cast(str, item['table']))}")
             connection.commit()
 
-    def _claim(self, connection: Any, batch: Batch) -> bool:
-        """Record the batch; False where it is recorded already, by an earlier driver or by another one just now."""
-        query_id, number = self.database.parameter(1, "TEXT"), self.database.parameter(2, "BIGINT")
-        claimed = fetch(
-            connection,
-            f"INSERT INTO {_PROGRESS} (query_id, batch_id) VALUES ({query_id}, {number}) "
-            f"ON CONFLICT (query_id) DO UPDATE SET batch_id = EXCLUDED.batch_id "
-            f"WHERE {_PROGRESS}.batch_id < EXCLUDED.batch_id RETURNING batch_id",
-            [batch.query_id, str(batch.number)],
-        )
-        return bool(claimed)
-
     def _leftovers(self, connection: Any, batch: Batch | None) -> set[str]:
-        """Staging tables that attempts of this query left when they died: its batches come one after the other."""
         if batch is None:
             return set()
         postgresql = self.database.dialect is Dialect.POSTGRESQL
         listing = "pg_tables" if postgresql else "sqlite_master WHERE type = 'table'"
-        name = "tablename" if postgresql else "name"
-        rows = fetch(connection, f"SELECT {name} AS name FROM {listing}")
-        prefix = _stage_prefix(batch.query_id)
-        mine = (row["name"].removeprefix(prefix) for row in rows if row["name"].startswith(prefix))
-        # Another driver of the query may be at a later batch already.
-        return {prefix + name for name in mine if int(name.partition("_")[0]) <= batch.number}
+        rows = fetch(connection, f"SELECT {'tablename' if postgresql else 'name'} AS name FROM {listing}")
+        return leftovers((row["name"] for row in rows), batch.query_id, batch.number, self.table)
 
-    def _fit(self, connection: Any) -> Fit:
+    def _fit(self, there: Sequence[Column]) -> Fit:
         """How the rows go into the table as it is now; `TableMismatch` where they do not."""
         what = self.what
-        columns = StructType([field for field in self.schema.fields if field.name != self.options.delete_column])
-        there = self.database.table_columns(connection, self.options.table)
+        columns = StructType([field for field in self.schema.fields if field.name not in self._not_written])
         if not there:
             if not self.options.create:
                 raise TableMismatch(f"{what} does not exist, and createTable is false")
             return Fit(self._with_keys(columns))
-        known = []
+        known, problems = [], []
         for column in there:
             field = columns[column.name] if column.name in columns.names else None
-            kind = taken_as(
-                column.declared, field.dataType if field is not None else StringType(), self.database.dialect
-            )
-            # What has a default need not be there.
-            known.append(StructField(column.name, kind, column.nullable or (field is None and column.has_default)))
+            if field is None:
+                # A column with a default may be missing from the rows.
+                kind = taken_as(column, StringType()) or StringType()
+                known.append(StructField(column.name, kind, column.nullable or column.has_default))
+                continue
+            taken = taken_as(column, field.dataType)
+            if problem := self._problem(column, field, is_taken=taken is not None):
+                problems.append(problem)
+            known.append(StructField(column.name, taken or field.dataType, column.nullable))
+        if problems:
+            raise TableMismatch(f"{what} does not take these rows: {'; '.join(problems)}")
         # SQLite's numbers are wide already.
         can_widen = self.database.dialect is Dialect.POSTGRESQL
-        found = fit(columns, StructType(known), what=what, merge=self.options.merge, can_widen=can_widen)
+        made = [each.name for each in there if each.has_default or each.is_generated]
+        merge = self.options.merge
+        found = fit(columns, StructType(known), what=what, merge=merge, can_widen=can_widen, optional=made)
         return replace(found, written=self._with_keys(found.written))
+
+    def _problem(self, column: Column, field: StructField, *, is_taken: bool) -> str:
+        """Why the column does not take the values of the rows, whatever they are; "" if it may take them."""
+        if column.is_generated:
+            return f"column {column.name} is generated by the database: leave it out of the rows"
+        if column.is_always_identity and self.options.upsert and column.name not in self.options.keys:
+            return f"column {column.name} is GENERATED ALWAYS AS IDENTITY, which an upsert cannot set: leave it out of the rows"
+        if not is_taken:
+            given = field.dataType.simpleString()
+            return f"column {column.name} is {column.declared} in the table and {given} in the rows: cast it to string"
+        return ""
 
     def _with_keys(self, columns: StructType) -> StructType:
         """Rows are found by their key: it is never null, whatever the table says."""
@@ -295,155 +378,35 @@ class SqlTarget:
 
     def _column_types(self) -> dict[str, str]:
         """Types of the columns that the table gets."""
-        kinds: dict[str, str] = {}
-        for field in self.schema.fields:
-            pair = _TYPES.get(type(field.dataType))
-            if pair is None:
-                raise ValueError(
-                    f"column {field.name} is {field.dataType.simpleString()}, which barnabas-sql cannot write; "
-                    "flatten it, or turn it into text with to_json"
-                )
-            if field.name != self.options.delete_column:
-                kinds[field.name] = pair[0 if self.database.dialect is Dialect.POSTGRESQL else 1]
-        return kinds
+        return {
+            field.name: made_as(field, self.database.dialect)
+            for field in self.schema.fields
+            if field.name not in self._not_written
+        }
 
-    def _moves(self, stages: Sequence[str]) -> list[str]:
+    @property
+    def _not_written(self) -> set[str | None]:
+        """Columns of the rows that the table does not get."""
+        return {self.options.delete_column, self.marks}
+
+    def _moves(self, stages: Sequence[str], unchanged: Collection[str] = ()) -> list[str]:
         """The statements that bring the rows of all stages into the table."""
-        quoted = self.database.quoted
-        table, columns = quoted(self.options.table), [quoted(name) for name in self._column_types()]
-        listed = ", ".join(columns)
         if not stages:
             return []
-        staged = _union([f"SELECT * FROM {quoted(stage)}" for stage in stages])
-        if not self.options.upsert:
-            return [f"INSERT INTO {table} ({listed}) SELECT {listed} FROM ({staged}) AS staged ORDER BY {_SEQUENCE}"]
-        keys = ", ".join(map(quoted, self.options.keys))
-        ordered = quoted(self.options.order_by) if self.options.order_by else ""
-        order = f"{ordered} DESC NULLS LAST, " if ordered else ""
-        ranked = f"ROW_NUMBER() OVER (PARTITION BY {keys} ORDER BY {order}{_SEQUENCE} DESC) AS barnabas_rank"
-        all_ranked = f"(SELECT staged.*, {ranked} FROM ({staged}) AS staged) AS ranked"
-        last = f"(SELECT * FROM {all_ranked} WHERE barnabas_rank = 1) AS last"
-        kept, statements = "TRUE", []
-        if self.options.delete_column:
-            flag = quoted(self.options.delete_column)
-            match = " AND ".join(f"{table}.{quoted(key)} = last.{quoted(key)}" for key in self.options.keys)
-            gone = f"{flag} IS NOT NULL AND {flag}"
-            new = f" AND ({table}.{ordered} IS NULL OR last.{ordered} >= {table}.{ordered})" if ordered else ""
-            statements.append(f"DELETE FROM {table} WHERE EXISTS (SELECT 1 FROM {last} WHERE {match} AND {gone}{new})")
-            kept = f"NOT ({gone})"
-        others = [column for column in columns if column not in {quoted(key) for key in self.options.keys}]
-        changes = ", ".join(f"{column} = EXCLUDED.{column}" for column in others)
-        # What comes late must not undo what is newer, in whichever batch that came.
-        newer = f" WHERE {table}.{ordered} IS NULL OR EXCLUDED.{ordered} >= {table}.{ordered}" if ordered else ""
-        action = f"DO UPDATE SET {changes}{newer}" if changes else "DO NOTHING"
-        upsert = (
-            f"INSERT INTO {table} ({listed}) SELECT {listed} FROM {last} WHERE {kept} ON CONFLICT ({keys}) {action}"
+        names = tuple(self._column_types())
+        moves = Moves(
+            self.database.dialect,
+            self.database.quoted,
+            self.options.table,
+            names,
+            keys=self.options.keys,
+            order_by=self.options.order_by,
+            delete_column=self.options.delete_column,
+            casts=self._casts(),
+            brings_identity=any(name in self.columns and self.columns[name].is_always_identity for name in names),
+            unchanged=tuple(sorted(unchanged)),
         )
-        return [*statements, upsert]
-
-
-#: What a column of a database holds, by the beginning of its declared type, and what is a value of that as it is.
-_HOLDS: tuple[tuple[str, DataType], ...] = (
-    ("smallint", ShortType()),
-    ("int2", ShortType()),
-    ("bigint", LongType()),
-    ("int8", LongType()),
-    ("int", IntegerType()),
-    ("serial", IntegerType()),
-    ("bigserial", LongType()),
-    ("real", FloatType()),
-    ("float", DoubleType()),
-    ("double", DoubleType()),
-    ("bool", BooleanType()),
-    ("text", StringType()),
-    ("character", StringType()),
-    ("varchar", StringType()),
-    ("char", StringType()),
-    ("clob", StringType()),
-    ("bytea", BinaryType()),
-    ("datetime", TimestampNTZType()),
-    ("date", DateType()),
-    ("timestamp with time zone", TimestampType()),
-    ("timestamptz", TimestampType()),
-    ("timestamp", TimestampNTZType()),
-)
-
-
-def held_as(declared: str) -> DataType | None:
-    """The Spark type that has the values of a column which is declared so; None where there is none."""
-    if declared.startswith("interval") or declared.endswith(("[]", "range")):
-        return None
-    return next((kind for prefix, kind in _HOLDS if declared.startswith(prefix)), None)
-
-
-def taken_as(declared: str, given: DataType, dialect: Dialect) -> DataType:
-    """The Spark type of a column that rows of type `given` go to. Where only the database can tell, `given` itself."""
-    name = declared.lower()
-    found = held_as(name)
-    is_number = isinstance(given, DecimalType | ByteType | ShortType | IntegerType | LongType)
-    if name.startswith(("numeric", "decimal")):
-        return given if is_number else DecimalType(38, 18)
-    if dialect is Dialect.SQLITE:
-        # By affinity: its integers have 64 bits, its numbers 8 bytes, its times no zone.
-        if isinstance(found, ShortType | IntegerType):
-            return LongType()
-        if isinstance(found, FloatType):
-            return DoubleType()
-        if isinstance(found, TimestampNTZType) and isinstance(given, TimestampType):
-            return given
-    return given if found is None else found
-
-
-def _cast(column: "pyarrow.Array", kind: "pyarrow.DataType") -> "pyarrow.Array":
-    """Decimals as texts without a fraction of zeros: SQLite takes such a number for a whole one, and keeps all its digits."""
-    import pyarrow
-    import pyarrow.compute as compute
-
-    if not (pyarrow.types.is_decimal(column.type) and pyarrow.types.is_string(kind)):
-        return column.cast(kind)
-    return compute.replace_substring_regex(column.cast(kind), r"^([^.E]*)\.0+$", r"\1")
-
-
-def _require_exact(rows: "pyarrow.Table", *, what: str) -> None:
-    """SQLite's numbers are whole ones of 64 bits, or floats: of other decimals it would drop digits, and say nothing. It has no
-    NaN."""
-    import pyarrow
-    import pyarrow.compute as compute
-
-    for name, column in zip(rows.column_names, rows.columns, strict=True):
-        if pyarrow.types.is_floating(column.type) and compute.any(compute.is_nan(column)).as_py():
-            raise TableMismatch(
-                f"{what} does not take these rows: column {name} has NaN, of which SQLite makes null. Say so: nullif({name}, "
-                "double('NaN'))"
-            )
-        if not pyarrow.types.is_decimal(column.type):
-            continue
-        digits = compute.replace_substring_regex(column.cast(pyarrow.string()), r"E.*$|[^0-9]", "")
-        # Every number of fifteen digits is one of floats.
-        many = compute.greater(compute.utf8_length(compute.utf8_trim(digits, "0")), 15)
-        lost = [value for value in column.filter(many).to_pylist() if not _is_exact(value)]
-        if lost:
-            raise TableMismatch(
-                f"{what} does not take these rows: SQLite holds some 15 digits of a decimal, and column {name} has "
-                f"{len(lost)} values with more, the first of them {lost[0]}. Cast it to double, or to string"
-            )
-
-
-def _is_exact(value: Decimal) -> bool:
-    is_whole = value == value.to_integral_value() and -(1 << 63) <= value < 1 << 63
-    return is_whole or Decimal(repr(float(value))) == value
-
-
-def _union(parts: list[str]) -> str:
-    """The rows of all: of very many, in groups."""
-    while len(parts) > _UNION_MAX:
-        groups = [parts[at : at + _UNION_MAX] for at in range(0, len(parts), _UNION_MAX)]
-        parts = [f"SELECT * FROM ({' UNION ALL '.join(group)}) AS part" for group in groups]
-    return " UNION ALL ".join(parts)
-
-
-def _stage_prefix(query_id: str) -> str:
-    return f"{_STAGE}_{query_id.replace('-', '')[:20]}_"
+        return moves.upsert(stages) if self.options.upsert else moves.append(stages)
 
 
 def _after(first: "pyarrow.RecordBatch", rest: "Iterator[pyarrow.RecordBatch]") -> "Iterator[pyarrow.RecordBatch]":

@@ -1,7 +1,7 @@
 """What a table takes: its columns beside those of the rows, decided before anything is written, for every kind. Pure."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import TYPE_CHECKING, Final
@@ -48,8 +48,19 @@ class Fit:
     widened: tuple[StructField, ...] = ()
 
 
-def fit(rows: StructType, table: StructType, *, what: str, merge: bool, can_widen: bool = False) -> Fit:
-    """`merge` (the option mergeSchema): columns and fields may be added, and columns widened where that kind can."""
+def fit(
+    rows: StructType,
+    table: StructType,
+    *,
+    what: str,
+    merge: bool,
+    can_widen: bool = False,
+    optional: Collection[str] = (),
+) -> Fit:
+    """`merge` (the option mergeSchema): columns and fields may be added, and columns widened where that kind can.
+
+    `optional`: columns of the table whose values the database makes if the rows lack them.
+    """
     written, added, widened, problems = [], [], [], []
     known = {field.name: field for field in table.fields}
     for field in rows.fields:
@@ -71,7 +82,7 @@ def fit(rows: StructType, table: StructType, *, what: str, merge: bool, can_wide
     if added and not merge:
         names = ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in added)
         problems.append(f"the table has no column {names} (mergeSchema=true would add it)")
-    lacking = [field for field in table.fields if field.name not in rows.names]
+    lacking = [field for field in table.fields if field.name not in rows.names and field.name not in optional]
     if not merge and lacking:
         problems.append(f"the rows have no column {', '.join(field.name for field in lacking)}")
     elif needed := [field.name for field in lacking if not field.nullable]:
@@ -134,7 +145,7 @@ def require_values(
                 f"the first of them {_shown(first)}"
             )
     for name, kind in (declared or {}).items():
-        found = _SIZED.match(kind)
+        found = _SIZED.fullmatch(kind)
         if found is None or name not in rows.column_names:
             continue
         column = rows.column(name)

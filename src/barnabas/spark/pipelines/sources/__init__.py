@@ -134,13 +134,27 @@ def changes(
     publication: str | None = None,
     snapshot: bool = True,
     max_rows: int | None = None,
+    columns: Sequence[str] = (),
+    exclude: Sequence[str] = (),
+    mode: Literal["FAIL", "PERMISSIVE"] = "FAIL",
+    replica_identity: Literal["full"] | None = None,
 ) -> Source:
-    """The changes of a PostgreSQL table out of its log: the table's columns, `_deleted` and `_sequence`, as `cdc` applies them.
+    """The changes of a PostgreSQL table out of its log: the table's columns, `_deleted`, `_sequence` and `_unchanged`, as `cdc`
+    applies them.
 
     First the rows that are there (`snapshot`), then every change since, in the order of commits. The server needs
     `wal_level=logical`, the user the right to replicate. `slot` and `publication` are made where they are missing. The slot
     keeps the server's log until the stream has read it: drop it (`pg_drop_replication_slot`) when the pipeline goes.
     `max_rows`: a batch ends with the transaction in which so many changes have come.
+
+    `columns`, or all but `exclude`, are read; never generated columns, which the log does not have. A value that Spark has no
+    value for (NaN, infinity, years before 1 or after 9999, more than 38 digits) fails the query. With `mode="PERMISSIVE"` it is
+    null, and the column `_error` (`struct<class, message>`) of its row says why: `dead_letter.split(rows, error="_error")`
+    within `foreachBatch` keeps such rows apart.
+
+    A table without a primary key is refused before anything is made: once it is published, PostgreSQL refuses every UPDATE and
+    DELETE of it. `replica_identity="full"` sets REPLICA IDENTITY FULL, with which PostgreSQL logs the whole old row instead; a
+    row is then known by all its columns.
     """
     given = text_options(
         uri=uri,
@@ -149,6 +163,10 @@ def changes(
         publication=publication,
         snapshot=snapshot,
         maxRowsPerTrigger=max_rows,
+        columns=list(columns) or None,
+        exclude=list(exclude) or None,
+        mode=None if mode == "FAIL" else mode,
+        replicaIdentity=replica_identity,
     )
     return Source(
         "barnabas-postgres-changes",

@@ -33,7 +33,7 @@ class Change:
     #: What the row is now; of a delete, the key or all of the row that was.
     row: Row
     deleted: bool
-    #: What is known of the row before: its key if that changed, or all of it with REPLICA IDENTITY FULL.
+    #: The row before the change: its key if that changed, or all of it with REPLICA IDENTITY FULL.
     old: Row | None
     #: The end of the transaction's commit in the log of the database, and the number of the change in the transaction.
     commit_lsn: int
@@ -104,7 +104,7 @@ def commit_end(data: bytes) -> int | None:
 
 
 def changes(messages: Iterable[bytes]) -> Iterator[Change | Truncated]:
-    """Those of whole transactions, in their order. What comes behind the last commit is left alone."""
+    """Changes of whole transactions, in their order. Messages behind the last commit are ignored."""
     relations: dict[int, Relation] = {}
     waiting: list[Change | Truncated] = []
     for data in messages:
@@ -155,10 +155,11 @@ def _relation(reader: _Reader) -> tuple[int, Relation]:
 def _change(reader: _Reader, kind: bytes, relations: Mapping[int, Relation], number: int) -> Change:
     oid = reader.take("i")
     if oid not in relations:
-        raise BadMessage(f"a change of relation {oid}, of which no message has told")
+        raise BadMessage(f"a change of relation {oid}, which no message has described")
     relation = relations[oid]
     old: Row | None = None
     letter = reader.letter()
+    is_whole = letter == "O"
     if letter in "KO":
         old = reader.row(relation)
         if kind == b"D":
@@ -167,6 +168,7 @@ def _change(reader: _Reader, kind: bytes, relations: Mapping[int, Relation], num
     if letter != "N" or kind == b"D":
         raise BadMessage(f"message {kind!r} has a row of kind {letter!r}")
     row = reader.row(relation)
-    # What an update did not touch is in the old row, where the table's replica identity is full.
-    row = {name: old[name] if value is UNCHANGED and old else value for name, value in row.items()}
+    if old is not None and is_whole:
+        # REPLICA IDENTITY FULL: the old row has the values that the update left alone. An old key has nulls in their place.
+        row = {name: old[name] if value is UNCHANGED else value for name, value in row.items()}
     return Change(relation, row, False, old, 0, number)

@@ -6,13 +6,12 @@ behind a cursor that has been read: a transaction that takes a number and commit
 with `delayMs` where writers overlap.
 """
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
-from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import (
     BinaryType,
@@ -31,14 +30,13 @@ from pyspark.sql.types import (
 
 from barnabas.spark.options import check_names
 from barnabas.spark.pipelines.database import Database, DatabaseError, Dialect, fetch
-from barnabas.spark.pipelines.sinks.exactly_once import BatchWriter, StreamWriter, once_of
+from barnabas.spark.pipelines.postgres_types import PostgresType
+from barnabas.spark.pipelines.sinks.exactly_once import BatchWriter, StreamOptions, StreamWriter, once_of
 from barnabas.spark.pipelines.sinks.sql_table import SqlTarget
 
 if TYPE_CHECKING:
     import pyarrow
 
-#: The most that a decimal of Spark's has.
-_DECIMAL_DIGITS = 38
 _OPTIONS = ("uri", "table", "query", "cursor", "maxRowsPerTrigger", "delayMs")
 #: Names of PostgreSQL's types that are one character or bit long where no length follows, and what has no length.
 _ANY_LENGTH = {"character": "bpchar", "bit": "bit varying"}
@@ -51,7 +49,7 @@ _DAY_US = 86_400_000_000
 
 @dataclass(frozen=True)
 class SqlQuery:
-    """What is read."""
+    """The query, and how a stream follows it."""
 
     database: Database
     #: A table's name, for messages, or the query.
@@ -86,14 +84,10 @@ class SqlQuery:
                 return StructType([StructField(each.name, sqlite_type(each.declared)) for each in columns])
             with connection.cursor() as cursor:
                 cursor.execute(f"SELECT * FROM ({self.query}) AS q LIMIT 0")
-                found = from_arrow_schema(plain(cursor.fetch_arrow_table().schema))
-            declared = {each.name: each.declared for each in self.database.columns_of(connection, self.query)}
-            # Arrow's driver hands numbers of any size over as text.
+                found = cursor.fetch_arrow_table().schema
+            kinds = {each.name: each.kind for each in self.database.columns_of(connection, self.query)}
             return StructType(
-                [
-                    StructField(each.name, decimal_type(declared[each.name]) or each.dataType, each.nullable)
-                    for each in found.fields
-                ]
+                [StructField(each.name, read_as(each, kinds[each.name]), each.nullable) for each in found]
             )
 
 
@@ -121,7 +115,7 @@ class SqlSource(DataSource):
         return SqlStreamReader(query, schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: N802
-        return StreamWriter(self._target(schema, overwrite))
+        return StreamWriter(self._target(schema, overwrite), StreamOptions.parse(self.options))
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
         return BatchWriter(self._target(schema, overwrite), once_of(self.options))
@@ -234,12 +228,20 @@ def _bound(query: SqlQuery, text: str, kind: str) -> object:
 def read_range(query: SqlQuery, schema: StructType, part: SqlRange) -> "Iterator[pyarrow.RecordBatch]":
     """The rows of a range, in order of the cursor, as Spark wants them."""
     wanted = to_arrow_schema(schema, timezone="UTC")
-    columns = ", ".join(query.database.quoted(name) for name in schema.names)
+    columns = ", ".join(_column(query.database, each) for each in schema.fields)
     where, parameters = bounds(query, part.after, part.upto) if query.cursor else ("TRUE", [])
-    order = ", ".join(query.database.quoted(each) for each in query.cursor)
+    order = ", ".join(f"q.{query.database.quoted(each)}" for each in query.cursor)
     text = f"SELECT {columns} FROM ({query.query}) AS q WHERE {where}" + (f" ORDER BY {order}" if order else "")
     for batch in query.database.rows(text, parameters):
         yield fitted(batch, wanted, query.what)
+
+
+def _column(database: Database, column: StructField) -> str:
+    """Texts as PostgreSQL prints them, whatever type the column has there."""
+    name = database.quoted(column.name)
+    if database.dialect is Dialect.SQLITE or not isinstance(column.dataType, StringType):
+        return name
+    return f"CASE WHEN {name} IS NOT NULL THEN format('%s', {name}) END AS {name}"
 
 
 def fitted(batch: "pyarrow.RecordBatch", wanted: "pyarrow.Schema", what: str) -> "pyarrow.RecordBatch":
@@ -286,25 +288,19 @@ def _has_infinity(column: "pyarrow.Array") -> bool:
     return least is not None and least < _DAY_MIN
 
 
-def plain(schema: "pyarrow.Schema") -> "pyarrow.Schema":
-    """Without extension types: PostgreSQL's numeric comes as text under one."""
+def read_as(given: "pyarrow.Field", kind: PostgresType | None) -> DataType:
+    """Spark's type of a column that Arrow's driver gives as `given`. The driver gives numerics as text, and types that it does
+    not know (ranges, composites) as bytes, and a uuid as sixteen bytes. They are read as text, as PostgreSQL prints them.
+    """
     import pyarrow
 
-    fields: list[Any] = []
-    for each in schema:
-        kind = each.type.storage_type if isinstance(each.type, pyarrow.BaseExtensionType) else each.type
-        fields.append(pyarrow.field(each.name, kind, each.nullable))
-    return pyarrow.schema(fields)
-
-
-def decimal_type(declared: str) -> DecimalType | None:
-    """Of PostgreSQL's numeric, as declared; without a size the largest that Spark has, half of it behind the point."""
-    if not declared.startswith("numeric") or declared.endswith("[]"):
-        return None
-    sizes = re.fullmatch(r"numeric\((\d+),(\d+)\)", declared)
-    if sizes is None or int(sizes[1]) > _DECIMAL_DIGITS:
-        return DecimalType(_DECIMAL_DIGITS, _DECIMAL_DIGITS // 2 - 1)
-    return DecimalType(int(sizes[1]), int(sizes[2]))
+    held = kind.held_as() if kind is not None else None
+    if isinstance(held, DecimalType):
+        return held
+    element = given.type.value_type if pyarrow.types.is_list(given.type) else given.type
+    if held is None and (isinstance(element, pyarrow.BaseExtensionType) or pyarrow.types.is_interval(element)):
+        return StringType()
+    return from_arrow_type(given.type)
 
 
 def sqlite_type(declared: str) -> DataType:

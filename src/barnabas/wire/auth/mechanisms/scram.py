@@ -14,7 +14,9 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
 
+from barnabas.base.errors import ConfigError
 from barnabas.wire.auth.exchange import SaslFailed
+from barnabas.wire.auth.jaas import JaasEntry
 from barnabas.wire.auth.registry import ListenerSasl, Login, client_side, server_side, user_and_password
 
 ITERATIONS_MIN: Final = 4096
@@ -22,6 +24,12 @@ ITERATIONS_MIN: Final = 4096
 DECOY_SALT_BYTES: Final = 32
 DECOY_ITERATIONS: Final = 4096
 ITERATIONS_MAX: Final = 16384
+#: A client computes at most this many iterations for a server, about a fifth of a second. Kafka's client has no maximum.
+CLIENT_ITERATIONS_MAX: Final = 100_000
+#: The option of `sasl.jaas.config` that changes it.
+CLIENT_ITERATIONS_OPTION: Final = "maxIterations"
+#: A server's message has a nonce, a salt and a number: more than this comes from a server that wants to waste memory.
+_CHALLENGE_BYTES_MAX: Final = 16 * 1024
 #: Random bytes of a nonce. In base64url they are printable and without a comma.
 _SERVER_NONCE_BYTES: Final = 24
 _CLIENT_NONCE_BYTES: Final = 18
@@ -227,10 +235,18 @@ class ScramClient:
     """Proves a password, and makes the server prove that it knows it too."""
 
     def __init__(
-        self, mechanism: ScramMechanism, user: str, password: str, *, nonce: str, delegation_token: bool = False
+        self,
+        mechanism: ScramMechanism,
+        user: str,
+        password: str,
+        *,
+        nonce: str,
+        delegation_token: bool = False,
+        iterations_max: int = CLIENT_ITERATIONS_MAX,
     ) -> None:
         self._mechanism = mechanism
         self._password = password
+        self._iterations_max = iterations_max
         self._nonce = nonce
         self._bare = f"n={_encode_name(user)},r={nonce}" + (",tokenauth=true" if delegation_token else "")
         self._verifier: bytes | None = None
@@ -240,6 +256,11 @@ class ScramClient:
         return f"n,,{self._bare}".encode()
 
     def respond(self, challenge: bytes) -> bytes | None:
+        """Computes for up to a fifth of a second: a caller on an event loop calls it on a thread."""
+        if len(challenge) > _CHALLENGE_BYTES_MAX:
+            raise SaslFailed(
+                f"the server sent a SCRAM message of {len(challenge)} bytes: {_CHALLENGE_BYTES_MAX} is the limit"
+            )
         text = challenge.decode("utf-8", "replace")
         if self._verifier is None:
             return self._prove(text)
@@ -262,6 +283,11 @@ class ScramClient:
             raise SaslFailed("the server's SCRAM nonce does not continue the client's")
         if iterations < ITERATIONS_MIN:
             raise SaslFailed(f"the server asks for {iterations} SCRAM iterations; the minimum is {ITERATIONS_MIN}")
+        if iterations > self._iterations_max:
+            raise SaslFailed(
+                f"the server asks for {iterations} SCRAM iterations; this client computes at most {self._iterations_max}. If "
+                f"you trust the server, set {CLIENT_ITERATIONS_OPTION} in sasl.jaas.config"
+            )
         mechanism = self._mechanism
         salted = mechanism.salted_password(self._password, base64.b64decode(match["salt"]), iterations)
         final = f"c=biws,r={nonce}"  # biws: "n,,", that is, no channel binding
@@ -308,6 +334,7 @@ def _register(mechanism: ScramMechanism) -> None:
         entry = user_and_password(settings)
         # A delegation token: its id is the user, its HMAC the password.
         by_token = entry.options.get("tokenauth", "").lower() == "true"
+        iterations_max = _iterations_max(entry)
         return Login(
             lambda: ScramClient(
                 mechanism,
@@ -315,8 +342,20 @@ def _register(mechanism: ScramMechanism) -> None:
                 entry.require("password"),
                 nonce=secrets.token_urlsafe(_CLIENT_NONCE_BYTES),
                 delegation_token=by_token,
+                iterations_max=iterations_max,
             )
         )
+
+
+def _iterations_max(entry: JaasEntry) -> int:
+    text = entry.options.get(CLIENT_ITERATIONS_OPTION)
+    if text is None:
+        return CLIENT_ITERATIONS_MAX
+    if not (text.isascii() and text.isdigit() and len(text) <= 9 and int(text) >= ITERATIONS_MIN):
+        raise ConfigError(
+            f"sasl.jaas.config: {CLIENT_ITERATIONS_OPTION} is a number from {ITERATIONS_MIN} to 999999999"
+        )
+    return int(text)
 
 
 for _mechanism in ScramMechanism:

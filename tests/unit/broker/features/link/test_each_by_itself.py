@@ -103,7 +103,7 @@ async def test_mirror_that_its_replicas_do_not_have_keeps_no_other_from_its_end(
         if verdict is not None:
             on_done(verdict)
 
-    replicas: Any = SimpleNamespace(when_replicated=when_replicated)
+    replicas: Any = SimpleNamespace(appends=SimpleNamespace(when_replicated=when_replicated))
     async with asyncio.timeout(50):
         for _ in range(3):
             await source.finish([TP, OTHER], replicas, is_planned=False)
@@ -118,7 +118,8 @@ async def test_mirror_that_was_cut_keeps_no_other_from_its_end(tmp_path: Path) -
     """It waits for the next leader epoch, which is asked for after those that can end have ended."""
     source, noted, mirrors = mirrors_of(tmp_path, TP, OTHER)
     mirrors[TP].replica._cut_in = LeaderEpoch(7)
-    replicas: Any = SimpleNamespace(when_replicated=lambda partition, end, leadership, done: done(ErrorCode.NONE))
+    appends = SimpleNamespace(when_replicated=lambda partition, end, leadership, done: done(ErrorCode.NONE))
+    replicas: Any = SimpleNamespace(appends=appends)
     await source.finish([TP, OTHER], replicas, is_planned=False)
     assert noted.partitions[OTHER].is_done
     assert "was cut" in (mirrors[TP].replica.error or "")
@@ -378,6 +379,9 @@ class Acls:
     def __init__(self) -> None:
         self.held: dict[ResourcePattern, frozenset[Entry]] = {}
 
+    async def entries_of(self, pattern: ResourcePattern) -> frozenset[Entry]:
+        return self.held.get(pattern, frozenset())
+
     async def add(self, pattern: ResourcePattern, entries: Iterable[Entry]) -> None:
         if pattern.name == "bad":
             raise AclUnreadable("bad cannot be read")
@@ -389,6 +393,192 @@ class Acls:
                 each for each in entries if not any(f.covers(pattern) and f.covers_entry(each) for f in filters)
             )
         return [Removed([], []) for _ in filters]
+
+
+class Added:
+    """What links added, as ZooKeeper has it."""
+
+    def __init__(self) -> None:
+        self.acls: dict[ResourcePattern, frozenset[Entry]] = {}
+        self.dies_after_writing = False
+
+    async def added_acls(self, name: str) -> dict[ResourcePattern, frozenset[Entry]]:
+        return dict(self.acls)
+
+    async def write_added_acls(self, name: str, pattern: ResourcePattern, entries: frozenset[Entry]) -> None:
+        self.acls[pattern] = entries
+        if self.dies_after_writing:
+            raise ConnectionLost("the controller dies here")
+
+
+class AclStory:
+    """A source whose ACLs a test changes, and a link that copies them."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, topics: str = "topic", groups: str | None = None) -> None:
+        self.there: dict[ClientPattern, list[Ace]] = {}
+        self.here, self.added = Acls(), Added()
+        self.link = link_with(topic=MirrorState.MIRRORING)
+        self.link.spec = replace(self.link.spec, acls=True, topics=topics, groups=groups)
+        self.link.source = cast(Any, SimpleNamespace(client=None))
+        self.is_active = True
+        self.take_office()
+
+        async def described(client: Any) -> Any:
+            return self.there
+
+        monkeypatch.setattr(link_acls, "describe_acls", described)
+
+    def take_office(self) -> None:
+        """As another controller, which remembers nothing."""
+        self.copier = AclCopier(cast(Any, lambda: self.here), cast(Any, self.added), is_active=lambda: self.is_active)
+
+    async def turn(self) -> None:
+        await self.copier.turn(self.link)
+
+    def at_source(self, name: str, *operations: AclOperation, kind: AclResourceType = AclResourceType.TOPIC) -> None:
+        self._at_source(ClientPattern(kind, name, PatternType.LITERAL), operations)
+
+    def prefixed_at_source(self, name: str, *operations: AclOperation, kind: AclResourceType) -> None:
+        self._at_source(ClientPattern(kind, name, PatternType.PREFIXED), operations)
+
+    def _at_source(self, pattern: ClientPattern, operations: tuple[AclOperation, ...]) -> None:
+        self.there[pattern] = [Ace("User:ann", "*", each, Permission.ALLOW) for each in operations]
+
+    @property
+    def operations(self) -> dict[str, set[int]]:
+        return {pattern.name: {each.operation for each in held} for pattern, held in self.here.held.items() if held}
+
+
+TOPIC = ResourcePattern(AclResourceType.TOPIC, "topic", PatternType.LITERAL)
+OWN = Entry("User:ann", "*", AclOperation.READ, Permission.ALLOW)
+
+
+async def test_entry_that_was_here_before_the_link_stays_when_the_source_drops_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    story = AclStory(monkeypatch)
+    story.here.held[TOPIC] = frozenset({OWN})
+    story.at_source("topic", AclOperation.READ, AclOperation.WRITE)
+    await story.turn()
+    assert story.operations == {"topic": {AclOperation.READ, AclOperation.WRITE}}
+    story.there.clear()
+    await story.turn()
+    assert story.here.held[TOPIC] == {OWN}
+
+
+async def test_next_controller_removes_what_the_one_before_it_added(monkeypatch: pytest.MonkeyPatch) -> None:
+    story = AclStory(monkeypatch)
+    story.here.held[TOPIC] = frozenset({OWN})
+    story.at_source("topic", AclOperation.READ, AclOperation.WRITE)
+    await story.turn()
+    story.take_office()
+    story.there.clear()
+    await story.turn()
+    assert story.here.held[TOPIC] == {OWN}
+
+
+async def test_controller_that_dies_before_it_adds_leaves_no_entry_for_good(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    story = AclStory(monkeypatch)
+    story.at_source("topic", AclOperation.WRITE)
+    story.added.dies_after_writing = True
+    with pytest.raises(ConnectionLost):
+        await story.turn()
+    assert story.operations == {}
+    story.added.dies_after_writing = False
+    story.take_office()
+    await story.turn()
+    assert story.operations == {"topic": {AclOperation.WRITE}}
+    story.there.clear()
+    await story.turn()
+    assert story.operations == {}
+
+
+async def test_controller_that_was_out_of_office_looks_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Meanwhile the other one removed an entry, and then the source made it again."""
+    story = AclStory(monkeypatch)
+    story.at_source("topic", AclOperation.WRITE)
+    await story.turn()
+    story.is_active = False
+    await story.turn()
+    story.here.held.clear()
+    story.added.acls.clear()
+    story.is_active = True
+    await story.turn()
+    assert story.operations == {"topic": {AclOperation.WRITE}}
+
+
+async def test_only_entries_about_mirrored_names_come_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    story = AclStory(monkeypatch, topics="topic|m-.*", groups="g-.*")
+    operation = AclOperation.READ
+    for name in ("topic", "m-unknown", "hidden", "*"):
+        story.at_source(name, operation)
+        story.prefixed_at_source(name, operation, kind=AclResourceType.TOPIC)
+    story.prefixed_at_source("m-a", operation, kind=AclResourceType.TOPIC)
+    story.prefixed_at_source("m", operation, kind=AclResourceType.TOPIC)
+    for kind, names in ((AclResourceType.GROUP, ("g-1", "other", "*")), (AclResourceType.TRANSACTIONAL_ID, ("t", "*"))):
+        for name in names:
+            story.at_source(name, operation, kind=kind)
+    story.prefixed_at_source("g-", operation, kind=AclResourceType.GROUP)
+    story.prefixed_at_source("g", operation, kind=AclResourceType.GROUP)
+    story.at_source("kafka-cluster", operation, kind=AclResourceType.CLUSTER)
+    await story.turn()
+    literal, prefixed = PatternType.LITERAL, PatternType.PREFIXED
+    assert set(story.here.held) == {
+        ResourcePattern(AclResourceType.TOPIC, "topic", literal),
+        ResourcePattern(AclResourceType.TOPIC, "m-unknown", prefixed),
+        ResourcePattern(AclResourceType.TOPIC, "m-a", prefixed),
+        ResourcePattern(AclResourceType.GROUP, "g-1", literal),
+        ResourcePattern(AclResourceType.GROUP, "g-", prefixed),
+    }
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        Ace("User:ann", "*", AclOperation.READ, Permission.ANY),
+        Ace("User:ann", "*", AclOperation.READ, Permission.UNKNOWN),
+        Ace("User:ann", "*", AclOperation.ANY, Permission.ALLOW),
+        Ace("User:ann", "*", AclOperation.UNKNOWN, Permission.ALLOW),
+        Ace("ann", "*", AclOperation.READ, Permission.ALLOW),
+        Ace("", "*", AclOperation.READ, Permission.ALLOW),
+    ],
+)
+async def test_entry_that_would_make_a_list_unreadable_does_not_come_over(
+    monkeypatch: pytest.MonkeyPatch, entry: Ace
+) -> None:
+    """A list that cannot be read keeps everybody out: the source must not write one."""
+    story = AclStory(monkeypatch)
+    story.at_source("topic", AclOperation.WRITE)
+    [entries] = story.there.values()
+    entries.append(entry)
+    story.at_source("", AclOperation.WRITE)
+    await story.turn()
+    assert story.operations == {"topic": {AclOperation.WRITE}}
+
+
+@pytest.mark.parametrize("state", [MirrorState.STOPPED, MirrorState.PROMOTED])
+async def test_topic_that_is_this_clusters_own_keeps_its_acls(
+    monkeypatch: pytest.MonkeyPatch, state: MirrorState
+) -> None:
+    story = AclStory(monkeypatch, topics=".*")
+    story.at_source("topic", AclOperation.READ)
+    await story.turn()
+    story.link.topics["topic"] = MirrorTopic(state=state)
+    story.at_source("topic", AclOperation.WRITE)
+    await story.turn()
+    assert story.operations == {"topic": {AclOperation.READ}}
+
+
+async def test_source_cannot_fill_zookeeper_with_acls(monkeypatch: pytest.MonkeyPatch) -> None:
+    story = AclStory(monkeypatch)
+    story.at_source("topic", AclOperation.READ)
+    [entries] = story.there.values()
+    entries += [Ace(f"User:{number}", "*", AclOperation.READ, Permission.ALLOW) for number in range(10_000)]
+    with pytest.raises(Refused, match="10001 ACL entries about mirrored names; a link copies at most 10000"):
+        await story.turn()
+    assert story.here.held == {} and story.added.acls == {}
 
 
 async def test_resource_whose_acls_cannot_be_read_keeps_no_other_from_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -403,10 +593,10 @@ async def test_resource_whose_acls_cannot_be_read_keeps_no_other_from_its_own(mo
         }
 
     monkeypatch.setattr(link_acls, "describe_acls", described)
-    here, link = Acls(), link_with(topic=MirrorState.MIRRORING)
+    here, link = Acls(), link_with(bad=MirrorState.MIRRORING, good=MirrorState.MIRRORING)
     link.spec = replace(link.spec, acls=True)
     link.source = cast(Any, SimpleNamespace(client=None))
-    copier = AclCopier(cast(Any, lambda: here), is_active=lambda: True)
+    copier = AclCopier(cast(Any, lambda: here), cast(Any, Added()), is_active=lambda: True)
     good = ResourcePattern(AclResourceType.TOPIC, "good", PatternType.LITERAL)
     with pytest.raises(Refused, match="bad cannot be read"):
         await copier.turn(link)

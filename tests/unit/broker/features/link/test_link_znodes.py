@@ -113,6 +113,23 @@ def test_settings_of_a_link_and_of_its_client() -> None:
             LinkSettings.of({"bootstrap.servers": "a:1", **wrong}, name="l")
 
 
+@pytest.mark.parametrize(
+    "url", ["file:///etc/hostname", " file:///etc/hostname", "fi\nle:///x", "FILE:///x", "ftp://h/x"]
+)
+def test_link_takes_no_token_from_a_file_of_the_brokers(url: str) -> None:
+    with pytest.raises(ConfigError, match="no token from a file"):
+        LinkSettings.of(
+            {
+                "bootstrap.servers": "a:1",
+                "security.protocol": "SASL_SSL",
+                "sasl.mechanism": "OAUTHBEARER",
+                "sasl.jaas.config": 'x required clientId="a" clientSecret="b";',
+                "sasl.oauthbearer.token.endpoint.url": url,
+            },
+            name="l",
+        )
+
+
 def test_clusters_with_links_hand_out_producer_ids_of_their_own() -> None:
     here, there = ProducerIdSpace.of("one cluster"), ProducerIdSpace.of("another cluster")
     assert here.floor != there.floor

@@ -1,6 +1,7 @@
 """What a log has in the tier is read as if it were here: records, timestamps, aborted transactions."""
 
 import asyncio
+import re
 from collections.abc import Coroutine
 from dataclasses import replace
 from pathlib import Path
@@ -8,8 +9,10 @@ from typing import Any, TypeVar
 
 import pytest
 
+from barnabas.broker.features.tiered import layout
 from barnabas.broker.features.tiered.lineage import pieces
 from barnabas.broker.features.tiered.reader import FetchQuota, NotInTier
+from barnabas.broker.features.tiered.segment_metadata import RemoteSegment
 from barnabas.broker.features.tiered.store import StoreFault
 from barnabas.broker.storage.log_types import Origin
 from barnabas.wire.record_batch import check_crc, iter_batches
@@ -211,6 +214,51 @@ async def test_damage_is_a_fault_and_what_is_damaged_is_not_kept(tmp_path: Path,
         await tier.reader.read(tier.view, 0, max_bytes=300, max_offset=1000)
     tier.store.objects[key] = good
     assert len(await read_all(tier, 0)) > 50
+    await tier.settled()
+
+
+async def even(tmp_path: Path, **how: int) -> tuple[Tier, list[Entry], list[RemoteSegment]]:
+    """A log whose segments all have the same size, with batches at the same positions."""
+    tier = Tier(tmp_path, **how)
+    for number in range(60):
+        records = batch([b"x" * 60], timestamp=NOW_MS + number)
+        tier.log.append_as_leader(records, leader_epoch=0, now_ms=NOW_MS)
+    tier.partition.commit()
+    before = contents(tier.log)
+    await tier.copy()
+    found = [each.segment for each in pieces(tier.segments, tier.log.epochs, 0, tier.log.local_log_start_offset)]
+    assert len(found) > 4 and len({each.size_bytes for each in found}) == 1
+    return tier, before, found
+
+
+@pytest.mark.parametrize("suffix", [".log", ".indexes"])
+@pytest.mark.parametrize("other", [0, 2, -1])
+@pytest.mark.parametrize("chunk_bytes", [256, 1 << 20])
+async def test_object_with_another_segments_bytes_is_a_fault_that_names_it_and_no_gap(
+    tmp_path: Path, suffix: str, other: int, chunk_bytes: int
+) -> None:
+    tier, before, found = await even(tmp_path, chunk_bytes=chunk_bytes)
+    keys = [key for each in found for key in layout.keys(each) if key.endswith(suffix)]
+    victim = found[1]
+    good = tier.store.objects[keys[1]]
+    tier.store.objects[keys[1]] = tier.store.objects[keys[other]]
+    for offset in range(victim.start_offset, victim.end_offset + 1):
+        with pytest.raises(StoreFault, match=re.escape(keys[1])):
+            await tier.reader.read(tier.view, offset, max_bytes=300, max_offset=1000)
+    tier.store.objects[keys[1]] = good
+    local = tier.log.local_log_start_offset
+    assert await read_all(tier, 0) == [entry for entry in before if entry.offset < local]
+    await tier.settled()
+
+
+@pytest.mark.parametrize("other", [0, 2])
+async def test_search_by_time_in_another_segments_bytes_is_a_fault_that_names_it(tmp_path: Path, other: int) -> None:
+    tier, _, found = await even(tmp_path)
+    keys = [layout.log_key(each) for each in found]
+    tier.store.objects[keys[1]] = tier.store.objects[keys[other]]
+    for offset in range(found[1].start_offset, found[1].end_offset + 1):
+        with pytest.raises(StoreFault, match=re.escape(keys[1])):
+            await tier.reader.offset_for_timestamp(tier.view, NOW_MS + offset)
     await tier.settled()
 
 

@@ -141,6 +141,7 @@ class Tier:
             parts[layout.Part.PRODUCER_SNAPSHOT] = _read(candidate.snapshot_path)
         lines = [f"{entry.epoch} {entry.start_offset}\n" for entry in candidate.epochs_until_end]
         parts[layout.Part.LEADER_EPOCHS] = f"0\n{len(lines)}\n{''.join(lines)}".encode()
+        parts[layout.Part.BOUNDS] = layout.Bounds(segment.end_offset, segment.max_timestamp).encode()
         await self.store.put(layout.log_key(segment), _read(candidate.log_path))
         await self.store.put(layout.indexes_key(segment), layout.pack_indexes(parts))
         assert self.segments.apply(segment)
