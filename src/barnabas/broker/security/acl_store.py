@@ -184,7 +184,7 @@ class AclStore:
         return _decode(pattern, data), stat.version
 
     async def entries_of(self, pattern: ResourcePattern) -> frozenset[Entry]:
-        """What is stored for the resource. :raises AclUnreadable:"""
+        """Return the stored entries of the resource. :raises AclUnreadable:"""
         try:
             entries, _ = await self._read(pattern)
         except Malformed as error:

@@ -19,9 +19,9 @@ from barnabas.base.metrics.registry import Registry
 log = logging.getLogger(__name__)
 
 REQUEST_BYTES_MAX = 8192
-#: For the whole of a connection: its request, the answer, and the client's reading of it.
+#: Time limit for a whole connection: its request, the answer, and until the client has read it.
 REQUEST_TIMEOUT_S = 5.0
-#: At once. Each more is closed as soon as it is accepted: descriptors are for Kafka's clients.
+#: Connections at the same time. Further ones are closed as soon as they are accepted: descriptors are for Kafka's clients.
 CONNECTIONS_MAX = 64
 LAG_PERIOD_S = 1.0
 #: The verdict, and a JSON document with the reasons.
@@ -82,7 +82,7 @@ class MetricsServer:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if self._connections >= CONNECTIONS_MAX:
-            log.debug("metrics request not served: %d connections are open already", self._connections)
+            log.debug("[metrics] request not served: %d connections are open already", self._connections)
             writer.transport.abort()
             return
         self._connections += 1
@@ -95,7 +95,7 @@ class MetricsServer:
         except (TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, ConnectionError) as error:
             log.debug("[metrics] request not served: %s", error)
         finally:
-            writer.transport.abort()  # closing waits for the client to read all of it, which it need not do
+            writer.transport.abort()  # a normal close would wait until the client has read everything
             self._connections -= 1
 
     async def _answer(self, request_line: bytes) -> bytes:

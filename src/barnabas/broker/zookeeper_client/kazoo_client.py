@@ -159,25 +159,25 @@ class _InlineHandler(TlsHandler):
 
 
 class _Wire(ConnectionHandler):  # type: ignore[misc]
-    """kazoo's connection, but for two things. It sends a ping only after the event loop has answered: a process whose loop
-    hangs does nothing for its clients, and must lose its session, and with it its offices. And it bounds what a server sends.
+    """Kazoo's connection with two changes. It sends a ping only after the event loop has allowed it: a process whose loop hangs
+    serves no client, and must lose its session, and with it its leaderships. And it limits the packets of a server.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        #: The loop has been asked for a ping and has not answered.
+        #: Whether the loop was asked for a ping and has not answered.
         self._has_asked = False
-        #: The loop has answered, and the ping has not been sent.
+        #: Whether the loop has allowed a ping that is not sent yet.
         self._may_ping = False
 
     def _send_ping(self, connect_timeout: float) -> None:
-        """kazoo's thread calls this whenever nothing was sent for a third of the session's time."""
+        """Ask the loop for a ping. Kazoo's thread calls this when nothing was sent for a third of the session timeout."""
         if not self._has_asked:
             self._has_asked = True
             self.handler.on_ping_due()
 
     def allow_ping(self) -> None:
-        """From the loop: wakes kazoo's thread as a request does, but without one in the queue."""
+        """Allow the ping, and wake kazoo's thread as a request does. The loop calls this."""
         self._may_ping = True
         bell = self._write_sock
         if bell is not None:
@@ -302,7 +302,7 @@ class KazooConnection:
         on_ping_due: Callable[[], None] = lambda: None,
         make_client: Callable[..., Any] = _Client,
     ) -> None:
-        """kazoo's thread calls `on_ping_due` when it is time for a ping, which it sends after `allow_ping`."""
+        """Kazoo's thread calls `on_ping_due` when a ping is due, and sends it after `allow_ping`."""
         self._config = config
         self._on_connected = on_connected
         self._on_suspended = on_suspended
