@@ -74,7 +74,7 @@ class MetricsServer:
                 f"cannot serve metrics on {host}:{port}: {error.strerror}; change barnabas.metrics.port"
             ) from error
         self._host, self.port = host, self._server.sockets[0].getsockname()[1]
-        log.info("[metrics] serving %s/metrics", self.url)
+        log.info("[http] metrics at %s/metrics", self.url)
 
     def stop(self) -> None:
         if self._server is not None:

@@ -1,4 +1,4 @@
-"""What there is of a topic, by ZooKeeper's word."""
+"""Look-ups of topics in ZooKeeper."""
 
 from typing import cast
 

@@ -249,7 +249,7 @@ def test_records_that_were_fewer_when_their_flags_were_made_stop_the_cleaning(jo
     builder.append(b"k", b"v", timestamp=0)
     batch_filter = COMPILED.batch_filter(job, TransactionTracker(()), CleanStats())
     batch_filter.output = Output(0)  # type: ignore[assignment]
-    with pytest.raises(Malformed, match="1 records, 0 when they were read first"):
+    with pytest.raises(Malformed, match="has 1 records, but it had 0 in the first pass"):
         batch_filter.filter(bytes(builder.build()), bytearray())
 
 
@@ -401,7 +401,7 @@ def test_without_numba_python_cleans(monkeypatch: pytest.MonkeyPatch, caplog: py
     monkeypatch.setattr(engine.importlib, "import_module", missing)
     with caplog.at_level(logging.INFO):
         assert load_compiled() is PYTHON
-    assert "there is no module numba; `pip install barnabas[fast]` brings it" in caplog.text
+    assert "module numba is missing: `pip install barnabas[fast]` adds it" in caplog.text
 
 
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), RuntimeError("cannot cache function")])
