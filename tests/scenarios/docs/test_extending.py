@@ -97,7 +97,7 @@ def test_page_has_all_examples() -> None:
     assert [example.title for example in EXAMPLES] == [
         "A topic setting",
         "An API",
-    "A feature of a broker",
+        "A feature of a broker",
         "A metric",
         "A tool",
         "A check of the doctor",

@@ -399,7 +399,7 @@ MUTANTS = [
         finding="storage reading 2",
         world="storage",
         test="unit/broker/storage/log/test_recovery.py"
-        "::test_what_follows_a_damaged_segment_is_gone_for_good_before_that_is_cut",
+        "::test_segments_after_a_damaged_one_are_gone_for_good_before_it_is_cut",
     ),
     Mutant(
         "a cut reads files that the pool may have closed",
@@ -429,8 +429,7 @@ MUTANTS = [
         "",
         finding="KAFKA-18723",
         profile="answers",
-        test="unit/broker/storage/log/test_truncation.py"
-        "::test_part_of_an_answer_that_was_cut_is_not_sent_with_what_came_in_its_place",
+        test="unit/broker/storage/log/test_truncation.py::test_records_that_replaced_a_part_of_an_answer_are_not_sent",
     ),
     Mutant(
         "the index of aborted transactions is opened after the marker was written",

@@ -125,7 +125,7 @@ MUTANTS = [
         finding="storage seed 1812",
         world="storage",
         test="unit/broker/storage/manager/test_log_manager.py"
-        "::test_start_after_a_crash_saves_where_logs_start_before_what_of_them_is_trusted",
+        "::test_start_after_a_crash_saves_log_starts_before_recovery_points",
     ),
     # -- settings that change, and a process without a free descriptor
     Mutant(
@@ -192,7 +192,7 @@ MUTANTS = [
         finding="core 20",
         world="storage",
         test="unit/broker/storage/log/test_descriptors.py"
-        "::test_leader_epochs_of_what_could_not_be_appended_are_not_known_before_it_comes_again",
+        "::test_leader_epochs_of_a_failed_append_are_unknown_until_it_is_repeated",
     ),
     Mutant(
         "a cut counts on a snapshot of producers from below the log start",
@@ -508,7 +508,7 @@ MUTANTS = [
         ),
         finding="tier reading 11",
         world="storage",
-        test="unit/broker/storage/log/test_descriptors.py::test_segment_begins_with_what_is_known_of_producers_or_not_at_all",
+        test="unit/broker/storage/log/test_descriptors.py::test_segment_without_a_producer_snapshot_is_not_created",
         why="logs alone have no tier, and no whole broker of the simulation runs out of descriptors",
     ),
 ]

@@ -131,7 +131,7 @@ async def test_settings_in_zookeeper_hold_from_the_start_of_a_broker(tmp_path: P
             assert broker.pipeline.elements_max == 4321
 
 
-async def test_broker_that_the_controller_does_not_reach_says_what_it_waits_for(
+async def test_broker_without_metadata_logs_that_it_waits_for_the_controller(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With a wrong advertised address a broker waited without a word."""

@@ -92,7 +92,7 @@ async def test_consumer_that_does_not_know_failed_disks_looks_for_another_leader
         assert (await fetch(broker, "t", version=version)).error_code == expected
 
 
-async def test_move_to_another_directory_says_what_keeps_it_from_beginning(tmp_path: Path) -> None:
+async def test_move_to_another_directory_is_kept_or_refused_as_in_kafka(tmp_path: Path) -> None:
     """As Kafka's AlterReplicaLogDirsRequestTest: a wish for a topic that is not there yet is kept for when it is made."""
     first, second, third = (str(tmp_path / name) for name in "abc")
 

@@ -106,7 +106,7 @@ def test_entry_added_at_one_broker_applies_at_another() -> None:
     run(story())
 
 
-def test_broker_that_starts_finds_what_is_there() -> None:
+def test_starting_broker_reads_the_stored_acls() -> None:
     async def story() -> None:
         async with zookeeper() as ensemble, session(ensemble) as opened:
             async with broker(ensemble, opened) as (_, store):
@@ -154,7 +154,7 @@ def test_change_made_while_the_session_was_gone_is_found() -> None:
     run(story())
 
 
-def test_unreadable_change_leaves_what_was_known_in_force() -> None:
+def test_unreadable_change_leaves_the_known_entries_in_force() -> None:
     async def story() -> None:
         async with zookeeper() as ensemble, session(ensemble) as one, broker(ensemble, one) as (known, store):
             await store.add(TOPIC, [READ_ALLOWED])
@@ -211,7 +211,7 @@ def test_entry_that_two_filters_cover_is_reported_for_both_and_removed_once() ->
 
 
 @pytest.mark.parametrize("pattern", [TOPIC, PREFIX])
-def test_broker_removes_by_name_what_it_has_not_heard_of_yet(pattern: ResourcePattern) -> None:
+def test_broker_removes_entries_by_name_before_it_got_their_notification(pattern: ResourcePattern) -> None:
     """An administrator grants at one broker and revokes at another, a moment later."""
 
     async def story() -> None:

@@ -58,7 +58,7 @@ def test_owner_and_renewer_renew_up_to_the_longest_life() -> None:
         (ALICE, None, 1_001, ErrorCode.DELEGATION_TOKEN_EXPIRED),
     ],
 )
-def test_what_may_not_be_renewed_or_expired(
+def test_tokens_that_may_not_be_renewed_or_expired(
     principal: Principal, hmac: bytes | None, now_ms: int, code: ErrorCode
 ) -> None:
     """The requester of a token for another owner may not renew it, as in Kafka."""

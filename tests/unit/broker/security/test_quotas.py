@@ -81,7 +81,7 @@ def test_produce_and_consume_are_counted_apart() -> None:
     assert quota.record(Quota.CONSUME, "alice", "app", 10**9, now_ms=0) == 0
 
 
-def test_what_is_not_sent_does_not_count() -> None:
+def test_unsent_bytes_do_not_count() -> None:
     quota = limited(("alice", ABSENT), 1_000)
     assert quota.record(Quota.PRODUCE, "alice", "app", 20_000, now_ms=0) > 0
     quota.add(Quota.PRODUCE, "alice", "app", -20_000, now_ms=0)
@@ -162,7 +162,7 @@ def test_throttled_entity_and_time_are_reported() -> None:
     assert reported == [(Quota.PRODUCE, ("al%20ice", ABSENT), 1_000)]
 
 
-def test_fetch_may_ask_for_what_the_windows_hold() -> None:
+def test_fetch_is_limited_to_the_bytes_of_the_windows() -> None:
     quota = made()
     assert quota.bytes_max(Quota.CONSUME, "alice", "app") is None
     quota.entity_changed(("alice", ABSENT), {Quota.CONSUME.value: "1000"})

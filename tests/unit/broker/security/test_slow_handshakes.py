@@ -170,7 +170,7 @@ def test_handshakes_that_do_not_end_make_room_for_others(
     bounded(story)
 
 
-def test_newcomers_wait_while_those_before_them_have_had_no_time_yet(
+def test_newcomers_wait_while_earlier_peers_are_within_their_patience(
     contexts: tuple[ssl.SSLContext, ssl.SSLContext], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(strangers, "STRANGERS_MAX", 2)

@@ -164,7 +164,7 @@ async def test_answer_of_a_slow_request_comes_before_that_of_a_fast_one_behind_i
         await client.close()
 
 
-async def test_answer_goes_out_before_what_its_handler_still_does() -> None:
+async def test_answer_is_sent_before_the_remaining_work_of_its_handler() -> None:
     from select import select
 
     heard: list[bool] = []

@@ -123,7 +123,7 @@ async def test_a_lower_limit_closes_the_connections_that_were_idle_for_longest()
             await client.close()
 
 
-async def test_server_that_stops_closes_what_it_holds() -> None:
+async def test_server_that_stops_closes_held_connections() -> None:
     slow = ConnectionRates(windows=2, window_ms=60_000)
     slow.address_changed("127.0.0.1", {"connection_creation_rate": "1"})
     while not slow.came_from("127.0.0.1", "PLAINTEXT", int(asyncio.get_running_loop().time() * 1000)):

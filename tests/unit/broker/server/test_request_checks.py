@@ -178,7 +178,7 @@ class Lagging:
         return ErrorCode(answer.error_code), answer.offset
 
 
-def test_only_what_a_new_leader_cannot_know_is_not_available(tmp_path: Path) -> None:
+def test_new_leader_refuses_only_lookups_that_need_its_high_watermark(tmp_path: Path) -> None:
     lagging = Lagging(tmp_path)
     assert lagging.list(-1) == (ErrorCode.OFFSET_NOT_AVAILABLE, -1)
     assert lagging.list(2_000) == (ErrorCode.OFFSET_NOT_AVAILABLE, -1)

@@ -66,7 +66,7 @@ def test_request_is_not_received_while_others_have_all_memory():
     uvloop.run(test())
 
 
-def test_memory_of_a_connection_that_breaks_off_is_given_to_those_that_wait():
+def test_memory_of_a_broken_connection_is_given_to_waiting_ones():
     async def test() -> None:
         async with pool() as server:
             holder = await begin(server, produce(990_000), 300_000)
@@ -84,7 +84,7 @@ def test_memory_of_a_connection_that_breaks_off_is_given_to_those_that_wait():
     uvloop.run(test())
 
 
-def test_those_that_wait_do_not_wait_for_what_they_have_sent_themselves():
+def test_waiting_connections_do_not_wait_for_their_own_first_bytes():
     """Their first bytes together exceed the pool. If those counted, no connection would ever continue."""
 
     async def test() -> None:

@@ -437,7 +437,7 @@ def test_groups_are_swapped_as_they_come(rig: Rig) -> None:
     assert values(log) == [b"3"] * 3
 
 
-def test_stop_kills_the_job_and_waits_for_what_is_being_written(tmp_path: Path) -> None:
+def test_stop_kills_the_job_and_waits_for_pending_work(tmp_path: Path) -> None:
     rig = Rig(tmp_path)
     log = rig.fill()
     rig.tick()

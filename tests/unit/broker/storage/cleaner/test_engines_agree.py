@@ -388,7 +388,7 @@ def test_the_compiled_loops_come_once_a_worker_has_had_enough_to_do(
     assert EngineChoice(worth=100).engine(replace(small, end_offset=109)) is PYTHON
 
 
-def test_what_is_clean_counts_by_its_bytes_and_all_bytes_count(job: CleanJob) -> None:
+def test_work_counts_the_clean_part_by_its_bytes(job: CleanJob) -> None:
     clean = job.segments[0]._replace(size_bytes=128 * 70, end_offset=10)
     job = replace(job, segments=(clean, clean._replace(end_offset=50)), first_dirty_offset=10, end_offset=50)
     assert engine.work_of(job) == 40 + 70 + 17
@@ -433,7 +433,7 @@ def test_without_a_place_to_keep_machine_code_python_cleans(tmp_path: Path) -> N
     assert "numba can write its cache neither" in done.stderr
 
 
-def test_a_worker_cleans_with_what_was_chosen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_worker_cleans_with_the_chosen_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = CompactedLog(tmp_path)
     log.put((b"a", b"1"), (b"a", b"2"))
     log.roll()

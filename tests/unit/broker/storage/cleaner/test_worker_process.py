@@ -207,7 +207,7 @@ def test_a_worker_that_cannot_be_started_is_a_dead_one(log: CompactedLog) -> Non
     with_worker(test, command=["/nonexistent/python"])
 
 
-def test_what_is_wrong_with_a_log_is_reported_and_the_worker_lives_on(log: CompactedLog) -> None:
+def test_damage_of_a_log_is_reported_and_the_worker_lives_on(log: CompactedLog) -> None:
     job = job_of(log)
     broken = replace(job, segments=(job.segments[0]._replace(size_bytes=job.segments[0].size_bytes + 5),))
     missing = replace(job, directory=job.directory + "-gone")
@@ -263,7 +263,7 @@ def test_the_worker_dies_with_its_parent(log: CompactedLog, tmp_path: Path) -> N
             assert ready, "the worker outlived its parent"
 
 
-def test_a_throttle_sleeps_for_what_was_spent_and_saves_nothing_up() -> None:
+def test_throttle_sleeps_for_the_bytes_and_saves_no_time_up() -> None:
     now, slept = [0.0], []
 
     def sleep_s(seconds: float) -> None:

@@ -381,7 +381,7 @@ def shown_offsets(key: bytes | None, value: bytes | None) -> tuple[str | None, s
     return OffsetsDecoder().decode(Record(7, 0, key, value))
 
 
-def test_offsets_decoder_shows_deletions_new_groups_and_what_it_cannot_read():
+def test_offsets_decoder_shows_deletions_new_groups_and_unreadable_records():
     key = encode_versioned(OffsetCommitKey(group="g", topic="t", partition=1), 1)
     assert shown_offsets(key, None) == ('{"type":"1","data":{"group":"g","topic":"t","partition":1}}', "<DELETE>")
     key = encode_versioned(ConsumerGroupMetadataKey(group_id="g"), 3)
@@ -425,7 +425,7 @@ def test_members_of_other_protocols_keep_their_bytes():
     assert '"subscription":"//4="' in shown_offsets(key, encode_versioned(value, 3))[1]
 
 
-def test_transaction_decoder_shows_deletions_and_what_it_cannot_read():
+def test_transaction_decoder_shows_deletions_and_unreadable_records():
     decoder = TransactionLogDecoder()
     key = encode_versioned(TransactionLogKey(transactional_id="x"), 0)
     assert decoder.decode(Record(7, 0, key, None)) == ("transaction_metadata::transactionalId=x", "<DELETE>")

@@ -26,7 +26,7 @@ def test_kafkas_offset_checkpoints_are_read_and_written_again(name: str, tmp_pat
     assert copy.read_bytes() == (BROKER / name).read_bytes()
 
 
-def test_kafkas_offset_checkpoint_says_what_it_says():
+def test_offset_checkpoint_of_kafka_is_read():
     offsets = checkpoints.read_offsets(str(BROKER / "recovery-point-offset-checkpoint"))
     assert offsets[TopicPartition("__transaction_state", 0)] == 13
     assert offsets[TopicPartition("segments", 0)] == 200

@@ -115,7 +115,7 @@ def test_torn_entry_is_not_counted_and_is_written_over(index: TransactionIndex):
         (encode(txn(100, 105, 106)) * 2, "does not end after the one before"),
     ],
 )
-def test_sanity_check_finds_what_cannot_be(tmp_path, data: bytes, why: str):
+def test_sanity_check_finds_impossible_entries(tmp_path, data: bytes, why: str):
     path = tmp_path / "x.txnindex"
     path.write_bytes(data)
     with pytest.raises(CorruptIndex, match=why):

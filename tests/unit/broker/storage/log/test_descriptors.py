@@ -303,7 +303,7 @@ def test_cleaned_segments_take_their_places_when_a_descriptor_is_free_again(tmp_
     assert [entry.offset for entry in contents(log)] == [0, 1, *range(after, 80)]
 
 
-def test_leader_epochs_of_what_could_not_be_appended_are_not_known_before_it_comes_again(tmp_path: Path) -> None:
+def test_leader_epochs_of_a_failed_append_are_unknown_until_it_is_repeated(tmp_path: Path) -> None:
     """The epochs began where the append was repeated: the replica would have reported that earlier epochs lasted until then."""
     disk = FullProcess()
     partition = Partition(tmp_path, disk=disk)
@@ -404,7 +404,7 @@ def test_deleted_segment_leaves_the_disk_when_a_descriptor_is_free_to_sync_its_d
     assert not [name for name in partition.files() if name.endswith(".deleted")]
 
 
-def test_segment_begins_with_what_is_known_of_producers_or_not_at_all(tmp_path: Path) -> None:
+def test_segment_without_a_producer_snapshot_is_not_created(tmp_path: Path) -> None:
     """A replica that begins after the copy of the segment before knows of producers and open transactions only what the file
     there tells."""
     for given in range(100):

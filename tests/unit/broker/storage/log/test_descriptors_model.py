@@ -132,7 +132,7 @@ class World:
 
 
 @pytest.mark.parametrize("seed", range(16))
-def test_log_of_a_process_with_few_descriptors_holds_what_it_took(tmp_path: Path, seed: int) -> None:
+def test_log_of_a_process_with_few_descriptors_keeps_accepted_records(tmp_path: Path, seed: int) -> None:
     world = World(tmp_path, seed)
     for _ in range(70):
         world.step()

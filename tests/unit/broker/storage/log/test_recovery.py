@@ -139,7 +139,7 @@ def test_flipped_bits_and_garbage_never_become_records(
     partition.append(b"goes on", epoch=2**31 - 1)
 
 
-def test_recovery_writes_what_a_clean_stop_would_have(partition: Partition) -> None:
+def test_recovery_writes_the_same_indexes_and_epochs_as_a_clean_stop(partition: Partition) -> None:
     partition.fill(60, epoch=4)
     partition.log.close()
     clean = index_bytes(partition)
@@ -672,7 +672,7 @@ class NotesCuts(NotesOrder):
         self.done.append(("cut", Path(f"/proc/self/fd/{fd}").readlink().name))
 
 
-def test_what_follows_a_damaged_segment_is_gone_for_good_before_that_is_cut(tmp_path: Path) -> None:
+def test_segments_after_a_damaged_one_are_gone_for_good_before_it_is_cut(tmp_path: Path) -> None:
     """A second power cut could bring it back, and leave the cut: in a compacted log the hole between them would count as the
     work of compaction, and the missing records would never be fetched."""
     disk = NotesCuts()

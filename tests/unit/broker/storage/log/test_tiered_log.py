@@ -79,7 +79,7 @@ def refused(log: Log, offset: int) -> ErrorCode:
     return refusal.value.code
 
 
-def test_local_retention_takes_what_is_copied_and_the_log_starts_where_it_did(partition: TieredPartition) -> None:
+def test_local_retention_deletes_copied_segments_and_keeps_the_log_start(partition: TieredPartition) -> None:
     end = partition.copied(2)
     assert partition.log.delete_old_segments(NOW_MS) == 2
     log = partition.log
@@ -116,7 +116,7 @@ def test_the_active_segment_stays_also_where_the_tier_has_all_of_it(tmp_path: Pa
     assert log.read(active.base_offset, max_bytes=10_000, max_offset=log.log_end_offset).size_bytes
 
 
-def test_local_retention_by_age_keeps_what_is_young(tmp_path: Path) -> None:
+def test_local_retention_by_age_keeps_young_segments(tmp_path: Path) -> None:
     partition = TieredPartition(tmp_path, replace(CONFIG, local_retention_bytes=-1, local_retention_ms=1000))
     partition.fill(10)
     partition.clock.advance_ms(5000)
@@ -332,7 +332,7 @@ def test_records_that_were_written_in_place_of_copied_ones_stay(tmp_path: Path, 
     assert partition.restarted().segments.base_offsets == [bases[0], *bases[2:]]
 
 
-def test_a_cut_below_what_was_kept_of_the_tier_counts(tmp_path: Path) -> None:
+def test_truncation_below_the_kept_epochs_of_the_tier_counts(tmp_path: Path) -> None:
     """An unclean election: of what the file knows above the cut nothing is the log's any more."""
     partition = TieredPartition(tmp_path)
     partition.fill(5, epoch=1)
@@ -510,7 +510,7 @@ def test_a_replica_that_leads_by_then_keeps_its_log(partition: TieredPartition) 
     assert partition.log.log_end_offset == end
 
 
-def test_a_cut_below_the_first_segment_leaves_what_the_tier_has(partition: TieredPartition) -> None:
+def test_truncation_below_the_first_segment_keeps_the_records_in_the_tier(partition: TieredPartition) -> None:
     end = partition.copied(2)
     partition.log.delete_old_segments(NOW_MS)
     partition.log.truncate_to(end - 2)
@@ -601,7 +601,7 @@ def test_a_start_whose_knowledge_of_the_tier_the_power_took_begins_again(partiti
     assert (log.log_start_offset, log.local_log_start_offset, log.log_end_offset) == (400, 400, 400)
 
 
-def test_what_was_deleted_while_the_log_start_was_saved_does_not_hide_the_first_record(tmp_path: Path) -> None:
+def test_deletion_while_the_log_start_is_saved_does_not_hide_the_first_record(tmp_path: Path) -> None:
     """The kept leader epochs began above the log start on disk: after a restart the first records could not be read."""
     partition = TieredPartition(tmp_path)
     partition.fill(30, epoch=1)

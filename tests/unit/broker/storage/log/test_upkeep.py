@@ -556,7 +556,7 @@ def test_a_truncation_during_a_flush_keeps_the_recovery_point_inside_the_log(tmp
     assert partition.log.recovery_point == 4
 
 
-def test_what_is_appended_after_a_truncation_during_a_flush_does_not_count_as_flushed(tmp_path: Path) -> None:
+def test_records_appended_after_a_truncation_during_a_flush_are_not_flushed(tmp_path: Path) -> None:
     partition = Partition(tmp_path)
     partition.append(b"a", b"b", b"c")
     job = partition.log.flusher.begin()

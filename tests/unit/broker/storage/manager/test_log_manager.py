@@ -215,7 +215,7 @@ def test_checkpoints_that_cannot_be_read_cost_a_recovery_and_no_records(tmp_path
     again.manager.shutdown()
 
 
-def test_what_is_no_partition_is_left_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_directory_that_is_no_partition_is_ignored(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     for name in ("lost+found", "notes", "__cluster_metadata-0", "t-0.0123456789abcdef-stray"):
         (tmp_path / name).mkdir()
     (tmp_path / "file").write_text("x")
@@ -293,7 +293,7 @@ def test_one_name_with_two_topic_ids_in_two_directories_stops_the_start(tmp_path
 # -- checkpoints while it runs
 
 
-def test_start_after_a_crash_saves_where_logs_start_before_what_of_them_is_trusted(tmp_path: Path) -> None:
+def test_start_after_a_crash_saves_log_starts_before_recovery_points(tmp_path: Path) -> None:
     """The previous process had deleted a segment without saving the log start. A power cut brought it back, torn, below the
     recovery point: the broker did not start. Storage seed 1812."""
     broker = Broker(tmp_path)
@@ -356,7 +356,7 @@ def test_broker_without_tiering_does_not_start_with_a_tiered_topic(tmp_path: Pat
         Broker(tmp_path, config_of=lambda topic: config)
 
 
-def test_copies_of_what_is_in_the_tier_are_no_partition(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_directory_with_copies_from_the_tier_is_no_partition(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / names.REMOTE_CACHE_DIR / "x").mkdir(parents=True)
     Broker(tmp_path).manager.shutdown()
     assert names.REMOTE_CACHE_DIR not in caplog.text
