@@ -69,18 +69,18 @@ class LeaderProcess(ZooKeeperProcess):
         while self.history and self.history[-1][0].zxid > service.machine.last_zxid:
             self.history.pop()
         self.feeds = {}
-        log_and_tell, released = service._log_and_tell, service.released
+        log_and_notify, released = service._log_and_notify, service.released
 
         def log(written: Written, origin: Any, out: list[bytes]) -> None:
             self.history.append((written.header, written.txn))
-            log_and_tell(written, origin, out)
+            log_and_notify(written, origin, out)
 
         def flushed() -> None:
             released()
             for feed in list(self.feeds):
                 feed.send_committed()
 
-        vars(service).update(_log_and_tell=log, released=flushed)
+        vars(service).update(_log_and_notify=log, released=flushed)
         self.host.serve(loop_of(self), lambda: _Feed(self), PEER_PORT)
         self._remind()
 
