@@ -76,10 +76,10 @@ def test_rules_say_who_may_read_and_write(user: str, subject: str | None, reads:
 @pytest.mark.parametrize(
     ("document", "message"),
     [
-        ({"user": {}}, "user is none of users, tokens, jwt, rules"),
+        ({"user": {}}, "unknown table user: use users, tokens, jwt, rules"),
         ({"users": {"a": "secret"}}, "the value of a is no hash"),
         ({"rules": [{"users": ["nobody"]}]}, "there is no user or token 'nobody'"),
-        ({"rules": [{"users": ["*"], "writes": []}]}, "writes is none of users, read, write"),
+        ({"rules": [{"users": ["*"], "writes": []}]}, "unknown entry writes: use users, read, write"),
         ({"rules": [{"users": "*"}]}, "users must be a list of strings"),
         ({"jwt": {}}, "needs jwks"),
         ({"jwt": {"jwks": "https://x", "isuer": "y"}}, "isuer is none of"),

@@ -382,9 +382,9 @@ def test_while_the_registry_is_away_known_ids_are_taken_and_others_come_again(ch
         nobody.bind(("127.0.0.1", 0))  # and does not listen
         with nobody, registry_at(checking, f"http://127.0.0.1:{nobody.getsockname()[1]}"):
             producer.produce(checked, framed(new), on_delivery=lambda error, _: errors.append(error))
-            before = checking.log(1).count("no answer about schema")
+            before = checking.log(1).count("does not answer about schema")
             wait_until(
-                lambda: producer.poll(0.1) == 0 and checking.log(1).count("no answer about schema") > before,
+                lambda: producer.poll(0.1) == 0 and checking.log(1).count("does not answer about schema") > before,
                 DEADLINE_S,
                 what="the question that nobody answers",
             )

@@ -75,7 +75,7 @@ MUTANTS = [
     Mutant(
         "an error of the source is taken for the absence of records where a mirror begins",
         "broker/features/link/source.py",
-        "        if found.error is not ErrorCode.NONE:  # not for want of a record\n",
+        "        if found.error is not ErrorCode.NONE:  # an error, not just a missing record\n",
         "        if False:\n",
         finding="link 3",
         world="link",

@@ -122,7 +122,7 @@ async def test_mirror_that_was_cut_keeps_no_other_from_its_end(tmp_path: Path) -
     replicas: Any = SimpleNamespace(appends=appends)
     await source.finish([TP, OTHER], replicas, is_planned=False)
     assert noted.partitions[OTHER].is_done
-    assert "was cut" in (mirrors[TP].replica.error or "")
+    assert "was truncated" in (mirrors[TP].replica.error or "")
     await source.client.close()
 
 

@@ -96,7 +96,7 @@ async def test_topic_that_was_found_and_is_not_here_yet_is_not_promoted(tmp_path
         at_once = AlterLinkRequest(name="l", topic="t", action="promote-now")
         refused = await ask(broker, at_once, AlterLinkResponse, version=0)
         assert refused.error_code == ErrorCode.INVALID_REQUEST
-        assert "not here yet" in (refused.error_message or "")
+        assert "does not exist here yet" in (refused.error_message or "")
         planned = AlterLinkRequest(name="l", topic="t", action="promote")
         assert not (await ask(broker, planned, AlterLinkResponse, version=0)).error_code
         for ending in manager.endings:

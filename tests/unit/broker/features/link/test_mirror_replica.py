@@ -60,7 +60,7 @@ class Mirror:
         records = memoryview(bytearray(b"".join(batches)))
         noted = self.replica.to_note(records)
         if noted is not None:
-            self.replica.noted = noted
+            self.replica.recorded = noted
         self.replica.append_follower(records, high_watermark, 0)
 
     def stored_batches(self) -> list[tuple[int, int]]:
@@ -122,9 +122,9 @@ async def test_what_was_noted_and_never_came_is_corrected(tmp_path: Path) -> Non
     mirror.replica = mirror.new_replica(ahead)
     assert mirror.replica.to_note(batch(1, 3)) is None, "it came after all"
     mirror.receive(batch(1, 2), batch(2, 2))  # the source has lost epoch 3
-    assert mirror.replica.noted.epochs == ((2, 0),)
+    assert mirror.replica.recorded.epochs == ((2, 0),)
     assert mirror.replica.to_note(batch(3, 2)) is None
-    assert mirror.new_replica(mirror.replica.noted).latest_epoch == 2
+    assert mirror.new_replica(mirror.replica.recorded).latest_epoch == 2
 
 
 async def test_nothing_is_appended_between_a_cut_and_the_next_leader_epoch(tmp_path: Path) -> None:
@@ -138,11 +138,11 @@ async def test_nothing_is_appended_between_a_cut_and_the_next_leader_epoch(tmp_p
         await asyncio.sleep(0)
     assert mirror.partition.log_end == 1
     assert position.log_end == 1  # what it has beyond is not this log any more
-    with pytest.raises(Refused, match="was cut in epoch 7"):
+    with pytest.raises(Refused, match="was truncated in epoch 7"):
         mirror.receive(batch(1, 3))
     assert mirror.renewed == [7]
     mirror.partition.become_leader(leadership(8), now_ms=0)
-    mirror.replica.was_told.set()
+    mirror.replica.partition_changed.set()
     await cutting
     mirror.receive(batch(1, 3))
     assert mirror.stored_batches() == [(0, 7), (1, 8)]
@@ -157,11 +157,11 @@ async def test_leader_that_lost_its_place_appends_nothing(tmp_path: Path) -> Non
         leader=FOLLOWER, leader_epoch=LeaderEpoch(8), isr=(ME,), partition_epoch=8, replicas=(ME, FOLLOWER)
     )
     mirror.partition.become_follower(follows)
-    with pytest.raises(Refused, match="not led here"):
+    with pytest.raises(Refused, match="no longer leads"):
         mirror.receive(batch(0, 2))
     # Nor when it leads again: others have led in between.
     mirror.partition.become_leader(leadership(9), now_ms=0)
-    with pytest.raises(Refused, match="not led here"):
+    with pytest.raises(Refused, match="no longer leads"):
         mirror.receive(batch(0, 2))
 
 
@@ -202,10 +202,10 @@ async def test_offsets_and_epochs_that_the_source_cannot_have_sent_are_objected_
     mirror.replica.source_epoch = 4
     good = batch(0, 2) + batch(1, 4, count=3)
     assert mirror.replica.objection(good, 4) is None
-    assert mirror.replica.objection(good, 3) == "the source sent records up to 4, and has 3"
+    assert mirror.replica.objection(good, 3) == "the source sent records up to 4, above its high watermark 3"
     assert mirror.replica.objection(batch(1 << 40, 4), 4) is not None
     wrong = mirror.replica.objection(batch(0, 2) + batch(1, 1 << 30) + batch(2, 4), 9)
-    assert wrong == "the source sent a batch of epoch 1073741824, and its leader's is 4"
+    assert wrong == "the source sent a batch of epoch 1073741824, above its leader's epoch 4"
     mirror.replica.source_epoch = -1  # a source that does not tell
     assert mirror.replica.objection(batch(0, 9), 4) is None
 

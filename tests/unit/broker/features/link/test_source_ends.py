@@ -55,5 +55,5 @@ async def test_leader_of_the_past_is_not_followed(tmp_path: Path) -> None:
     known: Any = {1: None}
     image = ClusterImage(brokers=known, topics={TP.topic: TopicInfo(TP.topic, FOUND, False, (partition,))})
     source._assign_one(TP, mirror.replica, image)
-    assert "is of epoch 2, and records of 4 are here" in (mirror.replica.error or "")
+    assert "has epoch 2, but the mirror has records of 4" in (mirror.replica.error or "")
     await source.client.close()

@@ -32,10 +32,10 @@ def test_what_cannot_be_is_taken_out_of_the_answer_and_said(tmp_path: Path) -> N
         assert source.errors == 0
         assert await answered() == [(ErrorCode.CORRUPT_MESSAGE, None), (ErrorCode.NONE, good)]
         assert source.errors == 1
-        assert mirror.replica.error == f"the source sent records up to {(1 << 40) + 1}, and has 5"
+        assert mirror.replica.error == f"the source sent records up to {(1 << 40) + 1}, above its high watermark 5"
         assert other.replica.error is None
         assert mirror.replica.objection(batch(0, 2), 5) is None
-        assert mirror.replica.doubts == 0
+        assert mirror.replica.implausible_answers == 0
         await source.client.close()
 
     asyncio.run(story())

@@ -60,9 +60,9 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_answers_of_a_topic_that_was_made_anew_are_not_taken(answers: None) -> None:
     source = source_of(ANEW)
     leader = source._endpoint(BrokerId(1))
-    with pytest.raises(ConnectionError, match="made anew at the source: orders"):
+    with pytest.raises(ConnectionError, match="recreated at the source: orders"):
         await leader.epoch_ends({})
-    with pytest.raises(ConnectionError, match="made anew at the source: orders"):
+    with pytest.raises(ConnectionError, match="recreated at the source: orders"):
         await leader.list_offsets({})
     assert source._changed.is_set()  # the next look at the source stops the mirror
     await source.client.close()

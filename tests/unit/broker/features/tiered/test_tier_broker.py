@@ -171,7 +171,7 @@ async def test_disk_that_fails_as_the_log_start_moves_does_not_end_the_broker(
         assert failed == ["retention of the tier"]
         monkeypatch.setattr(lineage, "first_available", lambda *_: Offset(1))
         await tier.manager._begin(lead)
-        assert failed[1:] == ["the tier has nothing below it"]
+        assert failed[1:] == ["the tier has no older records"]
         assert tier.view.all() == segments
 
 

@@ -324,7 +324,7 @@ async def test_follower_begins_where_the_tier_ends(tmp_path: Path) -> None:
     other.tier.log.update_config(replace(CONFIG))
     other.tier.store, other.tier.segments = world.tier.store, world.tier.segments
     other.tier.reader._store = world.tier.store
-    with pytest.raises(Refused, match="not known"):
+    with pytest.raises(Refused, match="not in the tier yet"):
         await other.reads.begin(TP, local_start=local, epoch=7, log_start=2, is_wanted=lambda: True)
     await other.reads.begin(TP, local_start=local, epoch=0, log_start=2, is_wanted=lambda: False)
     assert other.tier.log.log_end_offset == 0
