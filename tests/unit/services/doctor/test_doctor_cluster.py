@@ -171,7 +171,7 @@ def test_internal_topic_that_needs_more_brokers_than_there_are_is_an_error() -> 
     finding = found(view)["internal-topic-impossible"]
     assert finding.severity is Severity.ERROR
     assert "offsets.topic.replication.factor=9" in finding.message
-    assert finding.means == "consumer groups wait"
+    assert finding.means == "consumer groups do not work"
     assert (
         found(replace(view, image=image(topic("__consumer_offsets")))).keys().isdisjoint({"internal-topic-impossible"})
     )
@@ -226,7 +226,7 @@ def test_token_is_told_of_in_the_last_tenth_of_its_life() -> None:
     assert found(replace(healthy(), tokens=(fresh,))) == {}
     late = replace(fresh, issued_ms=0, ends_ms=1_050_000)
     assert "renew it" in found(replace(healthy(), tokens=(late,)))["token-ends"].advice
-    assert "make a new one" in found(replace(healthy(), tokens=(replace(late, max_ms=1_050_000),)))["token-ends"].advice
+    assert "create a new one" in found(replace(healthy(), tokens=(replace(late, max_ms=1_050_000),)))["token-ends"].advice
 
 
 def test_every_error_and_warning_says_what_it_means_for_clients() -> None:
