@@ -151,11 +151,11 @@ def _transactions(seen: GroupSeen) -> Cause | None:
     ]
     if not held:
         return None
-    who = next((seen.open_transactions[p.partition] for p in held if p.partition in seen.open_transactions), "")
+    producer = next((seen.open_transactions[p.partition] for p in held if p.partition in seen.open_transactions), "")
     return _cause(
         "open-transaction",
         f"An open transaction holds readers of committed records back at offset {held[0].stable_end} of {held[0].partition}"
-        f"{f' and {len(held) - 1} more' if len(held) > 1 else ''}{f': {who}' if who else ''}.",
+        f"{f' and {len(held) - 1} more' if len(held) > 1 else ''}{f': {producer}' if producer else ''}.",
         held,
     )
 
@@ -187,11 +187,11 @@ def _silent_members(seen: GroupSeen) -> Cause | None:
     silent = [p for p in _still(seen) if _owner(p) not in at_work]
     if not silent:
         return None
-    who = sorted({p.member for p in silent if p.member is not None})
+    members = sorted({p.member for p in silent if p.member is not None})
     return _cause(
         "member-does-not-poll",
-        f"{', '.join(who[:3])}{f' and {len(who) - 3} more' if len(who) > 3 else ''} "
-        f"{'has' if len(who) == 1 else 'have'} committed nothing for {_seconds(seen, silent):.0f} s "
+        f"{', '.join(members[:3])}{f' and {len(members) - 3} more' if len(members) > 3 else ''} "
+        f"{'has' if len(members) == 1 else 'have'} committed nothing for {_seconds(seen, silent):.0f} s "
         f"while records wait in {_names(silent)}.",
         silent,
     )

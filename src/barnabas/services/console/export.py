@@ -137,7 +137,7 @@ ENDPOINTS = [
         method="GET",
         path="/topics/{topic}/export",
         handler=export,
-        summary="Records as JSON lines or Parquet: what a search with the same query finds.",
+        summary="Records that a search with the same query finds, as JSON lines or Parquet.",
         query={
             **WHERE,
             "format": {"enum": list(FORMATS)},

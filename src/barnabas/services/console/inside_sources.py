@@ -118,11 +118,11 @@ class InsideSources:
                 host = bracketed(broker.host)
                 self._known[broker.id] = address.replace("{host}", host).replace("{id}", str(broker.id))
         unknown = [address for address in plain if address not in self._known.values()]
-        for address, said in zip(unknown, await asyncio.gather(*map(self._who, unknown)), strict=True):
+        for address, said in zip(unknown, await asyncio.gather(*map(self._broker_id, unknown)), strict=True):
             if said is not None:
                 self._known[said] = address
 
-    async def _who(self, address: str) -> int | None:
+    async def _broker_id(self, address: str) -> int | None:
         answer = await self._get(f"{address}/inside")
         return answer["broker"] if isinstance(answer, dict) and isinstance(answer.get("broker"), int) else None
 

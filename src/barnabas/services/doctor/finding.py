@@ -20,7 +20,7 @@ class Finding:
     severity: Severity
     #: A short name that scripts can compare: `log-dirs-in-tmp`.
     check: str
-    #: What it concerns: a file, `broker 2`, `topic orders`.
+    #: The subject: a file, `broker 2`, `topic orders`.
     subject: str
     message: str
     #: What to do next.

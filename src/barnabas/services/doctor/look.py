@@ -72,12 +72,12 @@ class Looker:
 
     async def look(self) -> ClusterView:
         brokers = dict(await asyncio.gather(*(self._broker(broker_id) for broker_id in sorted(self._image.brokers))))
-        told = {broker_id: each for broker_id, each in brokers.items() if each is not None}
+        answered = {broker_id: each for broker_id, each in brokers.items() if each is not None}
         # An answer that needs ZooKeeper may take seconds: ask everything else meanwhile.
         (troubles, zookeeper), (of_topics, newest_ms, transactions, groups, tokens) = await asyncio.gather(
             asyncio.gather(
-                asyncio.gather(*(self._zookeeper_of(broker_id) for broker_id in told)),
-                self._zookeeper(told.values()),
+                asyncio.gather(*(self._zookeeper_of(broker_id) for broker_id in answered)),
+                self._zookeeper(answered.values()),
             ),
             asyncio.gather(
                 self._answer("settings of topics", self._topic_settings()),
@@ -149,12 +149,12 @@ class Looker:
             self._unreachable[broker_id] = str(error)
             return broker_id, None
         about = f"of broker {broker_id}"
-        log_dirs, told, controller_id = await asyncio.gather(
+        log_dirs, described, controller_id = await asyncio.gather(
             self._answer(f"log directories {about}", self._log_dirs(broker_id)),
             self._answer(f"settings {about}", self._settings(broker_id)),
             self._answer(f"controller {about}", self._controller_id(broker_id)),
         )
-        settings, given, confusion = told or ({}, frozenset(), "")
+        settings, given, confusion = described or ({}, frozenset(), "")
         return broker_id, BrokerView(
             versions={key: (low, high) for key, (low, high) in connection.versions.apis.items()},
             log_dirs=log_dirs or (),

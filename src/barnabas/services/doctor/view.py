@@ -65,7 +65,7 @@ class BrokerView:
     confusion: str = ""
     #: The broker that it names as controller; None if it was not asked.
     controller_id: int | None = None
-    #: Its error in reaching ZooKeeper; empty if it can reach it.
+    #: The error that it reports for ZooKeeper; empty if it can reach it.
     zookeeper_trouble: str = ""
     #: Time of an answer that needs ZooKeeper; -1 if it was not asked.
     zookeeper_ms: float = -1

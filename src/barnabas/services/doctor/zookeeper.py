@@ -66,7 +66,7 @@ async def _read(
         for partition, result in zip(in_trouble, results[1 + len(ids) :], strict=True)
         if result.stat is not None
     }
-    told = await _monitor(session.hosts)
+    statistics = await _monitor(session.hosts)
     return ZooKeeperView(
         connect,
         registrations=registrations,
@@ -74,8 +74,8 @@ async def _read(
         changed_ms=changed_ms,
         open_znodes=tuple(await find_open(session, chroot)),
         latency_ms=latency_ms,
-        total_bytes=int(told.get("zk_data_dir_total_bytes", -1)),
-        usable_bytes=int(told.get("zk_data_dir_usable_bytes", -1)),
+        total_bytes=int(statistics.get("zk_data_dir_total_bytes", -1)),
+        usable_bytes=int(statistics.get("zk_data_dir_usable_bytes", -1)),
     )
 
 

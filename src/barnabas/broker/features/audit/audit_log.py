@@ -1,4 +1,4 @@
-"""The audit log: who requested which change, and which requests were denied. One JSON object per line cannot be forged.
+"""The audit log of requested changes and denied requests. It has one JSON object per line, so that no name can forge a line.
 
 Owner: the event loop; a thread writes. Lines are queued for the thread; if more arrive than it can write, the surplus is
 dropped and the log states how many. Files rotate by size. Kafka's own line about a denial goes to `kafka.authorizer.logger`.

@@ -18,7 +18,7 @@ KEPT_PER_API: Final = 40
 #: The trace stops if no client has asked for it for this long.
 WANTED_S: Final = 15.0
 
-#: What a request waits for if it is not in a purgatory.
+#: Conditions of requests that are not in a purgatory.
 _CONDITIONS: Final = {
     "JoinGroup": "the other members of the group",
     "SyncGroup": "the assignment of the group's leader",

@@ -78,7 +78,7 @@ class Steward:
         problems: list[str] = []
         for name in names if link.runs else ():
             with _what_is_wrong(name, problems):
-                await self._begin_anew(link, readable[name])
+                await self._begin_again(link, readable[name])
                 if name not in link.topics:
                     await self._find(link, readable[name])
         mirrored = [name for name in names if link.topics.get(name, _NONE).state is MirrorState.MIRRORING]
@@ -98,7 +98,7 @@ class Steward:
         start."""
         return self._metadata.partition_count(name) or await self._store.partition_count(name)
 
-    async def _begin_anew(self, link: Link, info: TopicInfo) -> None:
+    async def _begin_again(self, link: Link, info: TopicInfo) -> None:
         """Mirror a topic again from the beginning: if it had stopped and an operator deleted it here, or if it was recreated at
         the source and the link's settings allow it; in that case this deletes it here, too."""
         mirror = link.topics.get(info.name)

@@ -22,7 +22,7 @@ class StoreHealth:
         #: The last error; None while the store works.
         self.trouble: str | None = None
         self._failing_since_s = 0.0
-        self._told_s = 0.0
+        self._logged_s = 0.0
 
     @property
     def failing_s(self) -> float:
@@ -33,11 +33,11 @@ class StoreHealth:
         now_s = self._clock.monotonic_s()
         if self.trouble is None:
             self._failing_since_s = now_s
-            self._told_s = now_s - _REMINDER_S
+            self._logged_s = now_s - _REMINDER_S
         self.failures += 1
         self.trouble = f"{what}: {error}"
-        if now_s - self._told_s >= _REMINDER_S:
-            self._told_s = now_s
+        if now_s - self._logged_s >= _REMINDER_S:
+            self._logged_s = now_s
             log.warning(
                 "[tier] the object store fails (%d requests in %.0f s). Uncopied segments stay here; check the store: %s",
                 *(self.failures, self.failing_s, self.trouble),

@@ -21,7 +21,7 @@ def one_that_all_know(view: ClusterView) -> list[Finding]:
         opinions.setdefault(view.zookeeper.controller_id, []).append("ZooKeeper")
     if len(opinions) < 2:
         return []
-    said = "; ".join(f"{some(who)}: {controller}" for controller, who in sorted(opinions.items()))
+    said = "; ".join(f"{some(brokers)}: {controller}" for controller, brokers in sorted(opinions.items()))
     message = f"brokers name different controllers ({said})"
     advice = (
         "ask again in a moment; if it stays, a broker does not hear from the controller: see its log and its network"

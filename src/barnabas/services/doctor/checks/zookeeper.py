@@ -16,10 +16,10 @@ def reachable(view: ClusterView) -> list[Finding]:
     cut_off = {broker: each.zookeeper_trouble for broker, each in view.brokers.items() if each.zookeeper_trouble}
     where = view.zookeeper.connect if view.zookeeper is not None else "zookeeper.connect"
     if cut_off:
-        who = (
+        affected = (
             "no broker reaches it" if len(cut_off) == len(view.brokers) else f"brokers {some(cut_off)} cannot reach it"
         )
-        message = f"{who}: {next(iter(cut_off.values()))}"
+        message = f"{affected}: {next(iter(cut_off.values()))}"
         advice = "start ZooKeeper, or repair the network to it; brokers register again by themselves"
         since_ms = min((at for each in cut_off.values() if (at := time_in(each)) is not None), default=None)
         subject = f"ZooKeeper at {where}"

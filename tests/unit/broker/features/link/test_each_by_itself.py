@@ -213,7 +213,7 @@ async def test_topic_whose_promotion_is_refused_keeps_no_other_from_its_own(monk
     assert promoted == ["b"]
 
 
-async def test_topic_that_cannot_begin_anew_keeps_no_other_from_being_found(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_topic_that_cannot_begin_again_keeps_no_other_from_being_found(monkeypatch: pytest.MonkeyPatch) -> None:
     steward = steward_of()
     link = link_with(a=MirrorState.MIRRORING)
 
@@ -221,7 +221,7 @@ async def test_topic_that_cannot_begin_anew_keeps_no_other_from_being_found(monk
         info = {"error": ErrorCode.NONE, "partitions": (1,), "internal": False}
         return SimpleNamespace(topics={name: SimpleNamespace(name=name, **info) for name in ("a", "b")})
 
-    async def begin_anew(link: Link, info: Any) -> None:
+    async def begin_again(link: Link, info: Any) -> None:
         if info.name == "a":
             raise Refused(ErrorCode.TOPIC_DELETION_DISABLED, "topics cannot be deleted here")
 
@@ -238,7 +238,7 @@ async def test_topic_that_cannot_begin_anew_keeps_no_other_from_being_found(monk
 
     link.source = cast(Any, SimpleNamespace(client=SimpleNamespace(refresh=refresh)))
     for name, work in (
-        ("_begin_anew", begin_anew),
+        ("_begin_again", begin_again),
         ("_find", find),
         ("_settings_of", settings_of),
         ("_follow", follow),
