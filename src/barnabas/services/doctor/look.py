@@ -91,7 +91,7 @@ class Looker:
         tiers = await self._answer("the tier", self._tiers(of_topics or {}))
         seen = {
             broker_id: replace(each, zookeeper_trouble=trouble, zookeeper_ms=took_ms)
-            for (broker_id, each), (trouble, took_ms) in zip(told.items(), troubles, strict=True)
+            for (broker_id, each), (trouble, took_ms) in zip(answered.items(), troubles, strict=True)
         }
         return ClusterView(
             image=self._image,
