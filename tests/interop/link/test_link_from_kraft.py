@@ -192,7 +192,7 @@ def _end(source: KraftCluster, topic: str) -> int:
     return end
 
 
-def test_topic_made_anew_at_the_source_stops_its_mirror(source: KraftCluster, mirror: LocalCluster, topic: str) -> None:
+def test_topic_recreated_at_the_source_stops_its_mirror(source: KraftCluster, mirror: LocalCluster, topic: str) -> None:
     make_topic(source, topic, partitions=1)
     write(source.bootstrap, topic, ["old"] * 10, partition=0)
     with linked(source, mirror, topic) as link:

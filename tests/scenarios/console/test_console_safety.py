@@ -206,7 +206,7 @@ def test_a_token_of_the_cluster_signs_in(visitor: Make) -> None:
     assert "secret-plans" in {each["name"] for each in someone.get("/api/topics")["topics"]}
 
 
-def test_a_token_that_has_ended_signs_nobody_in(visitor: Make) -> None:
+def test_an_expired_token_does_not_sign_in(visitor: Make) -> None:
     token = encode_unsecured({"sub": "root", "iat": time.time() - 900, "exp": time.time() - 600})
     assert visitor().sign_in(token=token).status_code == 401
 
@@ -227,7 +227,7 @@ def test_a_cookie_that_was_changed_is_worth_nothing(visitor: Make) -> None:
         assert response.status_code == 401, forged
 
 
-def test_who_signs_out_is_out(visitor: Make) -> None:
+def test_signing_out_ends_the_session(visitor: Make) -> None:
     someone = visitor(*ALICE)
     [(name, value)] = someone.http.cookies.items()
     assert not isinstance(someone.change("DELETE", "/api/session"), tuple)
@@ -287,7 +287,7 @@ def test_idle_strangers_do_not_lock_users_out(console: Console, visitor: Make) -
         assert visitor(*ROOT).http.get("/api/topics").status_code == 200
 
 
-def test_a_refused_user_is_not_told_why(visitor: Make) -> None:
+def test_a_refused_user_gets_no_reason(visitor: Make) -> None:
     answers = [visitor().sign_in(user, "wrong") for user in ("alice", "nobody-of-this-name")]
     assert [answer.status_code for answer in answers] == [401, 401]
     assert answers[0].json() == answers[1].json()

@@ -13,7 +13,7 @@ from tests.scenarios.link.linked import batches, create, describe, ends_of, part
 TIMEOUT_S = 60.0
 
 
-def test_former_source_drops_what_it_alone_has_and_follows(source: Cluster, target: Cluster, topic: str) -> None:
+def test_former_source_drops_records_that_only_it_has_and_follows(source: Cluster, target: Cluster, topic: str) -> None:
     source.create_topic(topic)
     there, back = f"there-{topic}", f"back-{topic}"
     source.produce(topic, [f"r{number}" for number in range(10)])

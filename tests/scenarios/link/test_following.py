@@ -45,7 +45,7 @@ def make_anew(cluster: Cluster, topic: str) -> None:
     wait_until(is_made, TIMEOUT_S, what="the topic is made anew")
 
 
-def test_mirror_goes_back_with_a_source_that_lost_records_and_tells_it(
+def test_mirror_truncates_with_a_source_that_lost_records_and_logs_it(
     source: Cluster, target: Cluster, topic: str
 ) -> None:
     """An unclean election: the follower that was elected lacks what its leader had committed alone."""
@@ -147,7 +147,7 @@ def test_partitions_and_settings_follow(source: Cluster, target: Cluster, topic:
     wait_for_copy(target, name, topic, {0: 0, 1: 0, 2: 1})
 
 
-def test_topic_made_anew_at_the_source_stops_its_mirror(source: Cluster, target: Cluster, topic: str) -> None:
+def test_topic_recreated_at_the_source_stops_its_mirror(source: Cluster, target: Cluster, topic: str) -> None:
     source.create_topic(topic)
     name = f"l-{topic}"
     source.produce(topic, ["first life"] * 3)
@@ -160,7 +160,7 @@ def test_topic_made_anew_at_the_source_stops_its_mirror(source: Cluster, target:
     assert [record.value for record in target.records(topic)] == [b"first life"] * 3
 
 
-def test_topic_made_anew_at_the_source_is_made_anew_here_if_the_link_was_told_so(
+def test_topic_recreated_at_the_source_is_recreated_here_if_the_link_allows_it(
     source: Cluster, target: Cluster, topic: str
 ) -> None:
     source.create_topic(topic)
@@ -174,7 +174,7 @@ def test_topic_made_anew_at_the_source_is_made_anew_here_if_the_link_was_told_so
     assert [record.value for record in target.records(topic)] == [b"second life"]
 
 
-def test_stopped_mirror_begins_anew_when_it_is_deleted_here(source: Cluster, target: Cluster, topic: str) -> None:
+def test_stopped_mirror_restarts_when_it_is_deleted_here(source: Cluster, target: Cluster, topic: str) -> None:
     source.create_topic(topic)
     target.create_topic(topic)
     target.produce(topic, ["ours"])

@@ -69,7 +69,7 @@ def test_offsets_of_many_groups_take_one_request_for_each_coordinator(source: Cl
     assert 1 <= len(asked) <= len(source.broker_ids)
 
 
-def test_group_with_members_here_is_its_own_master(source: Cluster, target: Cluster, topic: str) -> None:
+def test_group_with_members_here_keeps_its_own_offsets(source: Cluster, target: Cluster, topic: str) -> None:
     source.create_topic(topic)
     source.produce(topic, [f"r{number}" for number in range(10)])
     group = f"g-{topic}"
@@ -127,7 +127,7 @@ def test_offset_ahead_of_the_mirror_waits(source: Cluster, target: Cluster, topi
     wait_until(lambda: is_at(target, group, topic, 3), TIMEOUT_S, what="the offset is here")
 
 
-def test_group_whose_offsets_the_source_does_not_tell_holds_no_promotion_up(
+def test_group_whose_offsets_the_source_refuses_does_not_delay_promotions(
     source: Cluster, target: Cluster, topic: str
 ) -> None:
     """The link's user may list groups, and lacks DESCRIBE on this one."""

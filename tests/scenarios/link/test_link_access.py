@@ -78,7 +78,7 @@ def test_wrong_settings_are_refused_with_the_nearest_name(target: Cluster) -> No
         target.ask(lambda client: admin.delete_link(client, "nobody"))
 
 
-def test_source_that_is_not_there_is_told_and_hurts_nobody(target: Cluster, topic: str) -> None:
+def test_unreachable_source_is_reported_and_affects_no_other_link(target: Cluster, topic: str) -> None:
     given = {"bootstrap.servers": "127.0.0.1:1", "link.refresh.interval.ms": "200"}
     target.ask(lambda client: admin.create_link(client, f"l-{topic}", configs=given, topics=topic))
     wait_until(lambda: describe(target, f"l-{topic}").error is not None, TIMEOUT_S, what="the link tells")

@@ -72,7 +72,7 @@ def test_tool_creates_lists_describes_pauses_and_resumes(
     assert outcome == {topic: ErrorCode.POLICY_VIOLATION}
 
 
-def test_producers_are_refused_and_told_what_to_do(source: Cluster, target: Cluster, topic: str) -> None:
+def test_producers_are_refused_with_advice(source: Cluster, target: Cluster, topic: str) -> None:
     source.create_topic(topic)
     create(target, source, f"l-{topic}", topic)
     wait_for_copy(target, f"l-{topic}", topic, {0: 0})
@@ -84,9 +84,7 @@ def test_producers_are_refused_and_told_what_to_do(source: Cluster, target: Clus
     assert ends_of(target, topic) == {0: 0}
 
 
-def test_topic_whose_settings_the_source_does_not_tell_is_mirrored(
-    source: Cluster, target: Cluster, topic: str
-) -> None:
+def test_topic_whose_settings_the_source_refuses_is_mirrored(source: Cluster, target: Cluster, topic: str) -> None:
     """The link's user may read, and lacks DESCRIBE_CONFIGS."""
     source.create_topic(topic, config={"retention.ms": "86400000"})
     source.produce(topic, ["one"])

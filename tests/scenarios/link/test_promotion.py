@@ -123,7 +123,7 @@ def test_planned_promotion_under_load_has_all_that_was_acknowledged_before_it_wa
     assert ends_of(target, topic) == {0: told.final_offset + 1}
 
 
-def test_promotion_at_once_under_load_says_exactly_how_far_it_got(source: Cluster, target: Cluster, topic: str) -> None:
+def test_immediate_promotion_under_load_reports_its_exact_end(source: Cluster, target: Cluster, topic: str) -> None:
     source.create_topic(topic)
     name = f"l-{topic}"
     create(target, source, name, topic)
@@ -167,7 +167,7 @@ def test_promotion_aborts_open_transactions(source: Cluster, target: Cluster, to
     cut.abort_transaction(60)
 
 
-def test_producer_here_is_not_taken_for_its_namesake_at_the_source(
+def test_producer_here_is_not_confused_with_a_producer_of_the_same_id_at_the_source(
     source: Cluster, target: Cluster, topic: str
 ) -> None:
     """Both clusters hand out producer ids from 0 on. A log that saw one would take the other's records for copies."""
@@ -189,7 +189,7 @@ def test_producer_here_is_not_taken_for_its_namesake_at_the_source(
     assert values == [b"there 0", b"there 1", b"there 2", *(b"here %d" % number for number in range(5))]
 
 
-def test_promotion_at_once_needs_no_source_and_says_how_far_it_got(target: Cluster, topic: str) -> None:
+def test_immediate_promotion_needs_no_source_and_reports_its_end(target: Cluster, topic: str) -> None:
     with Cluster(brokers=1) as lost:
         lost.create_topic(topic)
         lost.produce(topic, ["a", "b", "c"])

@@ -66,7 +66,7 @@ def basic(user: str, password: str) -> dict[str, str]:
         ("root", None, True, True),
     ],
 )
-def test_rules_say_who_may_read_and_write(user: str, subject: str | None, reads: bool, writes: bool) -> None:
+def test_rules_decide_which_users_may_read_and_write(user: str, subject: str | None, reads: bool, writes: bool) -> None:
     access = _access()
     assert access.may_write(user, subject) is writes
     if subject is not None:
@@ -112,7 +112,7 @@ def guarded(cluster: Cluster) -> Iterator[Registry]:
         yield registry
 
 
-def test_who_does_not_sign_in_gets_nothing(guarded: Registry) -> None:
+def test_request_without_sign_in_gets_nothing(guarded: Registry) -> None:
     for headers in (
         {"Authorization": ""},
         basic("root", "wrong"),

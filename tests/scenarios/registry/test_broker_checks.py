@@ -180,7 +180,7 @@ def serializers(client: SchemaRegistryClient, package: str, **more: Any) -> Iter
     ids=["topic", "record", "topic-record"],
 )
 @pytest.mark.parametrize("number", [0, 1, 2], ids=["avro", "json", "protobuf"])
-def test_what_confluents_serializers_write_is_taken(
+def test_records_of_confluents_serializers_are_accepted(
     checking: Cluster, client: SchemaRegistryClient, topic: Topic, strategy: Any, name: str, number: int
 ) -> None:
     checked = topic(**{STRATEGY: name})
@@ -394,7 +394,7 @@ def test_while_the_registry_is_away_known_ids_are_taken_and_others_come_again(ch
         assert errors == [None], "the producer tried again by itself"
 
 
-def test_answers_that_are_no_registrys_do_not_count(checking: Cluster, topic: Topic) -> None:
+def test_answers_of_another_server_are_not_taken_for_a_registrys(checking: Cluster, topic: Topic) -> None:
     """A wrong address must not look like "not registered": that would be final."""
     checked = topic()
     with registry_at(checking, f"{checking.schema_registry_url}/not/here"):

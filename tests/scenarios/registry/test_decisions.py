@@ -379,7 +379,7 @@ def test_a_record_that_would_be_skipped_is_not_written(version: int, schema_id: 
     assert refused.value.code == 50001
 
 
-def test_what_was_written_is_compared_with_what_is_held() -> None:
+def test_written_records_are_compared_with_the_state() -> None:
     log = Log()
     first = SchemaVersion("s", 1, 1, Content("AVRO", A))
     written = [

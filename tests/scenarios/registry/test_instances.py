@@ -59,7 +59,7 @@ def test_one_instance_is_the_primary(two: tuple[Registry, Registry]) -> None:
     assert _primaries(*two) == [two[0]]
 
 
-def test_what_one_instance_wrote_the_other_reads_at_once(two: tuple[Registry, Registry]) -> None:
+def test_write_at_one_instance_is_visible_at_the_other_at_once(two: tuple[Registry, Registry]) -> None:
     primary, other = two
     for number in range(10):
         writer, reader = (primary, other) if number % 2 else (other, primary)
@@ -89,7 +89,7 @@ def slow_reader(two: tuple[Registry, Registry], monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.usefixtures("slow_reader")
-def test_register_at_one_instance_knows_what_was_deleted_at_the_other(two: tuple[Registry, Registry]) -> None:
+def test_register_at_one_instance_knows_deletions_at_the_other(two: tuple[Registry, Registry]) -> None:
     """The other one may answer that the schema is there already, but not from before it was deleted."""
     primary, other = two
     primary.register("comes-back", _schema(1_000))
@@ -299,7 +299,7 @@ def test_a_registry_outlives_a_restart_of_its_broker() -> None:
         assert registry.get("/subjects") == ["after", "before"]
 
 
-def test_topic_that_is_made_anew_is_read_anew(cluster: Cluster) -> None:
+def test_recreated_topic_is_read_from_the_beginning(cluster: Cluster) -> None:
     """Somebody has deleted `_schemas`. What it held is gone; what is written from then on counts."""
     config = config_for(cluster)
     with running(config) as registry:

@@ -148,7 +148,7 @@ def test_a_key_that_no_registry_writes_is_refused(data: bytes) -> None:
         key_of(data)
 
 
-def test_what_cannot_be_read_is_skipped_and_the_rest_counts() -> None:
+def test_unreadable_records_are_skipped_and_the_rest_is_applied() -> None:
     store = Store()
     key = b'{"keytype":"SCHEMA","subject":"s","version":1,"magic":1}'
     assert store.apply(b"nonsense", b"", 0) is Applied.UNREADABLE

@@ -59,7 +59,7 @@ MUTANTS = [
         finding="link 1",
         world="link",
         profile="stuck",
-        test="unit/broker/features/link/test_each_by_itself.py::test_mirror_that_its_replicas_do_not_have_keeps_no_other_from_its_end",
+        test="unit/broker/features/link/test_each_by_itself.py::test_mirror_whose_records_are_not_replicated_does_not_keep_other_mirrors_from_ending",
     ),
     Mutant(
         "a broker that restarts in a promotion is waited for as long as it ran before",

@@ -81,6 +81,6 @@ def test_an_expression_has_so_much_time_for_a_record(monkeypatch: pytest.MonkeyP
         ("value.text.contains('z')", False),
     ],
 )
-def test_what_is_usual_stays_within_the_bounds(expression: str, is_true: bool) -> None:
+def test_usual_expressions_stay_within_the_bounds(expression: str, is_true: bool) -> None:
     evaluate = compiled(expression)
     assert evaluate({"value": {"text": "hello", "number": 7, "list": list(range(1_000))}}) is is_true

@@ -110,7 +110,7 @@ def changes(before: ProtobufSchema, after: ProtobufSchema) -> list[str]:
 
 
 @pytest.mark.parametrize(("before", "after", "said"), RULES, ids=[said for _, _, said in RULES])
-def test_change_is_told_and_breaks_readers_unless_the_table_says_not(before: str, after: str, said: str) -> None:
+def test_change_is_reported_and_breaks_readers_unless_the_table_says_not(before: str, after: str, said: str) -> None:
     assert changes(schema(before), schema(after)) == said.split("; ")
     reasons = incompatibilities(schema(after), schema(before))
     broken = [part.split()[0] for part in said.split("; ") if part.split()[0] not in proto_compatibility.COMPATIBLE]
@@ -119,7 +119,7 @@ def test_change_is_told_and_breaks_readers_unless_the_table_says_not(before: str
 
 
 @pytest.mark.parametrize(("before", "after"), SAME)
-def test_change_that_is_none(before: str, after: str) -> None:
+def test_insignificant_change_is_not_reported(before: str, after: str) -> None:
     assert changes(schema(before), schema(after)) == []
 
 

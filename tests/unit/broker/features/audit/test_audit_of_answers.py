@@ -59,7 +59,7 @@ def deletion() -> DeleteRecordsRequest:
     return DeleteRecordsRequest(topics=[wanted], timeout_ms=1_000)
 
 
-async def test_deletion_of_records_is_told_when_the_replicas_have_followed(tmp_path: Path) -> None:
+async def test_deletion_of_records_is_logged_when_the_replicas_have_followed(tmp_path: Path) -> None:
     waiting: list[Callable[[], None]] = []
 
     def delete_records(entries: Any, *, timeout_ms: int, on_done: Any) -> None:
@@ -84,7 +84,7 @@ async def test_deletion_of_records_is_told_when_the_replicas_have_followed(tmp_p
         await client.close()
 
 
-async def test_what_a_coordinator_answers_later_is_told_once(tmp_path: Path) -> None:
+async def test_delayed_answer_of_a_coordinator_is_logged_once(tmp_path: Path) -> None:
     answers: list[asyncio.Future[OffsetDeleteResponse]] = []
 
     def delete(call: Call, request: OffsetDeleteRequest) -> Any:
@@ -107,7 +107,7 @@ async def test_what_a_coordinator_answers_later_is_told_once(tmp_path: Path) -> 
         await client.close()
 
 
-async def test_changes_of_links_are_told(tmp_path: Path) -> None:
+async def test_changes_of_links_are_logged(tmp_path: Path) -> None:
     async with Harness({"DeleteLink": lambda call, request: DeleteLinkResponse()}) as server:
         entries = audit_of(server, tmp_path / "audit.log")
         client = await server.client()

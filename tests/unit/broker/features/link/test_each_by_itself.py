@@ -83,7 +83,7 @@ def image_with(*, leader: int) -> ClusterImage:
 # -- partitions
 
 
-async def test_mirror_that_its_replicas_do_not_have_keeps_no_other_from_its_end(
+async def test_mirror_whose_records_are_not_replicated_does_not_keep_other_mirrors_from_ending(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A broker of this cluster is away: what it has to have is not committed. Others are promoted all the same."""
@@ -114,7 +114,7 @@ async def test_mirror_that_its_replicas_do_not_have_keeps_no_other_from_its_end(
     await source.client.close()
 
 
-async def test_mirror_that_was_cut_keeps_no_other_from_its_end(tmp_path: Path) -> None:
+async def test_truncated_mirror_does_not_keep_other_mirrors_from_ending(tmp_path: Path) -> None:
     """It waits for the next leader epoch, which is asked for after those that can end have ended."""
     source, noted, mirrors = mirrors_of(tmp_path, TP, OTHER)
     mirrors[TP].replica._cut_in = LeaderEpoch(7)
@@ -213,7 +213,9 @@ async def test_topic_whose_promotion_is_refused_keeps_no_other_from_its_own(monk
     assert promoted == ["b"]
 
 
-async def test_topic_that_cannot_begin_again_keeps_no_other_from_being_found(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_topic_that_cannot_restart_does_not_keep_other_topics_from_being_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     steward = steward_of()
     link = link_with(a=MirrorState.MIRRORING)
 

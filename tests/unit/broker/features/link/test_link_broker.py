@@ -83,7 +83,7 @@ async def test_spoilt_link_hurts_only_itself(tmp_path: Path) -> None:
         assert [link.name for link in told.links] == ["good"]
 
 
-async def test_topic_that_was_found_and_is_not_here_yet_is_not_promoted(tmp_path: Path) -> None:
+async def test_topic_that_does_not_exist_here_yet_is_not_promoted(tmp_path: Path) -> None:
     """It would be an ordinary topic without a record, or without being there at all."""
 
     async with zookeeper() as ensemble, live_broker(ensemble, tmp_path) as broker:

@@ -151,7 +151,7 @@ async def test_nothing_is_appended_between_a_cut_and_the_next_leader_epoch(tmp_p
     assert mirror.replica.truncated_records == 2
 
 
-async def test_leader_that_lost_its_place_appends_nothing(tmp_path: Path) -> None:
+async def test_former_leader_appends_nothing(tmp_path: Path) -> None:
     mirror = Mirror(tmp_path)
     follows = PartitionLeadership(
         leader=FOLLOWER, leader_epoch=LeaderEpoch(8), isr=(ME,), partition_epoch=8, replicas=(ME, FOLLOWER)

@@ -57,7 +57,7 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(RemoteLeader, "list_offsets", list_offsets)
 
 
-async def test_answers_of_a_topic_that_was_made_anew_are_not_taken(answers: None) -> None:
+async def test_answers_of_a_recreated_topic_are_refused(answers: None) -> None:
     source = source_of(ANEW)
     leader = source._endpoint(BrokerId(1))
     with pytest.raises(ConnectionError, match="recreated at the source: orders"):

@@ -165,7 +165,7 @@ async def test_thousands_of_partitions_come_and_go_without_a_look_at_all_of_them
         assert not reading.metadata.is_read(FIRST.id.of)
 
 
-async def test_a_new_leader_that_does_not_know_the_end_yet_has_not_told_all() -> None:
+async def test_end_reported_by_a_new_leader_is_not_final_until_it_knows_the_high_watermark() -> None:
     """What is committed above its high watermark may be the segments that the log has in the tier only."""
     leader = Leader(written(*EVENTS))
     leader.is_new, leader.high_watermark = True, 2
@@ -211,7 +211,7 @@ async def test_bytes_that_are_not_what_was_written_are_read_again_and_pass_nothi
         assert await reading.reads_all() == [FINISHED, FINISHED]
 
 
-async def test_who_has_caught_up_has_a_view() -> None:
+async def test_caught_up_broker_has_a_view() -> None:
     """A new leader looks once whether its first segments are still there: without a view it would find nothing to do."""
     leader = Leader(written(*EVENTS))
     leader.is_new = True

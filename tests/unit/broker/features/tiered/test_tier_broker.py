@@ -91,7 +91,7 @@ async def test_while_the_store_is_away_writes_go_on_and_local_deletion_waits(
         assert tier.manager.health.failing_s == 0
 
 
-async def test_a_store_that_does_not_answer_holds_up_nobody_who_writes(tmp_path: Path) -> None:
+async def test_a_store_that_does_not_answer_does_not_delay_producers(tmp_path: Path) -> None:
     answers = asyncio.Event()
     store = MemoryStore(delay=lambda: _wait(answers))
     async with zookeeper() as ensemble, tiered_broker(ensemble, tmp_path, store) as tier:

@@ -55,7 +55,7 @@ def expire(
     return plan(cache, of, config, being_copied=(), now_ms=now_ms, **more)
 
 
-def test_nothing_goes_that_retention_has() -> None:
+def test_segments_within_retention_stay() -> None:
     assert expire(three(), facts({0: 0})) == Plan()
 
 
@@ -122,7 +122,7 @@ def test_a_copy_within_another_does_not_count_for_size_twice() -> None:
     assert removed(expire(cache, facts({0: 0}), replace(FOREVER, retention_bytes=3900))) == []
 
 
-def test_what_is_below_the_log_start_goes() -> None:
+def test_segments_below_the_log_start_are_removed() -> None:
     made = expire(three(), facts({0: 150}, log_start=150))
     assert (removed(made), made.log_start) == ([1], None)
 
@@ -133,7 +133,7 @@ def test_a_deletion_that_was_not_finished_is_finished() -> None:
     assert removed(expire(cache, facts({0: 0}))) == [1]
 
 
-def test_leavings_of_former_leaders_go_unless_they_are_being_copied() -> None:
+def test_abandoned_copies_of_former_leaders_are_removed_unless_they_are_being_copied() -> None:
     cache = three()
     left = segment(4, 300, 349, custom=Mark(leader_epoch=8).encode())
     cache.apply(left)
@@ -172,7 +172,7 @@ def test_an_unfinished_copy_of_another_implementation_waits_for_the_log_start() 
     assert removed(expire(cache, facts({0: 350}, log_start=350, local_start=350))) == [1, 2, 3, 4]
 
 
-def test_what_an_unclean_election_took_back_goes() -> None:
+def test_segments_discarded_by_an_unclean_election_are_removed() -> None:
     cache = tier(segment(1, 0, 99), segment(2, 100, 199, {0: 100, 1: 150}), segment(3, 200, 299, {1: 200}))
     # The new leader's log has epoch 0 up to 120, and then its own.
     made = expire(cache, facts({0: 0, 5: 120}))

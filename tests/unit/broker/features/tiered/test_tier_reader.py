@@ -83,7 +83,7 @@ async def test_an_offset_that_no_segment_has_is_not_in_the_tier(tmp_path: Path) 
         await tier.reader.read(tier.view, 0, max_bytes=100, max_offset=1000)
 
 
-async def test_chunks_are_fetched_once_for_all_who_ask_and_kept(tmp_path: Path) -> None:
+async def test_chunks_are_fetched_once_for_all_readers_and_cached(tmp_path: Path) -> None:
     tier = await filled(tmp_path, chunk_bytes=1 << 20)
     await tier.copy()
     tier.store.gate = asyncio.Event()
@@ -161,7 +161,7 @@ async def test_readers_get_everything_even_if_one_index_is_more_than_may_be_kept
     assert len(tier.copies._copies) <= 1
 
 
-async def test_what_was_read_ahead_of_a_copy_that_had_to_go_is_let_go(
+async def test_chunks_read_ahead_for_a_dropped_copy_are_discarded(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     tier = await filled(tmp_path)
@@ -204,7 +204,7 @@ async def test_a_store_that_is_away_is_a_fault_and_no_more_once_it_is_back(tmp_p
 
 
 @pytest.mark.parametrize("suffix", [".log", ".indexes"])
-async def test_damage_is_a_fault_and_what_is_damaged_is_not_kept(tmp_path: Path, suffix: str) -> None:
+async def test_damage_is_a_fault_and_the_damaged_copy_is_dropped(tmp_path: Path, suffix: str) -> None:
     tier = await filled(tmp_path)
     await tier.copy()
     key = next(each for each in sorted(tier.store.objects) if each.endswith(suffix))
@@ -477,7 +477,7 @@ async def test_a_replica_begins_after_a_segment_with_its_epochs_and_producers(tm
         await tier.reader.start_after(broken, log_start_offset=3)
 
 
-async def test_the_quota_makes_those_wait_who_come_when_it_is_used_up() -> None:
+async def test_reads_wait_while_the_quota_is_used_up() -> None:
     now = [0]
     quota = FetchQuota(windows=2, window_ms=20, now_ms=lambda: now[0], limit=10_000_000_000)
     await asyncio.wait_for(quota.wait_for(1000), 1)

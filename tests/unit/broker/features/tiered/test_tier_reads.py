@@ -125,7 +125,7 @@ async def test_fetch_below_the_local_start_waits_for_the_tier(tmp_path: Path) ->
     read.release()
 
 
-async def test_read_committed_is_told_of_aborted_transactions(tmp_path: Path) -> None:
+async def test_read_committed_gets_the_aborted_transactions(tmp_path: Path) -> None:
     world = World(tmp_path)
     world.tier.partition.transact(3, commit=False)
     await world.filled()
@@ -136,13 +136,13 @@ async def test_read_committed_is_told_of_aborted_transactions(tmp_path: Path) ->
     read.release()
 
 
-async def test_follower_is_told_that_its_offset_has_moved(tmp_path: Path) -> None:
+async def test_follower_gets_the_error_that_its_offset_moved_to_the_tier(tmp_path: Path) -> None:
     world = await made(tmp_path)
     world.fetch(0, CONSUMER._replace(replica_id=2))
     assert world.answers[0][0].error is ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE
 
 
-async def test_slow_store_delays_nobody_else_and_the_next_fetch_finds_what_came_late(tmp_path: Path) -> None:
+async def test_slow_store_delays_no_other_fetch_and_the_next_fetch_gets_the_late_records(tmp_path: Path) -> None:
     world = await made(tmp_path)
     world.tier.store.gate = asyncio.Event()
     world.fetch(0)
@@ -249,7 +249,7 @@ async def test_store_that_is_away_is_an_error_when_the_time_is_up(tmp_path: Path
     assert world.answers[0][0].error is ErrorCode.KAFKA_STORAGE_ERROR
 
 
-async def test_what_is_not_known_yet_is_not_out_of_range(tmp_path: Path) -> None:
+async def test_offset_is_not_out_of_range_while_the_tier_is_unknown(tmp_path: Path) -> None:
     """A new leader that has not read the metadata to its end: consumers must not be sent elsewhere."""
     world = await made(tmp_path)
     world.is_known = False
@@ -260,7 +260,7 @@ async def test_what_is_not_known_yet_is_not_out_of_range(tmp_path: Path) -> None
     assert (world.answers[0][0].error, world.answers[0][0].size_bytes) == (ErrorCode.NONE, 0)
 
 
-async def test_record_that_the_tier_has_not_is_out_of_range(tmp_path: Path) -> None:
+async def test_record_missing_from_the_tier_is_out_of_range(tmp_path: Path) -> None:
     world = await made(tmp_path)
     for segment in world.tier.segments.all():
         world.tier.delete(segment)

@@ -202,7 +202,7 @@ async def test_follower_that_lost_its_disk_begins_where_the_tier_ends_and_then_l
             assert await read_all(follower) == all_of(40)
 
 
-async def test_what_an_unclean_election_took_back_is_not_read_from_the_tier(tmp_path: Path) -> None:
+async def test_records_discarded_by_an_unclean_election_are_not_read_from_the_tier(tmp_path: Path) -> None:
     """The tier has more of the leader that was overruled than the winner has. Who lost begins where the winner's log agrees
     with what it has in the tier, below its own first segment."""
     store = MemoryStore()
