@@ -1,4 +1,4 @@
-"""What all pages rest on: errors, the description, events, the page itself."""
+"""The basis of all pages: errors, the API's description, events, the page itself."""
 
 import json
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""`barnabas console` as a process, and what is in the way of starting it."""
+"""`barnabas console` as a process, and errors at its start."""
 
 import json
 import os

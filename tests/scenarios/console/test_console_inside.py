@@ -1,4 +1,4 @@
-"""The inside through the console's API, on real brokers: what all of them say in one answer, and what it says without them."""
+"""The internal views through the console's API, on real brokers: their combined answers, and the errors without them."""
 
 import itertools
 from collections.abc import Iterator

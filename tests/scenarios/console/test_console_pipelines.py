@@ -1,4 +1,4 @@
-"""Pipelines through the console's API: what queries report, what is no report, and dead letters that go back."""
+"""Pipelines through the console's API: reports of queries, invalid reports, and replayed dead letters."""
 
 import json
 from collections.abc import Iterator

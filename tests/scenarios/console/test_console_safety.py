@@ -1,4 +1,4 @@
-"""The console where people sign in: who is let in, as whom, what they may change, and what is written down."""
+"""The console with sign-in: authentication, permissions of users, and the audit log."""
 
 import asyncio
 import base64
@@ -83,7 +83,7 @@ async def _provision(cluster: Cluster) -> None:
 
 
 async def _until_known(cluster: Cluster, user: str, password: str) -> None:
-    """Users and ACLs reach a broker through ZooKeeper."""
+    """Wait until the broker knows the users and ACLs, which it reads from ZooKeeper."""
     quoted = password.replace("\\", "\\\\").replace('"', '\\"')
     module = "org.apache.kafka.common.security.scram.ScramLoginModule"
     settings = {
@@ -120,7 +120,7 @@ def console(secured: Cluster) -> Iterator[Console]:
 
 
 class Visitor:
-    """A browser: it keeps cookies, and sends the token that it was given."""
+    """A browser: it keeps cookies, and sends the CSRF token."""
 
     def __init__(self, console: Console, **more: Any) -> None:
         self.http = httpx.Client(base_url=console.server.url, timeout=DEADLINE_S, trust_env=False, **more)
@@ -301,7 +301,7 @@ def test_scripts_send_their_credentials_each_time(console: Console) -> None:
             base_url=console.server.url, headers={"authorization": header}, timeout=DEADLINE_S, trust_env=False
         ) as http:
             assert [each["name"] for each in http.get("/api/topics").json()["topics"]] == ["alice-orders"]
-            # No cookie came along, so nobody else can have made the browser send this.
+            # The request has no cookie, so that no other site can have made the browser send it.
             refused = http.post(PRODUCE, json=RECORD)
             assert refused.status_code == 403 and "AUTHORIZATION" in refused.json()["error"]["code"], refused.text
             assert "set-cookie" not in refused.headers
@@ -318,7 +318,7 @@ def test_headers_that_are_no_credentials(console: Console, header: str) -> None:
 def test_all_sessions_together_are_bounded(secured: Cluster, visit: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("barnabas.services.console.sessions.SESSIONS_MAX", 2)
     with started(secured) as console:
-        answers = [visit(console).sign_in(*who).status_code for who in (ROOT, ALICE, ROOT)]
+        answers = [visit(console).sign_in(*user).status_code for user in (ROOT, ALICE, ROOT)]
         assert answers == [200, 200, 503]
 
 
@@ -381,7 +381,7 @@ def test_changes_need_the_token_on_loopback_too(secured: Cluster, visit: Make) -
 
 @pytest.fixture(scope="module")
 def registry(secured: Cluster) -> Iterator[Registry]:
-    """It knows alice and an administrator with the passwords that they have at the cluster."""
+    """A registry that knows alice and an administrator by their passwords of the cluster."""
     access = access_of(
         {
             "users": {user: hash_password(password) for user, password in (ROOT, ALICE)},
@@ -510,7 +510,7 @@ def test_every_change_is_written_down(visitor: Make, caplog: pytest.LogCaptureFi
     failed = next(line for line in lines if "fails=POST /topics/{topic}/messages" in line)
     assert 'user="root"' in done and "alice-orders" in done and "from=127.0.0.1" in done
     assert 'user="alice"' in failed and "alice-orders" in failed
-    # Who may read the log may not read the topic.
+    # Readers of the log may lack the right to read the topic.
     assert not any(RECORD["value"]["text"] in line for line in lines)
 
 

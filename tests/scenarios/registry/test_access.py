@@ -1,4 +1,4 @@
-"""Who may do what: users, tokens, rules; HTTPS; and the cluster behind it with TLS and SASL."""
+"""Access: users, tokens, rules; HTTPS; and a cluster with TLS and SASL."""
 
 import asyncio
 import base64
@@ -77,12 +77,12 @@ def test_rules_decide_which_users_may_read_and_write(user: str, subject: str | N
     ("document", "message"),
     [
         ({"user": {}}, "unknown table user: use users, tokens, jwt, rules"),
-        ({"users": {"a": "secret"}}, "the value of a is no hash"),
+        ({"users": {"a": "secret"}}, "the value of a is not a hash"),
         ({"rules": [{"users": ["nobody"]}]}, "there is no user or token 'nobody'"),
         ({"rules": [{"users": ["*"], "writes": []}]}, "unknown entry writes: use users, read, write"),
         ({"rules": [{"users": "*"}]}, "users must be a list of strings"),
         ({"jwt": {}}, "needs jwks"),
-        ({"jwt": {"jwks": "https://x", "isuer": "y"}}, "isuer is none of"),
+        ({"jwt": {"jwks": "https://x", "isuer": "y"}}, "unknown entry isuer: use"),
         ({"jwt": {"jwks": "https://x", "audience": "y"}}, "audience must be a list of strings"),
         ({"jwt": {"jwks": "ftp://x"}}, "must be a URL"),
         ({"jwt": {"jwks": "file:///nowhere"}}, "cannot be read"),

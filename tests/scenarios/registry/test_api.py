@@ -1,4 +1,4 @@
-"""The REST API over HTTP: what clients ask, and the codes and words that they switch on."""
+"""The REST API over HTTP: requests of clients, and the codes and messages that they rely on."""
 
 import json
 from collections.abc import Callable

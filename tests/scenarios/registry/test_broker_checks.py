@@ -378,15 +378,15 @@ def test_while_the_registry_is_away_known_ids_are_taken_and_others_come_again(ch
     with running(config) as registry:
         registry.put(f"/config/{checked}-value", {"compatibility": "NONE"})
         new = registry.register(f"{checked}-value", PAGE, schemaType="JSON")["id"]
-        nobody = socket.socket()
-        nobody.bind(("127.0.0.1", 0))  # and does not listen
-        with nobody, registry_at(checking, f"http://127.0.0.1:{nobody.getsockname()[1]}"):
+        closed = socket.socket()
+        closed.bind(("127.0.0.1", 0))  # and does not listen
+        with closed, registry_at(checking, f"http://127.0.0.1:{closed.getsockname()[1]}"):
             producer.produce(checked, framed(new), on_delivery=lambda error, _: errors.append(error))
             before = checking.log(1).count("does not answer about schema")
             wait_until(
                 lambda: producer.poll(0.1) == 0 and checking.log(1).count("does not answer about schema") > before,
                 DEADLINE_S,
-                what="the question that nobody answers",
+                what="the unanswered question",
             )
             assert not errors
             set_url(checking, registry.url)

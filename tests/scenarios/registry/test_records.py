@@ -173,7 +173,7 @@ def test_a_value_keeps_its_members_in_the_published_order() -> None:
 
 
 def test_schema_whose_members_karapace_has_sorted_is_found_again() -> None:
-    """Else each producer that comes after a move would register it anew, under another id."""
+    """Otherwise each producer would register it again after a move, under another id."""
     store = Store()
     text = '{"fields":[{"default":1,"name":"a","type":"int"}],"name":"R","namespace":"shop","type":"record"}'
     value = json.dumps({"subject": "c-value", "version": 1, "id": 4, "schema": text, "deleted": False}).encode()

@@ -23,7 +23,7 @@ Run = Callable[..., str]
 
 @pytest.fixture
 def run(registry: Registry) -> Run:
-    """`barnabas schemas` in this process; what it prints. A status other than 0 is said with `status=`."""
+    """Run `barnabas schemas` in this process and return its output. `status`: the expected exit status."""
 
     def run(*arguments: str, status: int = 0, url: str = registry.url) -> str:
         result = CliRunner().invoke(app, ["schemas", *arguments, "--url", url])
@@ -102,8 +102,8 @@ def test_mistakes_are_reported_with_a_remedy(run: Run, arguments: list[str], mes
 
 
 def test_an_unreachable_registry_is_reported(run: Run) -> None:
-    told = "error: no registry can be reached: http://127.0.0.1:1: Connection refused"
-    assert told in run("list", status=1, url="http://127.0.0.1:1")
+    expected = "error: no registry can be reached: http://127.0.0.1:1: Connection refused"
+    assert expected in run("list", status=1, url="http://127.0.0.1:1")
     assert "is not the address of a registry" in run("list", status=1, url="localhost:8081")
 
 

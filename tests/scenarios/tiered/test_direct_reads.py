@@ -29,7 +29,7 @@ from tests.soak.workload import QUIET
 
 Row = tuple[int, int, bytes]
 COLUMNS = ("partition", "offset", "value")
-#: Of one segment. A batch of a hundred records has some 1,200 bytes.
+#: Size of a segment. A batch of a hundred records has some 1,200 bytes.
 SEGMENT_BYTES = 16_000
 
 
@@ -40,7 +40,7 @@ class Tiered:
     bootstrap: str
     root: Path
     topic: str
-    #: What is committed, as it was acknowledged, and what was aborted.
+    #: The committed records, as they were acknowledged, and the aborted ones.
     committed: list[Row] = field(default_factory=list)
     aborted: list[Row] = field(default_factory=list)
 

@@ -1,4 +1,4 @@
-"""Why a lag grows: each cause from what was seen of a group, and silence where there is nothing to say."""
+"""Causes of a growing lag: each from observations of a group, and none without a problem."""
 
 from dataclasses import replace
 
@@ -35,8 +35,8 @@ def test_group_without_members_reads_nothing() -> None:
 def test_open_transaction_holds_readers_back() -> None:
     held = seen(part(committed=95, stable_end=95))
     assert kinds(held) == ["open-transaction"]
-    told = replace(held, open_transactions={TopicPartition("t", 0): "producer 7"})
-    assert "producer 7" in causes(told)[0].sentence and "offset 95" in causes(told)[0].sentence
+    described = replace(held, open_transactions={TopicPartition("t", 0): "producer 7"})
+    assert "producer 7" in causes(described)[0].sentence and "offset 95" in causes(described)[0].sentence
 
 
 def test_reader_that_has_yet_to_come_to_the_open_transaction_is_not_held_by_it() -> None:

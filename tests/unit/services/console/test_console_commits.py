@@ -1,4 +1,4 @@
-"""Commits of thousands of groups, and what their lags come to."""
+"""Commits of thousands of groups, and the sums of their lags."""
 
 import pytest
 

@@ -15,7 +15,7 @@ def test_lists_in_lists_in_lists_are_counted(macro: str, monkeypatch: pytest.Mon
     evaluate = compiled(f"value.{macro}")
     with pytest.raises(CannotSay, match="more than 100 elements"):
         evaluate({"value": list(range(30))})
-    # Each record has the whole bound to itself.
+    # Each record has the whole budget.
     for _ in range(3):
         evaluate({"value": [1, 2, 3]})
 

@@ -1,4 +1,4 @@
-"""Requests that other sites make a browser send, and the headers that bind the page."""
+"""Requests that other sites make a browser send, and the page's security headers."""
 
 import asyncio
 from typing import Any

@@ -1,4 +1,4 @@
-"""What people sign in with."""
+"""Credentials for signing in."""
 
 from typing import Any
 

@@ -97,9 +97,9 @@ def test_broker_that_is_down_comes_before_the_problems_that_it_causes() -> None:
     """Doctor once began with `__transaction_state`, and advised to restart everything with fewer replicas."""
     factors = {"offsets.topic.replication.factor": "3", "transaction.state.log.replication.factor": "3"}
     alive = {number: BROKERS[number] for number in (1, 2)}
-    told = replace(HEALTHY, settings=factors)
+    reported = replace(HEALTHY, settings=factors)
     led = topic(isr=(1,))
-    view = replace(healthy(), image=image(led, brokers=alive), brokers=dict.fromkeys(alive, told))
+    view = replace(healthy(), image=image(led, brokers=alive), brokers=dict.fromkeys(alive, reported))
     first, *others = in_order(examine(view))
     assert (first.check, first.subject, first.severity) == ("broker-down", "broker 3", Severity.ERROR)
     assert "start it" in first.advice
@@ -194,13 +194,13 @@ def test_zookeeper_that_no_broker_reaches_is_an_error_and_one_cut_off_broker_is_
 
 
 def test_zookeeper_that_is_away_is_away_since_the_first_broker_lost_it() -> None:
-    told = {1: "zk:2181 has not answered since 2026-11-16T05:47:43Z; x", 2: "since 2026-11-16T05:47:41Z", 3: "gone"}
-    assert found(seen_by(told))["zookeeper-unreachable"].as_json()["since"] == "2026-11-16T05:47:41Z"
+    reported = {1: "zk:2181 has not answered since 2026-11-16T05:47:43Z; x", 2: "since 2026-11-16T05:47:41Z", 3: "gone"}
+    assert found(seen_by(reported))["zookeeper-unreachable"].as_json()["since"] == "2026-11-16T05:47:41Z"
 
 
 def test_zookeeper_that_only_we_cannot_reach_is_a_note() -> None:
-    told = {broker: replace(HEALTHY, zookeeper_ms=3.0) for broker in BROKERS}
-    view = replace(healthy(), brokers=told, zookeeper=ZooKeeperView("zk:2181", trouble="firewall"))
+    reported = {broker: replace(HEALTHY, zookeeper_ms=3.0) for broker in BROKERS}
+    view = replace(healthy(), brokers=reported, zookeeper=ZooKeeperView("zk:2181", trouble="firewall"))
     assert found(view)["zookeeper-not-asked"].severity is Severity.NOTE
     unasked = replace(view, brokers=healthy().brokers)
     assert found(unasked)["zookeeper-not-asked"].severity is Severity.WARNING

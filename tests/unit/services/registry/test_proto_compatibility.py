@@ -89,7 +89,7 @@ RULES = [
     (msg("int32 a = 1;"), msg("oneof o { sint32 a = 1; }"), "ONEOF_ADDED #/M/o; FIELD_SCALAR_KIND_CHANGED #/M/o/1"),
 ]
 
-#: Changes that are none.
+#: Insignificant changes.
 SAME = [
     (msg("int32 a = 1;"), msg("int64 a = 1;")),
     (msg("bool a = 1;"), msg("uint32 a = 1;")),

@@ -1,4 +1,4 @@
-"""What the audit log is told: of every request that was meant to change something, whenever its answer comes."""
+"""The audit log has an entry for every requested change, whenever its answer is sent."""
 
 import asyncio
 import json
@@ -36,7 +36,7 @@ async def at_once(work: Callable[[], Any]) -> Any:
 
 
 def audit_of(server: Harness, path: Path) -> Callable[[], list[tuple[str, list[str], list[str]]]]:
-    """Keeps an audit log of the server; what it says."""
+    """Keep an audit log of the server; return a function that reads its entries."""
     loop = asyncio.get_running_loop()
     server.pipeline.audit = AuditLog(
         str(path),
@@ -102,8 +102,8 @@ async def test_delayed_answer_of_a_coordinator_is_logged_once(tmp_path: Path) ->
         await eventually(lambda: len(answers) == 1)
         answers.pop().set_exception(Refused(ErrorCode.GROUP_ID_NOT_FOUND))
         assert await client.correlation_id() == 2
-        told = [("OffsetDelete", ["g"], []), ("OffsetDelete", ["h"], ["GROUP_ID_NOT_FOUND"])]
-        await eventually(lambda: entries() == told)
+        expected = [("OffsetDelete", ["g"], []), ("OffsetDelete", ["h"], ["GROUP_ID_NOT_FOUND"])]
+        await eventually(lambda: entries() == expected)
         await client.close()
 
 

@@ -1,4 +1,4 @@
-"""What is wrong with one partition, topic or group of a link keeps no other from anything."""
+"""A problem of one partition, topic or group of a link does not affect the others."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -45,7 +45,7 @@ UNUSED: Any = None
 
 
 class Noted:
-    """What ZooKeeper has of partitions."""
+    """The recorded state of partitions, as ZooKeeper has it."""
 
     def __init__(self) -> None:
         self.partitions: dict[TopicPartition, MirrorPartition] = {}
@@ -59,7 +59,7 @@ class Noted:
 
 
 def mirrors_of(folder: Path, *tps: TopicPartition) -> tuple[MirrorSource, Noted, dict[TopicPartition, Mirror]]:
-    """Each with a record of the source's broker 1."""
+    """Mirrors, each with a record of the source's broker 1."""
     source, noted = source_of(FOUND), Noted()
     source._store = cast(Any, noted)
     source.fetchers = cast(Any, SimpleNamespace(remove=lambda tps: None))
@@ -86,7 +86,7 @@ def image_with(*, leader: int) -> ClusterImage:
 async def test_mirror_whose_records_are_not_replicated_does_not_keep_other_mirrors_from_ending(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A broker of this cluster is away: what it has to have is not committed. Others are promoted all the same."""
+    """A broker of this cluster is down, so that its mirror's records are not committed. The other mirrors are promoted."""
     monkeypatch.setattr(link_replica, "_COMMIT_TIMEOUT_S", 0.01)
     source, noted, mirrors = mirrors_of(tmp_path, TP, OTHER)
     stuck = mirrors[TP]
@@ -115,7 +115,7 @@ async def test_mirror_whose_records_are_not_replicated_does_not_keep_other_mirro
 
 
 async def test_truncated_mirror_does_not_keep_other_mirrors_from_ending(tmp_path: Path) -> None:
-    """It waits for the next leader epoch, which is asked for after those that can end have ended."""
+    """It waits for the next leader epoch, which is requested after the other mirrors have ended."""
     source, noted, mirrors = mirrors_of(tmp_path, TP, OTHER)
     mirrors[TP].replica._cut_in = LeaderEpoch(7)
     appends = SimpleNamespace(when_replicated=lambda partition, end, leadership, done: done(ErrorCode.NONE))
@@ -149,7 +149,7 @@ async def test_broker_of_the_source_that_is_away_keeps_only_its_own_partitions_f
 async def test_source_that_does_not_say_where_a_mirror_begins_is_asked_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start: str
 ) -> None:
-    """An error has no offset, and nor has a time after all records: that one begins at the end."""
+    """An error has no offset, just as a time after all records has none: but in that case the mirror begins at the end."""
     source = source_of(FOUND)
     source._start, source._is_adopted = start, lambda topic: False
     (tmp_path / "log").mkdir()
@@ -288,7 +288,7 @@ async def test_promotion_that_is_refused_keeps_no_mirror_from_being_followed() -
 
 
 class Coordinator:
-    """Of two groups: one's partition cannot take a commit."""
+    """Of two groups, one's partition cannot accept a commit."""
 
     def __init__(self) -> None:
         self.topic = SimpleNamespace(ensure=self._ensure, coordinator_of=lambda group: ME)
@@ -366,7 +366,7 @@ async def test_group_that_has_gone_further_here_is_not_set_back_when_its_namesak
     assert groups.here() == 50, "consumers here have read up to there"
     groups.offset = 10
     await groups.copier.turn(groups.link)
-    assert groups.here() == 10, "somebody has set it back at the source"
+    assert groups.here() == 10, "it was set back at the source"
     groups.offset = 60
     await groups.copier.turn(groups.link)
     assert groups.here() == 60
@@ -376,7 +376,7 @@ async def test_group_that_has_gone_further_here_is_not_set_back_when_its_namesak
 
 
 class Acls:
-    """Of this cluster; the list of one resource cannot be read."""
+    """The ACLs of this cluster; the list of one resource cannot be read."""
 
     def __init__(self) -> None:
         self.held: dict[ResourcePattern, frozenset[Entry]] = {}
@@ -398,7 +398,7 @@ class Acls:
 
 
 class Added:
-    """What links added, as ZooKeeper has it."""
+    """The entries that links added, as ZooKeeper has them."""
 
     def __init__(self) -> None:
         self.acls: dict[ResourcePattern, frozenset[Entry]] = {}
@@ -431,7 +431,7 @@ class AclStory:
         monkeypatch.setattr(link_acls, "describe_acls", described)
 
     def take_office(self) -> None:
-        """As another controller, which remembers nothing."""
+        """Continue as another controller, which has no state."""
         self.copier = AclCopier(cast(Any, lambda: self.here), cast(Any, self.added), is_active=lambda: self.is_active)
 
     async def turn(self) -> None:
@@ -498,7 +498,7 @@ async def test_controller_that_dies_before_it_adds_leaves_no_entry_for_good(
 
 
 async def test_controller_that_was_out_of_office_looks_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Meanwhile the other one removed an entry, and then the source made it again."""
+    """Meanwhile the other controller removed an entry, and then the source created it again."""
     story = AclStory(monkeypatch)
     story.at_source("topic", AclOperation.WRITE)
     await story.turn()
@@ -550,7 +550,7 @@ async def test_only_entries_about_mirrored_names_come_over(monkeypatch: pytest.M
 async def test_entry_that_would_make_a_list_unreadable_does_not_come_over(
     monkeypatch: pytest.MonkeyPatch, entry: Ace
 ) -> None:
-    """A list that cannot be read keeps everybody out: the source must not write one."""
+    """An unreadable list denies access to every client: the source must not be able to write one."""
     story = AclStory(monkeypatch)
     story.at_source("topic", AclOperation.WRITE)
     [entries] = story.there.values()
@@ -584,7 +584,7 @@ async def test_source_cannot_fill_zookeeper_with_acls(monkeypatch: pytest.Monkey
 
 
 async def test_resource_whose_acls_cannot_be_read_keeps_no_other_from_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Least of all from losing those that were revoked at the source."""
+    """In particular, entries that were revoked at the source are removed."""
     allow = [Ace("User:ann", "*", operation, Permission.ALLOW) for operation in (AclOperation.READ, AclOperation.WRITE)]
     newer = Ace("User:ann", "*", AclOperation(99), Permission.ALLOW)
     there = {name: [*allow, newer] for name in ("bad", "good")}

@@ -1,4 +1,4 @@
-"""An answer that a source cannot have meant is not appended, nor noted; only its partition waits."""
+"""An implausible answer of a source is neither appended nor recorded; only its partition waits."""
 
 import asyncio
 from pathlib import Path
@@ -27,7 +27,7 @@ def test_what_cannot_be_is_taken_out_of_the_answer_and_said(tmp_path: Path) -> N
             await source.fetched(answer)
             return [(each.error_code, each.records) for each in answer]
 
-        for _ in range(2):  # its high watermark may have moved while it read: it is asked again
+        for _ in range(2):  # its high watermark may have risen while it read: the fetch is repeated
             assert await answered() == [(ErrorCode.NONE, None), (ErrorCode.NONE, good)]
         assert source.errors == 0
         assert await answered() == [(ErrorCode.CORRUPT_MESSAGE, None), (ErrorCode.NONE, good)]

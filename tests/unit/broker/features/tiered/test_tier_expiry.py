@@ -1,4 +1,4 @@
-"""What may go from the tier, and what of it belongs to a log."""
+"""What may be removed from the tier, and which part of it belongs to a log."""
 
 from dataclasses import replace
 
@@ -20,7 +20,7 @@ def epochs(entries: dict[int, int]) -> LeaderEpochCache:
 
 
 def tier(*segments: RemoteSegment) -> RemoteLogMetadataCache:
-    """Of finished copies."""
+    """A tier of finished copies."""
     cache = RemoteLogMetadataCache()
     for each in segments:
         assert cache.apply(each)
@@ -41,7 +41,7 @@ def facts(entries: dict[int, int], **changed: int) -> LogFacts:
 
 
 def three() -> RemoteLogMetadataCache:
-    """0-99, 100-199, 200-299, 1000 bytes each, of times 1099, 1199 and 1299."""
+    """Offsets 0-99, 100-199, 200-299, 1000 bytes each, with the timestamps 1099, 1199 and 1299."""
     return tier(segment(1, 0, 99), segment(2, 100, 199), segment(3, 200, 299))
 
 
@@ -74,13 +74,13 @@ def test_a_segment_that_is_young_keeps_those_after_it_however_old_they_say_they_
 
 
 def test_the_oldest_go_by_size_of_the_whole_log() -> None:
-    # 3000 bytes in the tier and 1000 that are not there yet.
+    # 3000 bytes in the tier and 1000 that are only local.
     for allowed, gone in ((4000, []), (3001, []), (3000, [1]), (1999, [1, 2]), (0, [1, 2, 3])):
         assert removed(expire(three(), facts({0: 0}), replace(FOREVER, retention_bytes=allowed))) == gone
 
 
 class Unsearched(list[RemoteSegmentId]):
-    """Thousands of segments: nobody may look through all of them for one."""
+    """Thousands of segments: no code may search all of them for one."""
 
     def __contains__(self, wanted: object) -> bool:
         raise AssertionError("a search from one end to the other")
@@ -98,7 +98,7 @@ class CountedEpochs(LeaderEpochCache):
 
 
 def test_a_look_at_thousands_of_segments_does_not_search_all_of_them_for_each() -> None:
-    """With a year of segments of one partition it held the loop for seconds, at every look."""
+    """With a year of segments of one partition it blocked the loop for seconds, at every check."""
     segments = [segment(number, 10 * number, 10 * number + 9) for number in range(50)]
     cache = tier(*segments)
     for of_epoch in cache._epochs.values():
@@ -144,7 +144,7 @@ def test_abandoned_copies_of_former_leaders_are_removed_unless_they_are_being_co
 
 
 def test_an_unfinished_copy_stays_where_it_may_be_all_that_is_left() -> None:
-    """The metadata lost that it was finished, after the records were deleted here."""
+    """The metadata lost the event that it was finished, after the records were deleted here."""
     cache = tier(segment(1, 0, 99), segment(3, 200, 299))
     left = segment(4, 100, 199, custom=Mark(leader_epoch=8).encode())
     cache.apply(left)

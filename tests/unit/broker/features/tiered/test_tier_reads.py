@@ -1,4 +1,4 @@
-"""Fetches and look-ups of partitions whose records are in the tier, and all that may change while they wait for it."""
+"""Fetches and look-ups of partitions whose records are in the tier, and changes while they wait for it."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -183,7 +183,7 @@ async def test_client_that_goes_away_leaves_nothing_pinned(tmp_path: Path) -> No
 
 
 async def test_client_that_goes_away_leaves_nothing_pinned_of_what_was_read_for_it_meanwhile(tmp_path: Path) -> None:
-    """Here and in the tier: each such client kept descriptors open, also of segments that were deleted, until none was left."""
+    """Locally and in the tier: each such client kept descriptors open, also of deleted segments, until none was left."""
     world = await made(tmp_path)
     local = world.tier.log.local_log_start_offset
     wanted: list[tuple[CachedPartition, TopicPartition | ErrorCode]] = [
@@ -239,7 +239,7 @@ async def test_more_reads_than_may_be_pending_are_answered_empty(tmp_path: Path)
 
 
 async def test_store_that_is_away_is_an_error_when_the_time_is_up(tmp_path: Path) -> None:
-    """Not before: a client that is refused at once asks again at once."""
+    """Not earlier: a client that gets an error at once retries at once."""
     world = await made(tmp_path)
     world.tier.store.is_away = True
     world.fetch(0)
@@ -250,7 +250,7 @@ async def test_store_that_is_away_is_an_error_when_the_time_is_up(tmp_path: Path
 
 
 async def test_offset_is_not_out_of_range_while_the_tier_is_unknown(tmp_path: Path) -> None:
-    """A new leader that has not read the metadata to its end: consumers must not be sent elsewhere."""
+    """A new leader that has not read the metadata to its end: it must not send consumers elsewhere."""
     world = await made(tmp_path)
     world.is_known = False
     world.fetch(0)
