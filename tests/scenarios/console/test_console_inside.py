@@ -198,7 +198,7 @@ def test_internal_views_need_the_right_to_read_settings() -> None:
     "address", ["localhost:9404", "ftp://host:1", "http://", "http://host:9404/{topic}", "http://host:x"]
 )
 def test_invalid_address_is_refused(address: str) -> None:
-    with pytest.raises(ConfigError, match="is no address"):
+    with pytest.raises(ConfigError, match="is not an address"):
         InsideSources(address)
 
 

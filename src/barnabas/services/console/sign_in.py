@@ -60,7 +60,7 @@ def _check_registry(settings: Settings) -> None:
         raise ConfigError("--schema-registry-config needs --schema-registry")
     if settings.needs_sign_in and settings.schema_registry_config.keys() & {USER_INFO, TOKEN}:
         raise ConfigError(
-            "if users sign in, the console asks the registry with their credentials: start it without credentials of "
+            "if users sign in, the console asks the registry with their own credentials: start it without credentials of "
             "its own for the registry (--schema-registry-config, SCHEMA_REGISTRY_USER, SCHEMA_REGISTRY_TOKEN)"
         )
 

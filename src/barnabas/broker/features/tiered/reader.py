@@ -297,7 +297,7 @@ class TierReader:
 
 def _find_checked(copy: LocalCopy, start: int, offset: int) -> BatchAt | None:
     """Return the first batch that reaches `offset`, at position `start` or later according to the index. If the object holds
-    another segment's bytes there may be none, which a consumer would mistake for a gap."""
+    another segment's bytes there may be no such batch, which a consumer would mistake for a gap."""
     _check_batch_at(copy, start)
     found = copy.segment.find(offset)
     if found is not None:
