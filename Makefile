@@ -57,13 +57,14 @@ coverage: $(READY) ## Which lines the fast tests reach: a table here, pages in h
 simulate: $(READY) ## Seeded simulation of whole clusters: make simulate SEEDS=10000
 	SEEDS=$(SEEDS) $(BIN)/python -m pytest -n $$(nproc) tests/simulation --timeout 0
 
-fuzz: $(READY) ## Hostile inputs at a real broker and ZooKeeper with a bystander, at the registry and the HTTP layer: make fuzz SECONDS=3600 SEED=7
+fuzz: $(READY) ## Hostile inputs at a broker, ZooKeeper, the registry, the HTTP layer, and values at decoders: make fuzz SECONDS=3600 SEED=7
 	$(BIN)/python -m tests.fuzz --seconds $(SECONDS) --seed $(SEED)
 	$(BIN)/python -m tests.fuzz.servers --seconds $(SECONDS) --seed $(SEED)
 	$(BIN)/python -m tests.fuzz.tier --seconds $(SECONDS) --seed $(SEED)
 	$(BIN)/python -m tests.fuzz.link --seconds $(SECONDS) --seed $(SEED)
 	$(BIN)/python -m tests.fuzz.registry --seconds $(SECONDS) --seed $(SEED)
 	$(BIN)/python -m tests.fuzz.heads --seconds $(SECONDS) --seed $(SEED)
+	$(BIN)/python -m tests.fuzz.values --seconds $(SECONDS) --seed $(SEED)
 
 bench: $(READY) ## Benchmarks beside Apache Kafka and Apache ZooKeeper, results in bench/results/
 	$(BIN)/python -m bench

@@ -266,7 +266,7 @@ class ControlWatch:
             # All who have to write it, or to copy it: while one of them is away, a marker may have to wait.
             involved = tuple(
                 (tp, states[tp], *(self._serves(each) for each in states[tp].isr))
-                for tp in sorted(decided.left)
+                for tp in sorted(decided.remaining)
                 if tp in states
             )
             if not involved or not all(all(lives) and len(lives) >= MIN_ISR for _, _, *lives in involved):
@@ -275,7 +275,7 @@ class ControlWatch:
             if self._lasts(("markers", key), involved, SETTLED_S):
                 self._broken(
                     "what is decided is told",
-                    f"{process.name} has no markers of {decided.transactional_id} written to {sorted(decided.left)}",
+                    f"{process.name} has no markers of {decided.transactional_id} written to {sorted(decided.remaining)}",
                 )
 
     def _look_for_forgotten(self, process: BrokerProcess, markers: Any) -> None:
@@ -293,7 +293,7 @@ class ControlWatch:
                 waiting += task.get_coro().cr_frame.f_locals.get("markers", ())  # type: ignore[union-attr]
         for decided in markers._decided.values():
             known = {tp for marker in waiting if marker.decided is decided for tp in marker.partitions}
-            forgotten = decided.left - known
+            forgotten = decided.remaining - known
             if not forgotten or decided.transactional_id in looked_for:
                 continue
             key = (process.id, process.lives, decided.coordinator, decided.transactional_id, decided.identity)
@@ -308,10 +308,10 @@ class ControlWatch:
             self._cannot_count |= {
                 (each.name, each.lives) for each in self._cluster.brokers.values() if each.name == who
             }
-        name, found, _ = message.partition(" is gone, and needs no marker")
+        name, found, _ = message.partition(" does not exist any more and needs no marker")
         if not found or not self._cluster.zookeeper.is_serving:
             return
-        topic, _, index = name.rpartition(": ")[2].rpartition("-")
+        topic, _, index = name.rpartition("] ")[2].rpartition("-")
         tp = TopicPartition(topic, int(index))
         if not self._cluster.is_ignored(tp) and partition_state(tp) in self._nodes():
             self._broken("what exists gets its marker", f"{who} takes {tp} for gone")

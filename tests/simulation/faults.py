@@ -45,11 +45,11 @@ FOREIGN_DATA = (
 
 #: What brokers say when something has just begun, or is half done.
 AMBUSHES = (
-    "ISR of",
+    "the ISR",
     "proposing to",
     "leading ",
     "is controller",
-    "controller of epoch",
+    "took over in epoch",
     "truncating",
     "loaded in epoch",
     "rolled",

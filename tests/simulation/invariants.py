@@ -168,8 +168,8 @@ class Watch:
                 Role.LEADER,
                 want.current_leader_epoch,
                 want.fetch_offset,
-                want.told_high_watermark,
-                want.told_log_start,
+                want.sent_high_watermark,
+                want.sent_log_start,
             )
             follower = want.position.broker_id
             sessions = process.broker.context.fetch_sessions._sessions  # type: ignore[union-attr]

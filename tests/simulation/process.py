@@ -13,12 +13,12 @@ from barnabas.base.host.disk import Disk
 from barnabas.broker.compose import Broker
 from barnabas.broker.features.tiered.store import Store
 from barnabas.broker.server.platform import Platform
+from barnabas.broker.storage.cleaner.in_process import InProcessWorker
 from barnabas.broker.zookeeper_client.features import ANNOUNCED
 from barnabas.broker.zookeeper_client.kazoo_client import KazooConnection
 from barnabas.zookeeper.config import ZooKeeperConfig
 from barnabas.zookeeper.server import EmbeddedZooKeeper
 from barnabas.zookeeper.service import Service
-from tests.simulation.compaction import InProcessWorker
 from tests.simulation.disk import SimDisk
 from tests.simulation.disk_files import LOOK, NAME, READ, SYNC, WRITE
 from tests.simulation.disk_life import Life
@@ -348,6 +348,7 @@ class BrokerProcess(Process):
             open_store=lambda url, settings: self.open_store(disk),
         )
         self.broker = Broker(self.settings, platform=platform)
+        loop.set_exception_handler(self.broker.callback_failed)
         await self.broker.run(self._ready)
 
     def mend_directories(self) -> None:

@@ -16,6 +16,7 @@ from barnabas.base.config.log_config import CLEANUP_COMPACT, LogConfig
 from barnabas.base.errors import Refused
 from barnabas.base.ids import TopicPartition
 from barnabas.broker.storage.cleaner.cleaner import Cleaner
+from barnabas.broker.storage.cleaner.in_process import InProcessWorker
 from barnabas.broker.storage.cleaner.settings import CleanerSettings
 from barnabas.broker.storage.environment import InlineThreads, LogEnvironment
 from barnabas.broker.storage.file_handle import SegmentPool
@@ -26,7 +27,6 @@ from barnabas.broker.storage.manager_settings import ManagerSettings
 from barnabas.wire.record_batch import BatchHeader, read_header
 from barnabas.wire.records import BatchBuilder, end_txn_marker
 from tests.manual_time import ManualClock, ManualThreads, ManualTimers
-from tests.simulation.compaction import InProcessWorker
 from tests.simulation.disk import SimDisk
 from tests.simulation.disk_files import EVERYTHING, NAME, SYNC
 from tests.simulation.storage_ledger import (

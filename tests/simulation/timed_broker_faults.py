@@ -125,7 +125,7 @@ class Coincidences(LyingInWait):
         def is_time() -> bool:
             for broker in self._serving():
                 decided = broker.broker.transactions.coordinator.markers._decided  # type: ignore[union-attr]
-                found[:] = [tp for each in decided.values() for tp in sorted(each.left) if tp in self._states()]
+                found[:] = [tp for each in decided.values() for tp in sorted(each.remaining) if tp in self._states()]
                 if found:
                     return True
             return False

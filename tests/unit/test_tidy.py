@@ -14,14 +14,14 @@ WORDS_MAX = {
     "src/barnabas/broker": 809,
     "src/barnabas/cli": 96,
     "src/barnabas/client": 101,
-    "src/barnabas/services": 214,
+    "src/barnabas/services": 1,
     "src/barnabas/spark": 271,
     "src/barnabas/testing": 19,
     "src/barnabas/wire": 17,
     "src/barnabas/zookeeper": 27,
     "bench": 37,
     "scripts": 9,
-    "tests": 1570,
+    "tests": 1572,
 }
 MODULE_LINES_MAX = 600
 FUNCTION_LINES_MAX = 70

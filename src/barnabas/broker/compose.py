@@ -43,7 +43,7 @@ from barnabas.broker.runtime.faults import Faults
 from barnabas.broker.runtime.threads import LoopThreads, ThreadPool
 from barnabas.broker.server.context import BrokerContext
 from barnabas.broker.server.coordinator_log import leadership_listener
-from barnabas.broker.server.fault_injection import ControlSocket, FaultyDisk, wrap_handlers
+from barnabas.broker.server.fault_injection import ControlSocket, FaultControl, wrap_handlers
 from barnabas.broker.server.metrics_http import MetricsServer, add_gc_gauges, watch_loop_lag
 from barnabas.broker.server.platform import Platform
 from barnabas.broker.server.settings import (
@@ -76,19 +76,19 @@ class Broker:
         self,
         properties: Mapping[str, str],
         *,
+        faults: Faults | None = None,
         control_path: str | None = None,
         platform: Platform | None = None,
     ) -> None:
-        """`control_path`: a Unix socket through which a test asks for faults; without it there are none.
-        `platform`: the machine; this one where none is given.
+        """`faults`: what a test has asked for; without it the broker has no fault points. `control_path`: a Unix socket through
+        which another process asks for them. `platform`: the machine; this one by default.
         """
         self.dynamic = DynamicConfig(properties)
         self._control_path = control_path
-        self._faults = Faults() if control_path is not None else None
+        self._faults = faults
         self._platform = platform or Platform()
-        if self._faults is not None:
-            self._platform.clock = self._faults.clock
-            self._platform.disk = FaultyDisk(self._faults)
+        #: Set when the broker serves, where there are fault points.
+        self.control: FaultControl | None = None
         self._clock: Clock = self._platform.clock
         self._stop = asyncio.Event()
         self._fatal: BaseException | None = None
@@ -118,7 +118,6 @@ class Broker:
     async def run(self, on_ready: Callable[["Broker"], None] = lambda broker: None) -> None:
         """Until `stop` is called. Raises what ended it, if it was not that."""
         loop = asyncio.get_running_loop()
-        loop.set_exception_handler(self.callback_failed)
         for line in [*broker_notices(self.dynamic.static), *volatile_log_dirs(self.config.log_dirs)]:
             log.warning("%s", line)
         pool = ThreadPool(self.config.background_threads, name="file-work")
@@ -144,6 +143,24 @@ class Broker:
         """Begin a clean stop. Twice does no harm."""
         self._stop.set()
 
+    @property
+    def _is_dead(self) -> bool:
+        return self._faults is not None and self._faults.is_dead
+
+    def die(self, *, closes_session: bool = False) -> None:
+        """End like a process that is killed, for tests that run brokers in their own process: connections break now, nothing
+        more reaches the disk, ZooKeeper keeps the session until it expires. The broker still closes its files and threads.
+        `closes_session`: nobody is left whom the session could mislead, and closing it is quicker.
+        """
+        assert self._faults is not None, "only a broker with fault points can end so"
+        self._faults.is_dead = True
+        if not closes_session:
+            self.session.abandon()
+        self.server.stop_accepting()
+        self.server.close_all()
+        self.broker_connections.close()
+        self._stop.set()
+
     def fail(self, error: BaseException) -> None:
         """Something is broken that cannot be worked around: stop, and say why."""
         if self._fatal is None:
@@ -152,7 +169,7 @@ class Broker:
         self._stop.set()
 
     def callback_failed(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """The loop's exception handler: timers and connections have no parent task that would get the error."""
+        """The exception handler of a loop that is the broker's: timers and connections have no parent task for their errors."""
         loop.default_exception_handler(context)
         error = context.get("exception")
         if isinstance(error, BrokenInvariant):
@@ -439,19 +456,21 @@ class Broker:
 
     # -- serving and stopping -----------------------------------------------------------------------------------------
 
-    async def _open_control_socket(self, path: str, faults: Faults) -> None:
+    async def _open_fault_points(self, faults: Faults) -> None:
         wrap_handlers(self.pipeline.handlers.values(), faults, self._spawn)
-        self._control_socket = ControlSocket(
+        self.control = FaultControl(
             faults,
             connections=lambda: self.server.connections,
             fail_log_dir=lambda directory: self.logs.fail_dir(directory, OSError(errno.EIO, "failed by a test")),
             on_clock=self.replicas.tick,
         )
-        await self._control_socket.start(path)
+        if self._control_path is not None:
+            self._control_socket = ControlSocket(self.control)
+            await self._control_socket.start(self._control_path)
 
     async def _serve(self) -> None:
-        if self._control_path is not None and self._faults is not None:
-            await self._open_control_socket(self._control_path, self._faults)
+        if self._faults is not None:
+            await self._open_fault_points(self._faults)
         # Nobody is served before the epoch of this life is known: a controller that takes the former life for alive would
         # make this broker leader in an old epoch, without the records that a power cut took. Who connects meanwhile waits.
         await self._unless_stopped(self.session.outlive(self.registrar.register))
@@ -504,7 +523,7 @@ class Broker:
         log.info("stopping")
         self.health.enter(Phase.PENDING_CONTROLLED_SHUTDOWN)
         self.replication.fetchers.take_no_more()
-        if self.config.controlled_shutdown_enable and self._fatal is None:
+        if self.config.controlled_shutdown_enable and self._fatal is None and not self._is_dead:
             if self.session.is_connected:
                 await self.controller_client.hand_over()
             else:
@@ -523,13 +542,32 @@ class Broker:
         await self._close_logs(self.registrar.epoch)
         await self._end()
 
+    async def release(self) -> None:
+        """After `run` has failed halfway, in a process that goes on: ports, files and threads are free again."""
+        made = vars(self)
+        if "session" in made:
+            self.session.abandon()
+        if "server" in made:
+            self.server.stop_accepting()
+            self.server.close_all()
+        self.metrics_server.stop()
+        if "broker_connections" in made:
+            self.broker_connections.close()
+        if self._are_logs_open:
+            self.logs.abandon()
+        if "session" in made:
+            await self.session.stop()
+
     async def _close_logs(self, broker_epoch: int = -1) -> None:
         self.logs.stop()
         await self.cleaner.stop()
         await self._threads.drain()
         for partition in self.replicas:
             partition.log = None  # nobody who still runs may write while the logs are closed
-        await self._loop.run_in_executor(self._pool, self.logs.shutdown, broker_epoch)
+        if self._is_dead:
+            self.logs.abandon()
+        else:
+            await self._loop.run_in_executor(self._pool, self.logs.shutdown, broker_epoch)
 
     async def _end(self) -> None:
         await self.session.stop()

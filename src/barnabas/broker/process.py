@@ -18,6 +18,9 @@ from barnabas.base.host.parent import die_with_parent
 from barnabas.base.host.systemd import Notifier
 from barnabas.base.log_format import log_to
 from barnabas.broker.compose import Broker
+from barnabas.broker.runtime.faults import Faults
+from barnabas.broker.server.fault_injection import FaultyDisk
+from barnabas.broker.server.platform import Platform
 from barnabas.wire import codec
 from barnabas.wire.versions import api_named
 
@@ -43,9 +46,20 @@ def run_broker(properties: Mapping[str, str], *, control_path: str | None = None
     return exit_code
 
 
+def _make_broker(properties: Mapping[str, str], control_path: str | None) -> Broker:
+    """`control_path`: through this socket a test asks for faults; without it the broker has no fault points."""
+    if control_path is None:
+        return Broker(properties)
+
+    faults = Faults()
+    platform = Platform(clock=faults.clock, disk=FaultyDisk(faults))
+    return Broker(properties, faults=faults, control_path=control_path, platform=platform)
+
+
 async def _run_until_signal(properties: Mapping[str, str], control_path: str | None) -> None:
-    broker = Broker(properties, control_path=control_path)
+    broker = _make_broker(properties, control_path)
     loop = asyncio.get_running_loop()
+    loop.set_exception_handler(broker.callback_failed)
     systemd = Notifier()
 
     def stop() -> None:

@@ -2,11 +2,12 @@
 
 import functools
 import os
+import re
 import shutil
 import sys
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, Final, ParamSpec, TypeVar
 
 import typer
 from typer.core import TyperCommand
@@ -21,10 +22,20 @@ class UsageError(BarnabasError):
     """Options that do not go together; the message says what would do."""
 
 
+#: Control characters but for line ends and tabs, and those that reverse the direction of text.
+_UNSAFE: Final = re.compile("[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\\u200e\\u200f\\u202a-\\u202e\\u2066-\\u2069]")
+
+
+def printable(text: str) -> str:
+    """The text for a terminal: names come from strangers, and an escape sequence in one would act on the terminal."""
+    return _UNSAFE.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
+
+
 def complain(line: str) -> None:
     """One line on stderr, and lines of a log below it. On a terminal that is too narrow, each is folded between words."""
     lines = line.split("\n")
     if sys.stderr.isatty():
+        lines = [printable(each) for each in lines]
         width = max(40, shutil.get_terminal_size().columns)
         lines = [
             textwrap.fill(each, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)

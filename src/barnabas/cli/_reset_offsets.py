@@ -14,7 +14,7 @@ from typing import Self
 from barnabas.base.errors import ErrorCode
 from barnabas.base.ids import TopicPartition
 from barnabas.base.words import EARLIEST, LATEST
-from barnabas.cli._tool import UsageError, parse_number, run, say, say_json
+from barnabas.cli._tool import UsageError, parse_number, run, say, say_json, write
 from barnabas.client.admin import groups as admin
 from barnabas.client.admin.groups import CommittedOffset
 from barnabas.client.admin.partitions import list_offsets
@@ -98,7 +98,7 @@ def _print(plan: Plan) -> None:
         for where, offset in offsets.items()
     ]
     for group, topic, partition, offset in rows:
-        sys.stdout.write(f"\n{group:<30} {topic:<30} {partition:<10} {offset:<15}")
+        write(f"\n{group:<30} {topic:<30} {partition:<10} {offset:<15}")
     say()
 
 

@@ -18,7 +18,7 @@ from typing import Annotated, TypeVar
 
 import typer
 
-from barnabas.cli._command import UsageError, complain
+from barnabas.cli._command import UsageError, complain, printable
 from barnabas.client import names
 from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.config import ClientConfig, client_config, load_properties
@@ -40,6 +40,7 @@ __all__ = [
     "say_fields",
     "say_json",
     "table",
+    "write",
 ]
 
 T = TypeVar("T")
@@ -162,7 +163,12 @@ def _stdout_pipe() -> int:
 
 
 def say(line: str = "") -> None:
-    sys.stdout.write(line + "\n")
+    write(line + "\n")
+
+
+def write(text: str) -> None:
+    """To standard output: as it is in a file or a pipe, without control characters on a terminal."""
+    sys.stdout.write(printable(text) if sys.stdout.isatty() else text)
 
 
 def say_fields(line: str) -> None:
@@ -193,11 +199,11 @@ def say_json(document: object) -> None:
 def table(headers: Sequence[str], rows: Iterable[Sequence[str]], plain: Callable[[], None] | None = None) -> None:
     """On a terminal a table that fits its width: with a frame if there is room, else without one, and folded between columns.
     Elsewhere `plain()`, as scripts know it, or columns as wide as their widest cell. No cell is ever cut."""
-    rows = [tuple(row) for row in rows]
+    if plain is not None and not sys.stdout.isatty():
+        plain()
+        return
+    rows = [tuple(_cell(text) for text in row) for row in rows]
     if not sys.stdout.isatty():
-        if plain is not None:
-            plain()
-            return
         widths = [max(map(len, column)) for column in zip(headers, *rows, strict=True)]
         for row in (tuple(headers), *rows):
             say(" ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
@@ -223,6 +229,11 @@ def table(headers: Sequence[str], rows: Iterable[Sequence[str]], plain: Callable
     for row in rows:
         framed.add_row(*(Text(cell) for cell in row))
     Console(width=columns).print(framed)
+
+
+def _cell(text: str) -> str:
+    """In one line: a line end in a name would begin a row that is not there."""
+    return printable(text).replace("\n", "\\n").replace("\t", "\\t")
 
 
 def _folded(cells: Sequence[str], widths: Sequence[int], columns: int) -> list[str]:

@@ -22,6 +22,7 @@ from barnabas.cli._tool import (
     say,
     say_json,
     table,
+    write,
 )
 from barnabas.client.admin import groups as admin
 from barnabas.client.admin.groups import REBALANCING, GroupDescription
@@ -333,7 +334,7 @@ def _print_offsets(rows: Sequence[OffsetRow]) -> None:
 
     def plain() -> None:
         for row in [list(_OFFSET_HEADERS), *cells]:
-            sys.stdout.write("\n" + _line(row, widths))
+            write("\n" + _line(row, widths))
         say()
 
     table(_OFFSET_HEADERS, cells, plain)
@@ -394,8 +395,8 @@ def _print_state(cluster: AsyncClient, description: GroupDescription) -> None:
     widths = (max(25, len(where)), 25, 20, 15, 0)
 
     def plain() -> None:
-        sys.stdout.write("\n" + _line(headers, widths))
-        sys.stdout.write("\n" + _line(row, widths))
+        write("\n" + _line(headers, widths))
+        write("\n" + _line(row, widths))
         say()
 
     table(headers, [row], plain)
@@ -481,10 +482,10 @@ async def _delete_offsets(cluster: AsyncClient, group: str, topics: Sequence[str
     else:
         say(f"\nError: {messages.get(worst, f'Encounter some unknown error: {worst.name}')}")
     widths = (30, 15, 15)
-    sys.stdout.write("\n" + _line(("TOPIC", "PARTITION", "STATUS"), widths))
+    write("\n" + _line(("TOPIC", "PARTITION", "STATUS"), widths))
     for where, status in sorted(statuses.items()):
         index = str(where.partition) if where.partition >= 0 else "Not Provided"
         text = f"Error: {status.name}" if status else "Successful"
-        sys.stdout.write("\n" + _line((where.topic, index, text), widths))
+        write("\n" + _line((where.topic, index, text), widths))
     say()
     return worst is ErrorCode.NONE

@@ -274,7 +274,43 @@ class LocalCluster:
     def pid(self, broker_id: int) -> int:
         return self.member(broker_id).pid
 
+    def members(self, kind: str) -> list[Member]:
+        return [member for member in self._members.values() if member.kind == kind]
+
+    def settings_of(self, broker_id: int) -> Mapping[str, str]:
+        """The settings that a broker starts with."""
+        return self._properties(broker_id)
+
+    def log_dirs(self, broker_id: int) -> list[Path]:
+        return [Path(each.strip()) for each in self._properties(broker_id)["log.dirs"].split(",")]
+
     # -- faults -------------------------------------------------------------------------------------------------------
+
+    def kill_all(self) -> None:
+        """kill -9 for every process, ZooKeeper's too: a power cut."""
+        members = list(self._members.values())
+        for member in members:
+            self._signal(member, signal.SIGKILL)
+        for member in members:
+            self._wait_exit(member, STOP_TIMEOUT_S)
+
+    def start_all(self, *, zookeeper_port: str) -> None:
+        """After `kill_all`, at the same addresses."""
+        self._start_zookeeper(zookeeper_port)
+        self._start_brokers(list(self.broker_ids))
+
+    def _start_brokers(self, dead: list[int]) -> None:
+        """All at once, and then what runs beside them."""
+        for broker_id in dead:
+            self.start_broker(broker_id, wait=False)
+        for broker_id in dead:
+            self.wait_ready(broker_id)
+        if self.schema_registry and not self._members[REGISTRY].running:
+            self._start_schema_registry()
+        if self.console and not self._members[CONSOLE].running:
+            self._start_console()
+        if self.tables and not self._members[TABLES].running:
+            self._start_tables()
 
     def kill(self, broker_id: int) -> None:
         """kill -9: no hand-over, no flush."""

@@ -35,6 +35,7 @@ COMMANDS: dict[str, _Entry] = {
     "zookeeper-security-migration": _Entry(
         "barnabas.cli.zookeeper_security_migration", "Allow only brokers to change znodes, or everybody."
     ),
+    "snapshot": _Entry("barnabas.cli.snapshot", "Save a local cluster under a name; bring it back."),
     "topics": _Entry("barnabas.cli.topics", "Create, list, describe, alter and delete topics."),
     "configs": _Entry(
         "barnabas.cli.configs", "Describe and alter settings of topics, brokers, users, clients and IPs."
@@ -80,7 +81,7 @@ COMMANDS: dict[str, _Entry] = {
 
 #: How `--help` shows the commands: every one of them, once.
 GROUPS: dict[str, tuple[str, ...]] = {
-    "A cluster on this machine": ("up", "status", "restart", "down"),
+    "A cluster on this machine": ("up", "status", "restart", "snapshot", "down"),
     "Servers": ("broker", "host", "zookeeper", "schema-registry", "console"),
     "Topics, records and groups (Kafka's tools)": (
         "topics",
@@ -105,7 +106,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "dump-log",
     ),
     "Care for a cluster": ("doctor", "brokers", "rebalance", "metadata", "migrate", "link"),
-    "Schemas and data": ("schemas", "pipeline", "tables"),
+    "Schemas and data": ("schemas", "pipeline", "pipeline offsets", "tables"),
 }
 
 

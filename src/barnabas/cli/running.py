@@ -239,6 +239,8 @@ class Reception:
                     return {"answer": [_broker(self._cluster, each) for each in self._cluster.broker_ids]}
                 case {"do": "restart", "broker": int(broker)}:
                     return {"answer": _restart(self._cluster, broker)}
+                case {"do": "snapshot", "action": str(action), "name": name}:
+                    return {"answer": _snapshot(self._cluster, action, name)}
                 case {"do": unknown}:
                     return {"error": f"this cluster does not know {unknown!r}: it is of another version"}
                 case _:
@@ -278,6 +280,34 @@ def _restart(cluster: LocalCluster, broker_id: int) -> Mapping[str, object]:
         cluster.terminate(broker_id)
     cluster.start_broker(broker_id)
     return _broker(cluster, broker_id)
+
+
+def _snapshot(cluster: LocalCluster, action: str, name: object) -> object:
+    from barnabas.cli import snapshots
+
+    if action == "list":
+        return [asdict(each) for each in snapshots.saved(cluster)]
+    if not isinstance(name, str):
+        raise ClusterFailed("a snapshot needs a name")
+    match action:
+        case "save":
+            snapshots.refuse_links(_links(cluster))
+            return asdict(snapshots.save(cluster, name))
+        case "restore":
+            return {"seconds": snapshots.restore(cluster, name)}
+        case "delete":
+            snapshots.delete(cluster, name)
+            return {}
+    raise ClusterFailed(f"this cluster does not know the action {action!r}: it is of another version")
+
+
+def _links(cluster: LocalCluster) -> list[str]:
+    from barnabas.client.admin.links import describe_links
+    from barnabas.client.blocking import BlockingClient
+    from barnabas.client.config import client_config
+
+    with BlockingClient(client_config(cluster.bootstrap, cluster.client_settings("admin"))) as client:
+        return [link.name for link in client.run(describe_links(client.core))]
 
 
 # -- in the background ----------------------------------------------------------------------------------------------------

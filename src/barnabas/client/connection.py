@@ -485,8 +485,6 @@ async def open_connection(
             )
     except TimeoutError:
         raise ConnectionLost(f"{address} did not accept a connection within {connect_timeout_ms} ms") from None
-    except (ValueError, OverflowError) as error:  # a broker may call itself by anything
-        raise ConnectionLost(f"cannot connect to {address!r}: this is not an address: {error}") from None
     except OSError as error:
         is_tls = isinstance(error, ssl.SSLError) or (
             ssl_context is not None and isinstance(error, ConnectionResetError)
@@ -495,6 +493,8 @@ async def open_connection(
             raise failed_handshake(address, error) from error
         kind = ConnectionRefused if _numbers(error) == [errno.ECONNREFUSED] else ConnectionLost
         raise kind(f"cannot connect to {address}: {_reason(error)}") from error
+    except (ValueError, OverflowError) as error:  # after OSError: a certificate that is refused is both
+        raise ConnectionLost(f"cannot connect to {address!r}: this is not an address: {error}") from None
     try:
         if negotiate:
             try:

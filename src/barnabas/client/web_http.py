@@ -23,7 +23,7 @@ _WHOLE_ANSWER_TIMEOUTS: Final = 3
 _FINAL_CODES: Final = frozenset((*range(400, 408), *range(409, 416), 501, 505))
 
 
-class _NoRedirects(urllib.request.HTTPRedirectHandler):
+class NoRedirects(urllib.request.HTTPRedirectHandler):
     """A redirect would carry the client's secret to a host that is not configured."""
 
     def redirect_request(self, *args: object, **kwargs: object) -> None:
@@ -121,7 +121,7 @@ def ask(
     timeout_s = (timeout_ms or DEFAULT_TIMEOUT_MS) / 1000
     whole_s = timeout_s * _WHOLE_ANSWER_TIMEOUTS
     deadline = _Deadline(whole_s)
-    opener = urllib.request.build_opener(_NoRedirects, _Http(deadline), _Https(deadline, tls))
+    opener = urllib.request.build_opener(NoRedirects, _Http(deadline), _Https(deadline, tls))
     with deadline.running():
         try:
             with opener.open(request, timeout=timeout_s) as answer:

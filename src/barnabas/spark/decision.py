@@ -21,6 +21,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from barnabas.base.errors import BarnabasError, Malformed
 from barnabas.client.identity import ProducerIdentity
+from barnabas.services.registry.values import json_values
 from barnabas.spark.batch_identity import UNKNOWN, BatchIdentity
 from barnabas.spark.checkpoint import BY_CALLER, EDITED, NAMELESS
 from barnabas.wire.control_records import read_end_txn_marker
@@ -249,9 +250,11 @@ def decode_ended(data: bytes) -> Ended:
 
 def _json(data: bytes, what: str) -> Any:
     try:
-        known = json.loads(data)
+        known = json_values.read(data)
     except ValueError as error:
         raise Malformed(f"a {what} in the decision log is not JSON: {error}") from None
+    if not isinstance(known, dict):
+        raise Malformed(f"a {what} in the decision log is not a JSON object")
     if known.get("version", FIRST_VERSION) not in (FIRST_VERSION, VERSION):
         raise NotADecision(f"a {what} in the decision log has version {known['version']}: a newer barnabas wrote it")
     return known

@@ -1,48 +1,19 @@
 """`Cluster`: a local cluster with a test's view of it, and a test's ways to break it. Blocking; any one thread at a time."""
 
 import asyncio
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Self
 
-from barnabas.cli.local_cluster import wait_until
-from barnabas.cli.local_settings import SettingValue, setting_texts
-from barnabas.client.admin import topics as topic_admin
-from barnabas.client.asynchronous import AsyncClient
 from barnabas.testing.faults import FaultyCluster
-from barnabas.testing.names import check_topic_settings, no_such_topic
-from barnabas.testing.records import RecordHelpers
+from barnabas.testing.settings import DEFAULTS, SHORT_SESSIONS, SHORT_TICK_MS
 from barnabas.testing.snapshot import Snapshot, restore, take
+from barnabas.testing.topics import TopicHelpers
 
-TIMEOUT_S = 60.0
-
-#: What suits tests, besides what suits a local cluster: the first group of a cluster waits for every partition of its topic.
-DEFAULTS: Mapping[str, str] = {"offsets.topic.num.partitions": "5", "transaction.state.log.num.partitions": "5"}
-#: What `short_sessions` sets: ends are noticed within about a second, where Kafka's own times are made for real networks.
-SHORT_SESSIONS: Mapping[str, str] = {
-    "zookeeper.session.timeout.ms": "1000",
-    "replica.lag.time.max.ms": "1000",
-    "group.min.session.timeout.ms": "100",
-    "group.consumer.min.session.timeout.ms": "1000",
-    "group.consumer.session.timeout.ms": "1000",
-    "group.consumer.min.heartbeat.interval.ms": "100",
-    "group.consumer.heartbeat.interval.ms": "200",
-    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "200",
-    "log.retention.check.interval.ms": "500",
-    "log.initial.task.delay.ms": "0",
-}
-_SHORT_ZOOKEEPER = ("--tick-time", "100", "--max-session-timeout", "60000")
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionView:
-    leader: int
-    replicas: tuple[int, ...]
-    isr: tuple[int, ...]
+_SHORT_ZOOKEEPER = ("--tick-time", str(SHORT_TICK_MS), "--max-session-timeout", "60000")
 
 
 @dataclass(kw_only=True)
-class Cluster(FaultyCluster, RecordHelpers):
+class Cluster(FaultyCluster, TopicHelpers):
     """`with Cluster(brokers=3) as cluster: cluster.bootstrap`. Brokers have the ids 1..N."""
 
     #: A broker or a consumer that dies is missed after about a second, not after six or more. For machines that are not busy.
@@ -60,79 +31,6 @@ class Cluster(FaultyCluster, RecordHelpers):
 
     async def __aexit__(self, *exc: object) -> None:
         await asyncio.to_thread(self.stop)
-
-    # -- topics -----------------------------------------------------------------------------------------------------------
-
-    def create_topic(
-        self,
-        name: str,
-        *,
-        partitions: int = 1,
-        replication_factor: int = -1,
-        config: Mapping[str, SettingValue] | None = None,
-    ) -> None:
-        """Make a topic, and wait until every broker knows that every partition of it has a leader."""
-        check_topic_settings(config or {})
-        new = topic_admin.NewTopic(
-            name=name,
-            partitions=partitions,
-            replication_factor=replication_factor,
-            configs=setting_texts(config or {}),
-        )
-        self.ask(lambda client: topic_admin.create_topics(client, [new]))
-        self.wait_until_led(name)
-
-    def delete_topic(self, name: str) -> None:
-        self.ask(lambda client: topic_admin.delete_topics(client, [name]))
-
-    def partitions(self, topic: str, *, seen_by: int | None = None) -> dict[int, PartitionView]:
-        """Leader, replicas and ISR by partition, as a broker (any, if not said) knows them; nothing for an unknown topic."""
-
-        async def look(client: AsyncClient) -> dict[int, PartitionView]:
-            found = (await client.topics([topic])).get(topic)
-            partitions = found.partitions if found is not None else ()
-            return {each.index: PartitionView(each.leader, each.replicas, each.isr) for each in partitions}
-
-        return self.ask(look, of=seen_by)
-
-    def topics(self) -> list[str]:
-        """By name, without Kafka's own."""
-
-        async def look(client: AsyncClient) -> list[str]:
-            return sorted(name for name in await client.all_topics() if not name.startswith("__"))
-
-        return self.ask(look)
-
-    def leader_of(self, topic: str, partition: int = 0) -> int:
-        """-1 while there is none."""
-        known = self.partitions(topic)
-        if not known:
-            raise no_such_topic(topic, self.topics())
-        if partition not in known:
-            raise ValueError(f"{topic} has no partition {partition}: it has 0 to {max(known)}")
-        return known[partition].leader
-
-    # -- waiting ----------------------------------------------------------------------------------------------------------
-
-    def wait_until_led(self, topic: str, *, timeout_s: float = TIMEOUT_S) -> None:
-        """Until every broker that runs knows a running leader of every partition: no client is sent anywhere else then."""
-        running = [each for each in self.broker_ids if self._can_obey(each)]
-
-        def led(seen_by: int) -> bool:
-            known = self.partitions(topic, seen_by=seen_by)
-            return bool(known) and all(each.leader in running for each in known.values())
-
-        wait_until(
-            lambda: all(led(each) for each in running), timeout_s, what=f"leaders of {topic}, known to all brokers,"
-        )
-
-    def wait_for_isr(self, topic: str, size: int, *, timeout_s: float = TIMEOUT_S) -> None:
-        """Until every partition of the topic has `size` replicas in sync."""
-        wait_until(
-            lambda: all(len(p.isr) == size for p in self.partitions(topic).values()),
-            timeout_s,
-            what=f"{size} in-sync replicas of {topic}",
-        )
 
     # -- snapshots --------------------------------------------------------------------------------------------------------
 

@@ -1,17 +1,15 @@
 """A local cluster that a test may break, and that can be mended again. Blocking; any one thread at a time.
 
-Faults that brokers carry out themselves go through their control sockets (`server.fault_injection`). What operators have means
-for (quotas, certificates, signals, ZooKeeper) is done by those means.
+Faults that brokers carry out themselves (`broker_faults`) go through their control sockets. What operators have means for
+(certificates, signals, ZooKeeper) is done by those means.
 """
 
 import json
 import signal
 import socket
-from collections.abc import Iterable, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 
 from barnabas.base.config.broker import BrokerConfig
-from barnabas.base.errors import ErrorCode
 from barnabas.base.words import AlterOperation, ConfigResourceType
 from barnabas.broker.runtime.faults import TEST_CLIENT_ID
 from barnabas.broker.server.settings import session_config
@@ -20,22 +18,20 @@ from barnabas.broker.zookeeper_client.session import ZooKeeperSession
 from barnabas.broker.zookeeper_client.session_config import SessionConfig
 from barnabas.cli.fork_server import Member
 from barnabas.cli.local_cluster import (
-    CONSOLE,
-    REGISTRY,
-    STOP_TIMEOUT_S,
     ZOOKEEPER,
     ClusterFailed,
     LocalCluster,
     wait_until,
 )
 from barnabas.cli.local_settings import SettingValue
-from barnabas.client.admin.configs import alter_configs, alter_quotas
+from barnabas.client.admin.configs import alter_configs
 from barnabas.client.asynchronous import AsyncClient
 from barnabas.client.config import client_config
 from barnabas.testing import asking
 from barnabas.testing.asking import Question, T
+from barnabas.testing.broker_faults import BrokerFaults
 from barnabas.testing.journal import Fault, Journal, Watch
-from barnabas.testing.names import check_broker_settings, checked_api, checked_error
+from barnabas.testing.names import check_broker_settings
 from barnabas.zookeeper.takeover import NoSuchSession, end_session_of
 
 CONTROL_TIMEOUT_S = 60.0
@@ -43,7 +39,7 @@ CONTROL_TIMEOUT_S = 60.0
 _KEYSTORE = "listener.name.client.ssl.keystore.location"
 
 
-class FaultyCluster(LocalCluster):
+class FaultyCluster(LocalCluster, BrokerFaults):
     """`LocalCluster` whose brokers take faults. Brokers have the ids 1..N."""
 
     with_control = True
@@ -51,10 +47,8 @@ class FaultyCluster(LocalCluster):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.journal = Journal()
-        #: Brokers that only a restart makes as they were.
-        self._marred: set[int] = set()
-        #: Quotas that hold, by their entity; None is the default.
-        self._throttled: dict[str | None, tuple[str, ...]] = {}
+        self._marred = set()
+        self._throttled = {}
         self._expired: set[int] = set()
 
     def _check_names(self, settings: list[str]) -> None:
@@ -90,45 +84,30 @@ class FaultyCluster(LocalCluster):
 
     def kill_all(self) -> None:
         """kill -9 for every process, ZooKeeper's too: a power cut."""
-        members = list(self._members.values())
-        for member in members:
-            self._signal(member, signal.SIGKILL)
-        for member in members:
-            self._wait_exit(member, STOP_TIMEOUT_S)
+        super().kill_all()
         self.journal.note("everything was killed")
 
     def start_all(self, *, zookeeper_port: str) -> None:
         """After `kill_all`, at the same addresses."""
-        self._start_zookeeper(zookeeper_port)
         self._throttled.clear()
         self._expired.clear()
-        self._start_brokers(list(self.broker_ids))
+        super().start_all(zookeeper_port=zookeeper_port)
 
     def _start_brokers(self, dead: list[int]) -> None:
         """At once: ZooKeeper may still take the former life of each for alive, and is told that it is over."""
         if self.zookeeper is None:
             for broker_id in dead:
                 self._end_session(broker_id)
-        for broker_id in dead:
-            self.start_broker(broker_id, wait=False)
-        for broker_id in dead:
-            self.wait_ready(broker_id)
-        if self.schema_registry and not self._members[REGISTRY].running:
-            self._start_schema_registry()
-        if self.console and not self._members[CONSOLE].running:
-            self._start_console()
+        super()._start_brokers(dead)
 
     @property
     def zookeeper_members(self) -> list[Member]:
-        return [member for member in self._members.values() if member.kind == "zookeeper"]
+        return self.members(ZOOKEEPER)
 
     def watch(self) -> Watch:
         """From now on: what a report of a failed test shows."""
         self.journal.clear()
         return Watch(self.journal, {name: member.log for name, member in sorted(self._members.items())})
-
-    def log_dirs(self, broker_id: int) -> list[Path]:
-        return [Path(each.strip()) for each in self._properties(broker_id)["log.dirs"].split(",")]
 
     def pause(self, broker_id: int) -> None:
         """SIGSTOP: connections stay open, and nobody answers."""
@@ -145,156 +124,12 @@ class FaultyCluster(LocalCluster):
         if not self._wait_exit(self.member(broker_id), timeout_s):
             raise TimeoutError(f"broker {broker_id} still runs after {timeout_s:g} s")
 
-    # -- faults that a broker itself carries out --------------------------------------------------------------------------
-
-    def fail_api(
-        self,
-        broker_id: int,
-        api: str,
-        *,
-        error: str | ErrorCode | None = None,
-        delay_ms: int = 0,
-        drop: bool = False,
-        lose_answer: bool = False,
-        after: int = 0,
-        times: int | None = None,
-        client_id: str = "",
-    ) -> Fault:
-        """Requests of an API (`Produce`, or `*`) are refused with a Kafka error, delayed, or cost the connection: `drop` before
-        they are carried out, `lose_answer` after it, so that the client cannot know.
-
-        `after` requests pass first, then `times` are hit (all of them if None), of clients whose id starts with `client_id`.
-        The answer's `fired` says how many were hit.
-        """
-        checked_api(api)
-        name = None if error is None else checked_error(error)
-        if name is None and not delay_ms and not drop and not lose_answer:
-            raise ValueError("this fault does nothing: give error=, delay_ms=, drop=True or lose_answer=True")
-        if (name is not None) + drop + lose_answer > 1:
-            raise ValueError("a request has one end: give one of error=, drop=True, lose_answer=True")
-        for what, value, least in (("delay_ms", delay_ms, 0), ("after", after, 0), ("times", times, 1)):
-            if value is not None and value < least:
-                raise ValueError(f"{what}={value} must be at least {least}")
-        number = self.control(
-            broker_id,
-            do="fail_api",
-            api=api,
-            error=name,
-            delay_ms=delay_ms,
-            drop=drop,
-            lose_answer=lose_answer,
-            after=after,
-            times=times,
-            client_id=client_id,
-        )
-        effects = (
-            f"a delay of {delay_ms} ms" if delay_ms else "",
-            name or "",
-            "a dropped connection" if drop else "",
-            "its answer lost" if lose_answer else "",
-        )
-        fault = self._api_fault(
-            broker_id,
-            f"{api} gets {' and '.join(filter(None, effects))}{_how_often(after, times, client_id)}",
-            number,
-        )
-        self.journal.note(fault.what, fault)
-        return fault
-
-    def _api_fault(self, broker_id: int, what: str, number: object) -> Fault:
-        pid = self.pid(broker_id)
-
-        def fired() -> int | None:
-            member = self.member(broker_id)
-            if member.pid != pid or not member.running or member.paused:
-                return None
-            count = self.control(broker_id, do="fired", fault=number)
-            assert isinstance(count, int)
-            return count
-
-        return Fault(f"broker {broker_id}: {what}", fired)
-
-    def drop_connections(self, broker_id: int, *, client_id: str = "") -> None:
-        """The broker closes its connections, or those of clients whose id starts with `client_id`."""
-        self._order(broker_id, "drops connections", do="drop_connections", client_id=client_id)
-
-    def cut_off(self, broker_id: int, others: Iterable[int] | None = None) -> None:
-        """A network partition between a broker and others (all, if not said). ZooKeeper is still reached from both sides."""
-        apart = [self._checked_id(other) for other in (others or self.broker_ids) if other != broker_id]
-        self._order(broker_id, f"is cut off from {apart}", do="cut_off", brokers=apart)
-        for other in apart:
-            if self._can_obey(other):
-                self.control(other, do="cut_off", brokers=[broker_id])
-
-    def be_deaf_to(self, broker_id: int, others: Iterable[int]) -> None:
-        """A network that is cut one way: a broker hears nothing from the others, but they hear it."""
-        brokers = [self._checked_id(other) for other in others]
-        self._order(broker_id, f"is deaf to {brokers}", do="be_deaf_to", brokers=brokers)
-
-    def slow_network(self, broker_id: int, *, delay_ms: int) -> None:
-        """Every request to the broker takes longer on its way, and those from it to other brokers. 0 ends it."""
-        self._order(broker_id, f"has a network slower by {delay_ms} ms", do="slow_network", delay_ms=delay_ms)
-        for other in self.broker_ids:
-            if other != broker_id and self._can_obey(other):
-                self.control(other, do="slow_peer", broker=broker_id, delay_ms=delay_ms)
-
-    def slow_disk(self, broker_id: int, *, delay_ms: int) -> None:
-        """Every write and every flush takes longer. 0 ends it."""
-        self._order(broker_id, f"has a disk slower by {delay_ms} ms", do="slow_disk", delay_ms=delay_ms)
-
-    def fill_disk(self, broker_id: int) -> None:
-        """Writes fail with "No space left on device": the log directory goes offline."""
-        self._order(broker_id, "has a full disk", do="fill_disk")
-        self._marred.add(broker_id)
-
-    def fail_log_dir(self, broker_id: int, directory: Path | str) -> None:
-        """One of the broker's log directories fails, as if its disk had."""
-        known = self.log_dirs(broker_id)
-        if Path(directory) not in known:
-            has = ", ".join(map(str, known))
-            raise ValueError(f"{directory} is no log directory of broker {broker_id}: it has {has}")
-        self._order(broker_id, f"lost {directory}", do="fail_log_dir", path=str(directory))
-        self._marred.add(broker_id)
-
     def tear_write(self, broker_id: int) -> None:
         """The next batch of records that comes is written by half, and the broker is killed in the middle of it: what a crash
         leaves behind. `wait_until_down`, then `start_broker`."""
         self._order(broker_id, "will be killed in the middle of a write", do="tear_write")
 
-    def advance_clock(self, broker_id: int, ms: int) -> None:
-        """The broker's clock jumps: retention, lag limits and producer expiry see it; timers under way do not."""
-        self._order(broker_id, f"has its clock advanced by {ms} ms", do="advance_clock", ms=ms)
-        self._marred.add(broker_id)
-
-    def skew_clock(self, broker_id: int, ms: int) -> None:
-        """The broker's wall clock is wrong by so much, forward or back: timestamps that it gives are. 0 ends it."""
-        self._order(broker_id, f"has a clock that is wrong by {ms} ms", do="skew_clock", ms=ms)
-
-    def _order(self, broker_id: int, what: str, **command: object) -> None:
-        self.control(broker_id, **command)
-        self.journal.note(f"broker {broker_id} {what}")
-
     # -- faults by other means --------------------------------------------------------------------------------------------
-
-    def throttle(
-        self,
-        *,
-        produce_bytes_per_s: float | None = None,
-        fetch_bytes_per_s: float | None = None,
-        client_id: str | None = None,
-    ) -> None:
-        """Clients are held to a quota, each or the one with this id: brokers answer late and say so (`throttle_time_ms`)."""
-        limits = {"producer_byte_rate": produce_bytes_per_s, "consumer_byte_rate": fetch_bytes_per_s}
-        given = {name: float(value) for name, value in limits.items() if value is not None}
-        if not given:
-            raise ValueError("this fault does nothing: give produce_bytes_per_s= or fetch_bytes_per_s=")
-        self._alter_quotas(client_id, given)
-        self._throttled[client_id] = tuple(given)
-        whom = "each client" if client_id is None else f"client {client_id}"
-        self.journal.note(f"{whom} is held to {', '.join(f'{name}={value:g}' for name, value in given.items())}")
-
-    def _alter_quotas(self, client_id: str | None, changes: Mapping[str, float | None]) -> None:
-        self.ask(lambda client: alter_quotas(client, {"client-id": client_id}, changes))
 
     def expire_certificate(self, broker_id: int) -> None:
         """The broker shows clients a certificate that has expired. Connections that are there live on."""
@@ -375,9 +210,7 @@ class FaultyCluster(LocalCluster):
             broker_id = self._expired.pop()
             if self.member(broker_id).running:
                 self._alter_keystore(broker_id, AlterOperation.DELETE, None)
-        while self._throttled:
-            client_id, names = self._throttled.popitem()
-            self._alter_quotas(client_id, dict.fromkeys(names))
+        self._end_throttles()
 
     def repair(self) -> None:
         """As it was at first: no fault, everything up, clocks right. Topics and records stay."""
@@ -432,22 +265,24 @@ class FaultyCluster(LocalCluster):
         member = self.member(broker_id)
         return member.running and not member.paused
 
+    def _api_fault(self, broker_id: int, what: str, number: object) -> Fault:
+        pid = self.pid(broker_id)
+
+        def fired() -> int | None:
+            if self.pid(broker_id) != pid or not self._can_obey(broker_id):
+                return None
+            count = self.control(broker_id, do="fired", fault=number)
+            assert isinstance(count, int)
+            return count
+
+        return Fault(f"broker {broker_id}: {what}", fired)
+
     def _running(self, broker_id: int) -> None:
         member = self.member(broker_id)
         if not member.running:
             raise ClusterFailed(f"broker {broker_id} is down: start_broker({broker_id}) starts it")
         if member.paused:
             raise ClusterFailed(f"broker {broker_id} is paused: resume({broker_id}) lets it go on")
-
-
-def _how_often(after: int, times: int | None, client_id: str) -> str:
-    return "".join(
-        (
-            f", after {after} requests" if after else "",
-            f", {times} time{'s' * (times != 1)}" if times is not None else ", always",
-            f", for clients {client_id}*" if client_id else "",
-        )
-    )
 
 
 async def _with_session(config: SessionConfig, work: "asking.Work[ZooKeeperSession, T]") -> T:

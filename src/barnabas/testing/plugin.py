@@ -1,5 +1,5 @@
-"""The pytest plugin: `kafka`, a cluster that all tests share, `kafka_cluster`, clusters that a test may break, and `pipeline`,
-projects of `barnabas pipeline` on them.
+"""The pytest plugin: `kafka_broker`, brokers in the process for one test, `kafka`, a cluster that all tests share,
+`kafka_cluster`, clusters that a test may break, and `pipeline`, projects of `barnabas pipeline` on them.
 
     def test_orders(kafka):
         topic = kafka.topic(partitions=3)
@@ -27,13 +27,14 @@ import pytest
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from barnabas.testing.broker import BlockingBroker
     from barnabas.testing.cluster import Cluster
     from barnabas.testing.journal import Watch
     from barnabas.testing.pipelines import PipelineProject
     from barnabas.testing.shared import Kafka, SharedClusters
 
 #: What to tell of a test that fails.
-_watches = pytest.StashKey[list["Watch"]]()
+_watches = pytest.StashKey[list["Watch | BlockingBroker"]]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -70,7 +71,7 @@ def pytest_runtest_makereport(
     return report
 
 
-def _tell_of(request: pytest.FixtureRequest, watch: "Watch") -> None:
+def _tell_of(request: pytest.FixtureRequest, watch: "Watch | BlockingBroker") -> None:
     request.node.stash[_watches].append(watch)
 
 
@@ -124,6 +125,16 @@ def kafka(request: pytest.FixtureRequest, kafka_shared_clusters: "SharedClusters
         yield view
     finally:
         view.close()
+
+
+@pytest.fixture
+def kafka_broker(request: pytest.FixtureRequest) -> "Iterator[BlockingBroker]":
+    """Brokers in this process, on a thread of their own, for this test alone. The marker `kafka` has their options."""
+    from barnabas.testing.broker import Broker
+
+    with Broker(**_marked(request)) as broker:
+        _tell_of(request, broker)
+        yield broker
 
 
 @pytest.fixture

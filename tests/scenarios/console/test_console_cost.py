@@ -35,7 +35,7 @@ def in_loop(console: Console, make: Callable[[Any], Any]) -> Any:
     """`make` is given the console's own view of the cluster."""
 
     async def run() -> Any:
-        return await make(console.server.app.state.services.guard._own)
+        return await make(console.server.app.state.services.guard._own.cluster)
 
     return asyncio.run_coroutine_threadsafe(run(), console.loop).result(DEADLINE_S)
 

@@ -132,7 +132,7 @@ def test_aiokafka_group_is_shown_and_its_history_grows_while_it_is_watched(
     asyncio.run(read_one())
     path = f"/api/groups/{group}"
     assert console.get(path)["lag"] == 2
-    book = console.server.app.state.services.guard._own.lag
+    book = console.server.app.state.services.guard._own.cluster.lag
     asyncio.run_coroutine_threadsafe(book.sample(), console.loop).result(DEADLINE_S)
     produce(cluster, name, [{"value": "v"}])
     eventually(lambda: console.get(path), lambda a: a["lag"] == 3)
@@ -251,7 +251,7 @@ def test_group_that_keeps_up_with_its_producers_is_not_held_back(
     console: Console, cluster: Cluster, topic: Callable[..., str]
 ) -> None:
     name, group = topic(), f"moving-{uuid4()}"
-    kept = console.server.app.state.services.guard._own._kept
+    kept = console.server.app.state.services.guard._own.cluster._kept
     for number in range(1, 4):
         produce(cluster, name, [{"value": "v"}] * 5)
         committed(cluster, group, name, {0: 5 * number - 1})

@@ -190,7 +190,8 @@ def test_a_user_sees_what_the_clusters_acls_let_him_see(visitor: Make) -> None:
         for user, password in (ROOT, ALICE)
     }
     assert {"alice-orders", "secret-plans"} <= names["root"]
-    assert names["alice"] == {"alice-orders"}
+    assert "alice-orders" in names["alice"]
+    assert all(name.startswith("alice-") for name in names["alice"])
 
 
 def test_a_user_changes_what_the_clusters_acls_let_him_change(visitor: Make) -> None:
@@ -300,7 +301,8 @@ def test_scripts_send_their_credentials_each_time(console: Console) -> None:
         with httpx.Client(
             base_url=console.server.url, headers={"authorization": header}, timeout=DEADLINE_S, trust_env=False
         ) as http:
-            assert [each["name"] for each in http.get("/api/topics").json()["topics"]] == ["alice-orders"]
+            names = [each["name"] for each in http.get("/api/topics").json()["topics"]]
+            assert "alice-orders" in names and all(name.startswith("alice-") for name in names)
             # The request has no cookie, so that no other site can have made the browser send it.
             refused = http.post(PRODUCE, json=RECORD)
             assert refused.status_code == 403 and "AUTHORIZATION" in refused.json()["error"]["code"], refused.text

@@ -24,6 +24,7 @@ OF_EXTRAS = (
     "barnabas.testing.plugin",
     "barnabas.spark",
     "barnabas.services.registry",
+    "barnabas.services.http",
     "barnabas.services.console",
     "barnabas.base.compiled",
     "barnabas.wire.record_kernels",

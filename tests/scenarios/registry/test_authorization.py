@@ -124,7 +124,7 @@ class Thing:
 
 
 def make(registry: Registry, prefix: str = "own-", **more: Any) -> Thing:
-    marker = f"M{next(_numbers)}"
+    marker = f"M{next(_numbers):04}"
     subject = f"{prefix}{marker}"
     made = registry.register(subject, _schema(marker), **more)
     assert registry.put(f"/config/{subject}", {"compatibility": "NONE"})["compatibility"] == "NONE"

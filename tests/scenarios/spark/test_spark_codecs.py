@@ -22,6 +22,7 @@ from pyspark.sql.functions import col, lit, named_struct, struct
 from pyspark.sql.pandas.types import to_arrow_type
 
 from barnabas.services.registry import wire
+from barnabas.services.registry.values.avro import AvroType
 from barnabas.spark.pipelines._fields import TransformError
 from barnabas.spark.pipelines.codecs import (
     Avro,
@@ -330,7 +331,7 @@ def test_avro_schemas_that_cannot_be_are_refused_while_the_plan_is_made() -> Non
         Avro(ORDER_1, registry=SchemaRegistry("http://127.0.0.1:1")).encoder(avro_types.spark_type(parsed(ORDER_1)))
 
 
-def parsed(schema: object) -> avro_types.Parsed:
+def parsed(schema: object) -> AvroType:
     return avro_types.parse(json.dumps(schema))
 
 

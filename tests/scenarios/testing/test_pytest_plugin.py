@@ -20,6 +20,14 @@ def run(pytester: pytest.Pytester, *arguments: str) -> pytest.RunResult:
         return pytester.runpytest_inprocess("-p", "barnabas.testing.plugin", "-p", "no:cacheprovider", *arguments)
 
 
+def run_apart(pytester: pytest.Pytester) -> pytest.RunResult:
+    """In a process of its own. Brokers load modules when they need them; pytester takes those away after a run in this process,
+    and classes of the next run would not be those that the rest of the broker knows."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+        return pytester.runpytest_subprocess("-p", "barnabas.testing.plugin", "-p", "no:cacheprovider", timeout=100)
+
+
 def test_faults_and_killed_brokers_of_one_test_are_not_there_in_the_next(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         """
@@ -171,6 +179,71 @@ def test_unittest_cases_have_a_cluster_too(pytester: pytest.Pytester) -> None:
         """
     )
     run(pytester).assert_outcomes(passed=3)
+
+
+def test_brokers_in_the_process_of_pytest_are_new_for_each_test(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        import pytest
+
+        @pytest.mark.kafka(brokers=2, config={"num.partitions": 4})
+        def test_first(kafka_broker):
+            kafka_broker.create_topic("orders", partitions=4, replication_factor=2)
+            assert kafka_broker.broker_ids == range(1, 3)
+
+        def test_second(kafka_broker):
+            assert kafka_broker.topics() == []
+
+        def test_fails(kafka_broker):
+            kafka_broker.create_topic("bills")
+            kafka_broker.fail_api(1, "Fetch", delay_ms=1)
+            assert False
+
+        @pytest.mark.kafka(secure=True)
+        def test_needs_processes(kafka_broker):
+            pass
+        """
+    )
+    result = run_apart(pytester)
+    result.assert_outcomes(passed=2, failed=1, errors=1)
+    result.stdout.fnmatch_lines(["*Broker has no option 'secure': it needs processes, so use Cluster(secure=*"])
+    result.stdout.fnmatch_lines(
+        ["*kafka: faults*", "*delay of 1 ms, always -> NEVER FIRED", "*kafka: log of broker-1*", "*bills*"]
+    )
+
+
+def test_unittest_cases_run_brokers_in_their_process(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        from barnabas.testing import AsyncBrokerTestCase, BrokerTestCase
+
+        class TestOrders(BrokerTestCase):
+            broker_options = {"config": {"num.partitions": 2}}
+
+            def test_order_arrives(self):
+                self.kafka.create_topic("orders")
+                self.kafka.produce("orders", ["coffee"])
+                self.kafka.assert_records("orders", ["coffee"])
+
+            def test_fails(self):
+                self.kafka.create_topic("bills")
+                self.assertEqual(1, 2)
+
+        class TestAsync(AsyncBrokerTestCase):
+            async def test_order_arrives(self):
+                await self.kafka.create_topic("orders")
+                await self.kafka.produce("orders", ["coffee"])
+                await self.kafka.assert_records("orders", ["coffee"])
+
+            async def test_fails(self):
+                await self.kafka.create_topic("letters")
+                self.assertEqual(1, 2)
+        """
+    )
+    result = run_apart(pytester)
+    result.assert_outcomes(passed=2, failed=2)
+    for topic in ("bills", "letters"):
+        result.stdout.fnmatch_lines(["*--- kafka: log of broker-1 ---", f"*{topic}*"])
 
 
 def test_unittest_run_ends_without_a_traceback(tmp_path: Path) -> None:

@@ -61,7 +61,7 @@ MUTANTS = [
     Mutant(
         "two controllers at once",
         "broker/controller",
-        "    if (yield from who_is_controller()) == state.settings.broker_id:",
+        "    if (yield from current_controller()) == state.settings.broker_id:",
         "    if True:",
         also=(
             (
@@ -194,7 +194,7 @@ MUTANTS = [
     Mutant(
         "a topic that another request fails to make is said to exist",
         "broker/controller/topics.py",
-        "        timeout_ms -= await self._until_made(names, timeout_ms=timeout_ms)\n",
+        "        timeout_ms -= await self._until_created(names, timeout_ms=timeout_ms)\n",
         "",
         also=(
             (
@@ -205,39 +205,39 @@ MUTANTS = [
         ),
         finding="seed 427",
         profile="meetings",
-        test="unit/broker/controller/test_driver.py::test_topic_that_another_request_fails_to_make_is_not_said_to_exist",
+        test="unit/broker/controller/test_driver.py::test_topic_that_another_request_fails_to_create_is_not_reported_as_existing",
     ),
     Mutant(
         "a CreateTopics that is refused changes the settings of the topic",
         "broker/controller/topics.py",
-        "        if topic.name in being_made:\n",
+        "        if topic.name in being_created:\n",
         "        if False:\n",
         also=(
             (
                 "broker/controller/topics.py",
-                "for (_, each), result in zip(left_over, there, strict=True) if not result.ok])",
-                "for (_, each), result in zip(left_over, there, strict=True)])",
+                "for (_, each), result in zip(left_over, existing, strict=True) if not result.ok])",
+                "for (_, each), result in zip(left_over, existing, strict=True)])",
             ),
             (
                 "broker/controller/topics.py",
-                "        timeout_ms -= await self._until_made(names, timeout_ms=timeout_ms)\n",
+                "        timeout_ms -= await self._until_created(names, timeout_ms=timeout_ms)\n",
                 "",
             ),
             (
                 "broker/controller/topics.py",
-                "                del being_made[name]\n",
-                "                being_made.pop(name, None)\n",
+                "                del being_created[name]\n",
+                "                being_created.pop(name, None)\n",
             ),
         ),
         finding="core 5",
         profile="strangers",
-        test="unit/broker/controller/test_driver.py::test_request_for_a_topic_that_is_being_made_does_not_change_its_settings",
+        test="unit/broker/controller/test_driver.py::test_request_for_a_topic_that_is_being_created_does_not_change_its_settings",
     ),
     Mutant(
         "settings of a topic that cannot be read take the controller from the whole cluster",
         "broker/controller/partition_state_machine.py",
-        '            except Malformed as error:\n                _log.error("%s", error)  # what cannot be read sets nothing\n',
-        '            except ZeroDivisionError as error:\n                _log.error("%s", error)  # what cannot be read sets nothing\n',
+        "            except Malformed as error:\n                _log.error(\"[controller] the topic's settings",
+        "            except ZeroDivisionError as error:\n                _log.error(\"[controller] the topic's settings",
         finding="core 13",
         profile="coincidences",
         test="scenarios/controller/test_leadership_scenarios.py"
@@ -250,7 +250,7 @@ MUTANTS = [
         "            and not _is_about_successors(request, last)\n",
         "",
         profile="meetings",
-        test="unit/broker/controller/test_channel.py::test_end_of_a_topic_is_not_lost_in_the_news_of_its_successor",
+        test="unit/broker/controller/test_channel.py::test_deletion_of_a_topic_is_not_merged_into_the_metadata_of_its_successor",
     ),
     Mutant(
         "a topic is refused to the request that has made it",
@@ -258,6 +258,6 @@ MUTANTS = [
         "            if result.ok or name in ours:\n",
         "            if result.ok:\n",
         profile="meetings",
-        test="unit/broker/controller/test_driver.py::test_what_was_made_before_its_answer_was_lost_is_not_refused",
+        test="unit/broker/controller/test_driver.py::test_creation_whose_answer_was_lost_succeeds",
     ),
 ]

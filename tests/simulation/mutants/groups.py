@@ -8,7 +8,7 @@ MUTANTS = [
         "TxnOffsetCommit without a member is refused by a consumer group",
         "broker/groups/consumer_group.py",
         "        if is_transactional and generation < 0 and not member_id and instance_id is None:\n"
-        "            return  # producers may leave out who consumed\n",
+        "            return  # transactional producers may leave out the consumer\n",
         "",
         finding="T8",
         profile="broker/groups",
@@ -56,7 +56,7 @@ MUTANTS = [
         "                code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS\n",
         "                code = ErrorCode.COORDINATOR_NOT_AVAILABLE\n",
         test="unit/broker/groups/test_groups_api.py"
-        "::test_consumer_that_waits_for_slow_replicas_is_told_to_ask_for_its_offsets_again",
+        "::test_consumer_that_waits_for_slow_replicas_gets_an_error_and_asks_again",
         why="clients of the simulation take it for what it is",
     ),
     # -- the client
@@ -111,7 +111,7 @@ MUTANTS = [
         "                    [*group.tombstones()],\n",
         finding="T6",
         profile="members",
-        test="unit/broker/groups/test_groups_migration.py::test_group_that_has_just_become_classic_is_there_after_a_failover",
+        test="unit/broker/groups/test_groups_migration.py::test_group_that_has_just_become_classic_exists_after_a_failover",
     ),
     Mutant(
         "a static member whose return could not be written owns its partitions for ever",
@@ -157,7 +157,7 @@ MUTANTS = [
         "min(now_ms + request.retention_time_ms, EXPIRY_MAX_MS)",
         "now_ms + request.retention_time_ms",
         profile="answers",
-        test="unit/broker/groups/test_groups_offsets.py::test_offset_that_is_to_be_kept_for_ever_is_kept",
+        test="unit/broker/groups/test_groups_offsets.py::test_offset_with_unlimited_retention_is_kept",
     ),
     # -- members of our own client
     Mutant(

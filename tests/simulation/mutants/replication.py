@@ -12,7 +12,7 @@ MUTANTS = [
         finding="missed epoch",
         profile="coincidences",
         test="unit/broker/replication/test_replication_machine.py"
-        "::test_leader_that_missed_an_epoch_does_not_count_on_what_its_followers_had",
+        "::test_leader_that_missed_an_epoch_forgets_its_followers_log_ends",
     ),
     Mutant(
         "the high watermark ignores the followers",
@@ -127,7 +127,7 @@ MUTANTS = [
         "        partition.stir()\n",
         profile="meetings",
         test="unit/broker/replication/test_resting_partitions.py"
-        "::test_record_in_a_resting_partition_ends_the_wait_and_only_it_is_told",
+        "::test_record_in_a_resting_partition_ends_the_wait_and_only_that_partition_is_answered",
     ),
     Mutant(
         "a follower outside the ISR is passed over",
@@ -139,7 +139,7 @@ MUTANTS = [
     Mutant(
         "a follower is passed over before it was told what is committed",
         "broker/replication/partition.py",
-        "            and want.told_high_watermark == log.high_watermark\n",
+        "            and want.sent_high_watermark == log.high_watermark\n",
         "",
     ),
     Mutant(
@@ -218,8 +218,8 @@ MUTANTS = [
     Mutant(
         "one bad partition ends the whole LeaderAndIsr",
         "broker/replication",
-        "        except (LogDirFault, Refused) as error:\n            # Of this",
-        "        except LogDirFault as error:\n            # Of this",
+        "        except (LogDirFault, Refused) as error:\n            # Only this",
+        "        except LogDirFault as error:\n            # Only this",
         profile="directories",
         finding="R2",
     ),
@@ -283,7 +283,7 @@ MUTANTS = [
         "now_ms=self._clock.now_ms())\n",
         finding="KAFKA-18723",
         profile="answers",
-        test="unit/broker/replication/test_follower_truncation.py::test_follower_takes_nothing_of_a_later_epoch_than_its_leader",
+        test="unit/broker/replication/test_follower_truncation.py::test_follower_appends_no_records_of_a_later_epoch_than_its_leaders",
     ),
     Mutant(
         "a deletion is answered while checkpoints name the log",
@@ -292,13 +292,13 @@ MUTANTS = [
         "",
         finding="storage reading 5",
         profile="meetings",
-        test="unit/broker/replication/test_control_requests.py::test_partition_on_a_dead_disk_is_not_said_to_be_deleted",
+        test="unit/broker/replication/test_control_requests.py::test_partition_on_a_dead_disk_is_not_reported_as_deleted",
     ),
     # -- moves between log directories, and the session of a broker
     Mutant(
         "a log that moves back does not wait for the one that it replaced",
         "broker/replication/log_dir_moves.py",
-        "            if not await self._waits_for_the_move_before(partition.tp):\n",
+        "            if not await self._waited_for_previous_move(partition.tp):\n",
         "            if True:\n",
         finding="core 1",
         profile="moves",
@@ -312,7 +312,7 @@ MUTANTS = [
         finding="control 3",
         profile="coincidences",
         test="unit/broker/replication/test_control_requests.py"
-        "::test_leader_whose_replica_has_moved_while_it_was_away_leads_no_more",
+        "::test_leader_whose_replica_was_moved_while_it_was_disconnected_stops",
     ),
     Mutant(
         "a copy keeps what its log was cut of",
@@ -339,7 +339,7 @@ MUTANTS = [
         ),
         finding="core 9",
         profile="ambushes",
-        test="unit/broker/replication/test_coordinator_log.py::test_load_goes_on_in_the_directory_that_the_log_has_moved_to",
+        test="unit/broker/replication/test_coordinator_log.py::test_load_continues_in_the_directory_to_which_the_log_was_moved",
     ),
     Mutant(
         "records that wait for the disk while their log moves are refused",
@@ -359,7 +359,7 @@ MUTANTS = [
         finding="storage reading 5",
         profile="meetings",
         test="unit/broker/replication/test_control_requests.py"
-        "::test_leader_of_a_former_topic_of_that_name_leads_no_more_whatever_its_epoch",
+        "::test_leader_of_a_former_topic_with_the_same_name_stops_in_any_epoch",
     ),
     # -- with flush.messages, what is acknowledged is on disk
     Mutant(
@@ -370,7 +370,7 @@ MUTANTS = [
         finding="core 2",
         profile="flushed",
         test="unit/broker/replication/test_replica_fetcher.py"
-        "::test_records_that_have_to_be_flushed_are_acknowledged_when_they_are_on_disk",
+        "::test_records_that_must_be_flushed_are_acknowledged_only_on_disk",
     ),
     Mutant(
         "acks=all confirms a record that was cut during its flush",
@@ -380,12 +380,12 @@ MUTANTS = [
         finding="R5",
         profile="ambushes",
         test="unit/broker/replication/test_replica_manager.py"
-        "::test_record_that_was_cut_while_the_disk_was_slow_is_not_acknowledged",
+        "::test_record_that_was_truncated_while_the_disk_was_slow_is_not_acknowledged",
     ),
     Mutant(
         "a leader of the past says that a sequence is out of order",
         "broker/replication/partition.py",
-        "            raise self._judged(refused, now_ms) from refused\n",
+        "            raise self._error_for_gap(refused, now_ms) from refused\n",
         "            raise\n",
         finding="chaos 3602",
         profile="answers",

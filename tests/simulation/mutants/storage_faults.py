@@ -363,7 +363,7 @@ MUTANTS = [
         finding="tier reading 3",
         profile="scarce",
         test="unit/broker/replication/test_replica_manager.py"
-        "::test_follower_has_what_it_appended_though_no_descriptor_is_free_as_its_log_start_moves",
+        "::test_follower_keeps_its_append_if_no_descriptor_is_free_for_the_log_start",
     ),
     Mutant(
         "a deleted log is forgotten before there is a descriptor for the checkpoints",
@@ -385,7 +385,7 @@ MUTANTS = [
         finding="tier reading 5",
         profile="scarce",
         test="unit/broker/replication/test_replica_manager.py"
-        "::test_own_record_for_which_no_descriptor_is_free_to_flush_is_committed_later",
+        "::test_own_record_that_cannot_be_flushed_without_a_descriptor_is_committed_later",
     ),
     Mutant(
         "a move that cannot read what its log knows of producers ends the broker",
@@ -433,7 +433,7 @@ MUTANTS = [
         finding="scarcity 2",
         profile="scarce",
         test="unit/broker/replication/test_control_requests.py"
-        "::test_leader_without_a_descriptor_for_the_topic_id_of_its_log_leads_on",
+        "::test_leader_that_cannot_write_its_topic_id_without_a_descriptor_goes_on_leading",
         why="every log of the simulation has its topic id from the beginning",
     ),
     Mutant(

@@ -220,7 +220,7 @@ MUTANTS = [
         profile="overruled",
         world="tier",
         test="unit/broker/replication/test_replica_fetcher.py"
-        "::test_follower_that_is_to_be_cut_within_the_tier_begins_where_the_tier_ends",
+        "::test_follower_that_must_truncate_into_the_tier_begins_where_the_tier_ends",
     ),
     Mutant(
         "a follower begins after a segment of an overruled leader, without end",
@@ -231,7 +231,7 @@ MUTANTS = [
         profile="overruled",
         world="tier",
         test="unit/broker/replication/test_replica_fetcher.py"
-        "::test_follower_that_began_after_a_segment_of_an_overruled_leader_is_cut_where_its_own_leader_says",
+        "::test_follower_that_began_after_a_deposed_leaders_tier_segment_truncates_as_its_own_leader_says",
     ),
     Mutant(
         "a timestamp behind one that was deleted in its batch is not found in the tier",

@@ -21,7 +21,7 @@ MUTANTS = [
         finding="missed epoch",
         profile="ambushes",
         test="unit/broker/transactions/test_transaction_coordinator.py"
-        "::test_a_coordinator_that_missed_its_successor_sends_nothing_for_what_that_one_ended",
+        "::test_a_coordinator_that_missed_its_successor_sends_no_markers_of_transactions_it_ended",
     ),
     # -- transactions
     Mutant(
@@ -92,8 +92,8 @@ MUTANTS = [
     Mutant(
         "a decided transaction is forgotten with its coordinator",
         "broker/transactions",
-        "            if txn.state.is_prepared:\n                result.effects.append(Tell(_markers_of(txn)))\n",
-        "            if False:\n                result.effects.append(Tell(_markers_of(txn)))\n",
+        "            if txn.state.is_prepared:\n                result.effects.append(SendToDriver(_markers_of(txn)))\n",
+        "            if False:\n                result.effects.append(SendToDriver(_markers_of(txn)))\n",
         profile="broker/transactions",
     ),
     Mutant(
@@ -106,7 +106,7 @@ MUTANTS = [
     Mutant(
         "a partition of a transaction gets no marker",
         "broker/transactions",
-        "        self.left = set(message.partitions)",
+        "        self.remaining = set(message.partitions)",
         "        self.left = set(message.partitions[1:])",
     ),
     Mutant(
@@ -130,7 +130,7 @@ MUTANTS = [
         finding="1a80086",
         profile="coincidences",
         test="unit/broker/transactions/test_marker_delivery.py"
-        "::test_a_partition_that_this_broker_has_not_heard_of_yet_gets_its_marker",
+        "::test_a_partition_that_this_broker_does_not_know_yet_gets_its_marker",
     ),
     Mutant(
         "markers that were refused are not sent again",
@@ -149,7 +149,7 @@ MUTANTS = [
     Mutant(
         "EndTxn of a stranger is obeyed",
         "broker/transactions",
-        "    if identity != txn.client:\n        raise refuse_stranger(txn, identity)\n    if txn.state is not TransactionState.ONGOING and commit:",
+        "    if identity != txn.client:\n        raise not_current_client(txn, identity)\n    if txn.state is not TransactionState.ONGOING and commit:",
         "    if txn.state is not TransactionState.ONGOING and commit:",
         profile="broker/transactions",
     ),
@@ -179,7 +179,7 @@ MUTANTS = [
         "who looks at what waits is disturbed by a failing disk",
         "broker/runtime",
         "        completed = 0\n"
-        "        # Of a copy: a look at the log may find that its disk has failed, and then everybody who waits for it is woken.\n"
+        "        # Iterate over a copy: a check may find that a disk has failed, and that wakes all operations which wait for it.\n"
         "        for operation in list(watchers):\n"
         "            if not operation.completed and operation.is_satisfied_by(key):\n"
         "                completed += self._finish(operation, False)\n"
@@ -201,7 +201,7 @@ MUTANTS = [
         finding="L2",
         profile="refusals",
         test="unit/broker/replication/test_early_batches.py"
-        "::test_batches_behind_one_that_a_new_leader_refused_get_its_error_and_all_come_again_in_order",
+        "::test_batches_behind_a_refused_one_get_its_error_and_are_all_sent_again_in_order",
     ),
     Mutant(
         "a coordinator answers before its record is committed",
@@ -237,7 +237,7 @@ MUTANTS = [
         "            wait_max_ms=BROKERS_WAIT_MAX_MS if by_broker else None,\n",
         "",
         test="unit/broker/transactions/test_transaction_coordinator.py"
-        "::test_a_transaction_whose_markers_cannot_be_written_holds_up_no_other_producer",
+        "::test_a_transaction_whose_markers_cannot_be_written_delays_no_other_producer",
         why="it is slow, and nothing is wrong",
     ),
     Mutant(
@@ -245,7 +245,7 @@ MUTANTS = [
         "broker/transactions/verification.py",
         "        ErrorCode.OPERATION_NOT_ATTEMPTED,\n",
         "",
-        test="unit/broker/transactions/test_verification.py::test_what_a_producer_hears",
+        test="unit/broker/transactions/test_verification.py::test_error_that_a_producer_gets",
         why="producers of the simulation begin when all brokers know the topics",
     ),
 ]

@@ -1,12 +1,13 @@
 """Tables on terminals of any width."""
 
 import io
+import re
 import sys
 
 import pytest
 
 from barnabas.cli._command import complain
-from barnabas.cli._tool import say_fields, table
+from barnabas.cli._tool import say, say_fields, table
 
 HEADERS = ("GROUP", "TOPIC", "CONSUMER-ID")
 ROWS = [("shop", "orders", "rdkafka-1ea9b1c8-0d4e-4a0e-8d0a-000000000000"), ("東京", "[red]", "-")]
@@ -94,3 +95,29 @@ def test_long_error_is_folded_between_words_on_a_terminal_and_one_line_elsewhere
         monkeypatch.setattr(sys, "stderr", stream)
         complain(line)
         assert stream.getvalue() == shown
+
+
+HOSTILE = ("\x1b[2J\x1b]0;gone\x07shop", "a\nb\tc\r", "\x9b31m\u202egpj")
+
+
+@pytest.mark.parametrize("columns", [30, 300])
+def test_names_of_strangers_do_not_act_on_a_terminal(monkeypatch: pytest.MonkeyPatch, columns: int) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    terminal, errors = Terminal(), Terminal()
+    monkeypatch.setattr(sys, "stdout", terminal)
+    monkeypatch.setattr(sys, "stderr", errors)
+    table(HEADERS, [HOSTILE])
+    say_fields("\t".join(HOSTILE))
+    say(HOSTILE[0])
+    complain(f"no group {HOSTILE[0]}")
+    shown = re.sub(r"\x1b\[[01]m", "", terminal.getvalue()) + errors.getvalue()  # the headers are bold
+    assert "\\x1b[2J\\x1b]0;gone\\x07shop" in shown and "a\\nb\\tc\\r" in shown and "\\x9b31m\\u202egpj" in shown
+    assert not set(shown) & set("\x1b\x07\x9b\r\u202e")
+
+
+def test_a_name_with_a_line_end_makes_no_row_in_a_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where Kafka's tools print no such table. Theirs are printed to the byte, for the scripts that read them."""
+    stream = io.StringIO()
+    monkeypatch.setattr(sys, "stdout", stream)
+    table(HEADERS, [HOSTILE])
+    assert len(stream.getvalue().splitlines()) == 2

@@ -1,1 +1,1 @@
-"""The controller: the one broker that sees the others come and go, and says who leads what."""
+"""The controller: the one broker that watches the others come and go, and elects the leader of each partition."""

@@ -1,4 +1,4 @@
-"""Brokers come, go, return and fail: what /brokers/ids and their answers say. Pure."""
+"""Handle brokers that come, go, return and fail, as /brokers/ids and their answers report it. Pure."""
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,10 +28,10 @@ from barnabas.broker.zookeeper_client.znodes import BrokerRegistration, LeaderAn
 
 _log = logging.getLogger(__name__)
 
-#: Replicas of a broker in controlled shutdown that are seen to at once. Brokers take some ten milliseconds for them, in which
-#: acknowledgements may have to wait.
+#: Replicas of a broker in controlled shutdown that are moved at once. Brokers take some ten milliseconds for so many, and
+#: producers may wait that long for acknowledgements.
 SHUTDOWN_STEP = 500
-#: The epoch of a broker that is too old to know it.
+#: The epoch in a ControlledShutdown request of a release that has no broker epochs.
 UNKNOWN_BROKER_EPOCH = -1
 
 
@@ -55,7 +55,7 @@ class BrokerMachine:
     # --- membership ---------------------------------------------------------------------------------------------------
 
     def load(self) -> Program[dict[int, tuple[BrokerRegistration, int]]]:
-        """The brokers that are registered, with their epochs. Sets a watch for changes."""
+        """Return the registered brokers with their epochs. Sets a watch for changes."""
         [listed] = yield from ask((GetChildren(paths.BROKER_IDS, watch=BrokersChanged()),))
         ids = sorted(int(name) for name in listed.children if paths.is_broker_id(name))
         results = yield from ask(Get(paths.broker_id(each), watch=BrokerModified(each)) for each in ids)
@@ -73,14 +73,15 @@ class BrokerMachine:
         found = {broker: each for broker, each in found.items() if broker not in context.suspects}
         came = sorted(set(found) - set(context.brokers))
         went = sorted(set(context.brokers) - set(found))
-        # The same id with a higher epoch: it went and returned before we looked.
+        # The same id with a higher epoch: the broker went and returned between two reads.
         bounced = sorted(
             each for each in set(found) & set(context.brokers) if found[each][1] > context.broker_epochs[each]
         )
         if came or went or bounced:
-            _log.info("brokers that came: %s, went: %s, bounced: %s", came, went, bounced)
+            _log.info("[controller] brokers that came: %s, went: %s, bounced: %s", came, went, bounced)
             self._state.note("brokers changed", came=came, went=went, bounced=bounced)
-        # Kafka starts those that came before it sees to those that went. Failed leaders are what clients wait for.
+        # Kafka starts the new brokers before it handles the failed ones. Clients wait for new leaders, so here the failed come
+        # first.
         gone, here = sorted((*went, *bounced)), sorted((*came, *bounced))
         if gone:
             yield from self._remove(gone)
@@ -90,7 +91,7 @@ class BrokerMachine:
                 context.add_broker(*found[broker])
             yield from self._on_startup(here)
         elif has_lost_suspects:
-            # Unclean elections waited for this.
+            # Unclean elections waited until the suspect's session had ended.
             yield from self._partitions.bring_online()
 
     def _remove(self, brokers: Sequence[int]) -> Program[None]:
@@ -98,20 +99,26 @@ class BrokerMachine:
             self._state.emit(CloseChannel(broker))
             self._state.context.remove_broker(broker)
         yield from self._on_failure(brokers)
-        # While it counts as gone: StopReplica of its former life must not reach the new one.
+        # Send StopReplica while the broker counts as gone: requests for its former life must not reach the new one.
         self._requests.flush()
 
     # --- suspects -----------------------------------------------------------------------------------------------------
 
     def broker_refuses(self, broker: int, broker_epoch: int) -> Program[None]:
-        """Its process is dead, and ZooKeeper will say so when the session's time is over. Nobody waits for that: it counts as
-        gone from now on. If it lives after all, the epochs of the new leaders fence it, and it is back when it answers."""
+        """Treat a broker whose port refuses connections as gone.
+
+        Its process is dead, and ZooKeeper reports that only when its session expires. The controller does not wait for that. If
+        the broker lives after all, the epochs of the new leaders fence it, and it counts as back once it answers.
+        """
         context = self._state.context
         registration = context.brokers.get(broker)
         is_self = broker == self._state.settings.broker_id
         if registration is None or context.broker_epochs[broker] != broker_epoch or is_self:
             return
-        _log.warning("broker %d refuses connections: it counts as gone until it answers", broker)
+        _log.warning(
+            "[controller] broker %d refuses connections and counts as gone until it answers: look whether its process runs",
+            broker,
+        )
         context.suspects[broker] = broker_epoch
         self._state.note("broker counts as gone", broker=broker)
         yield from self._remove((broker,))
@@ -121,15 +128,19 @@ class BrokerMachine:
     def metadata_answered(self, broker: int, error: ErrorCode) -> Program[None]:
         context = self._state.context
         if broker in context.suspects and error is ErrorCode.NONE:
-            _log.warning("broker %d answers again", broker)
+            _log.warning("[controller] broker %d answers again and counts as alive; there is nothing to do", broker)
             del context.suspects[broker]
             self._state.note("broker answers again", broker=broker)
             yield from self.brokers_changed()
         elif broker not in context.suspects and error is not ErrorCode.NONE:
-            _log.error("broker %d refused UpdateMetadata: %s", broker, error.name)
+            _log.error(
+                "[controller] broker %d refused UpdateMetadata with %s: its metadata is stale, see its log",
+                broker,
+                error.name,
+            )
 
     def _forget_suspects(self, found: Mapping[int, tuple[BrokerRegistration, int]]) -> bool:
-        """True if one is gone for certain, or was: its session has ended."""
+        """Forget the suspects whose session has ended or who registered again. Return whether there were any."""
         suspects = self._state.context.suspects
         over = [broker for broker, epoch in suspects.items() if broker not in found or found[broker][1] != epoch]
         for broker in over:
@@ -140,7 +151,7 @@ class BrokerMachine:
     # --- what membership means ----------------------------------------------------------------------------------------
 
     def broker_modified(self, broker: int) -> Program[None]:
-        """New endpoints or features: send them to all brokers."""
+        """Send the broker's new endpoints or features to all brokers."""
         context = self._state.context
         [result] = yield from ask((Get(paths.broker_id(broker), watch=BrokerModified(broker)),))
         known = context.brokers.get(broker)
@@ -158,7 +169,8 @@ class BrokerMachine:
         context = self._state.context
         for broker in brokers:
             context.offline_dirs.pop(broker, None)
-        # The others need to know only that it is there. It needs to know everything, before it hears what it hosts.
+        # The other brokers need only its address. The new broker needs all metadata, and before it learns which replicas it
+        # hosts.
         self._requests.flush()
         self._requests.add_metadata(each for each in context.brokers if each not in brokers)
         self._requests.flush()
@@ -183,11 +195,11 @@ class BrokerMachine:
         yield from self._on_offline(context.replicas_on(brokers))
 
     def _on_offline(self, replicas: Sequence[Replica]) -> Program[None]:
-        """Leaders for what these led, first of all; then the ISRs without them."""
+        """Elect leaders for the partitions that these replicas led; after that take them out of their ISRs."""
         context = self._state.context
         self._partitions.to_offline(context.partitions_with_offline_leader())
         elected = yield from self._partitions.bring_online()
-        # Clients wait for this: it goes before the rest is written.
+        # Clients wait for the new leaders: send these before writing anything else.
         self._requests.flush()
         if elected:
             yield from until_quiet()
@@ -198,13 +210,13 @@ class BrokerMachine:
         )
         yield from self._deletions.fail_replicas(doomed)
         if not staying and not any(isinstance(each, LeaderAndIsr) for each in elected.values()):
-            # Without this, no broker would learn that it is gone.
+            # No request names a partition, so this is the only way in which the brokers learn that the broker is gone.
             self._requests.add_metadata(context.brokers)
 
     # --- log directories ----------------------------------------------------------------------------------------------
 
     def log_dir_events(self) -> Program[None]:
-        """A broker lost a directory: ask it again for every replica, and see which it cannot serve."""
+        """Send LeaderAndIsr for every replica of a broker that lost a directory: its answer says which ones it cannot serve."""
         context = self._state.context
         [listed] = yield from ask((GetChildren(paths.LOG_DIR_EVENT_NOTIFICATION, watch=LogDirEventsNotified()),))
         events = [f"{paths.LOG_DIR_EVENT_NOTIFICATION}/{name}" for name in listed.children]
@@ -214,10 +226,10 @@ class BrokerMachine:
             try:
                 brokers.update((decode_log_dir_event(result.data or b""),) if result.ok else ())
             except Malformed as error:
-                _log.error("%s", error)
+                _log.error("[controller] %s", error)
         failing = sorted(brokers & set(context.brokers))
         if failing:
-            _log.info("log directories failed on brokers %s", failing)
+            _log.info("[controller] log directories failed on brokers %s", failing)
             self._replicas.to_online(
                 each
                 for each in context.replicas_on(failing)
@@ -229,7 +241,9 @@ class BrokerMachine:
     def leader_and_isr_answered(self, event: LeaderAndIsrAnswered) -> Program[None]:
         context = self._state.context
         if event.error is not ErrorCode.NONE:
-            _log.error("broker %d refused LeaderAndIsr: %s", event.broker_id, event.error.name)
+            _log.error(
+                "[controller] broker %d refused LeaderAndIsr with %s: see its log", event.broker_id, event.error.name
+            )
             return
         if context.broker_epochs.get(event.broker_id) != event.broker_epoch:
             return
@@ -243,7 +257,7 @@ class BrokerMachine:
         context.offline_dirs[event.broker_id] = now
         failed = sorted(now - before)
         if failed:
-            _log.info("broker %d cannot serve %s", event.broker_id, ", ".join(map(str, failed)))
+            _log.info("[controller] broker %d cannot serve %s", event.broker_id, ", ".join(map(str, failed)))
             some = [str(each) for each in failed[:NAMED_MAX]]
             self._state.note("replicas failed", broker=event.broker_id, count=len(failed), partitions=some)
             yield from self._on_offline([Replica(each, event.broker_id) for each in failed])
@@ -251,7 +265,7 @@ class BrokerMachine:
     # --- controlled shutdown ------------------------------------------------------------------------------------------
 
     def controlled_shutdown(self, event: ControlledShutdown) -> Program[ControlledShutdownReply | Failure]:
-        """Takes the lead away from a broker that is about to stop. The reply names what could not be moved."""
+        """Move the leadership away from a broker that is about to stop. The reply names the partitions that it still leads."""
         context = self._state.context
         broker = event.broker_id
         if broker not in context.brokers:
@@ -262,7 +276,7 @@ class BrokerMachine:
                 f"Received controlled shutdown request from an old broker epoch {event.broker_epoch} for broker "
                 f"{broker}. Current broker epoch is {context.broker_epochs[broker]}.",
             )
-        _log.info("broker %d is shutting down", broker)
+        _log.info("[controller] broker %d is shutting down", broker)
         context.shutting_down.add(broker)
         self._state.note("broker is shutting down", broker=broker)
         led: list[Replica] = []
@@ -283,7 +297,8 @@ class BrokerMachine:
             )
             self._requests.flush()
             yield from until_quiet()
-        # What no other broker can take over is not worth waiting for: it has one replica, or the others are leaving too.
+        # Leave out partitions that no other broker can take over: they have one replica, or their other brokers are stopping
+        # too.
         staying = context.live_ids()
         return ControlledShutdownReply(
             tuple(
@@ -295,6 +310,6 @@ class BrokerMachine:
 
 
 def _few_at_a_time(replicas: Sequence[Replica]) -> Iterator[Sequence[Replica]]:
-    """A broker that is told to stop can wait for a moment; those who write to its partitions wait for their share only."""
+    """Yield the replicas in steps. A stopping broker can wait; producers to its partitions wait for one step only."""
     for begin in range(0, len(replicas), SHUTDOWN_STEP):
         yield replicas[begin : begin + SHUTDOWN_STEP]

@@ -1,4 +1,7 @@
-"""What API handlers ask of the controller's machine: each becomes an event, and waits for the reply. Owner: the event loop."""
+"""The requests that API handlers make to the controller's machine: each becomes an event and waits for the reply.
+
+Owner: the event loop.
+"""
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -35,12 +38,12 @@ _log = logging.getLogger(__name__)
 
 
 class ControllerCalls:
-    """Everything here raises `Refused` if the controller refuses the request as a whole."""
+    """Each method raises `Refused` if the controller refuses the request as a whole."""
 
     def __init__(
         self, call: Callable[[Callable[[int], ApiEvent]], Awaitable[ReplyValue]], metadata: MetadataCache
     ) -> None:
-        """`call` feeds the event that it makes with a token, and answers with the reply to it."""
+        """`call` makes an event with a token, feeds it to the machine, and returns the reply to it."""
         self._call = call
         self._metadata = metadata
 
@@ -59,7 +62,7 @@ class ControllerCalls:
     async def elect_leaders(
         self, partitions: Sequence[TopicPartition] | None, election_type: ElectionType, *, timeout_ms: int
     ) -> dict[TopicPartition, Failure | None]:
-        """None: it is led by whom it should be, and this broker's metadata says so."""
+        """Elect leaders. None means success: the elected broker leads, and this broker's metadata shows it."""
         wanted = None if partitions is None else tuple(partitions)
         reply = await self._call(lambda token: ElectLeaders(token, wanted, election_type))
         assert isinstance(reply, ElectLeadersReply)
@@ -74,14 +77,14 @@ class ControllerCalls:
         return results
 
     async def renew_leader_epoch(self, partition: TopicPartition, *, leader: int, leader_epoch: int) -> Failure | None:
-        """None: there is a higher epoch, and the leader will hear of it."""
+        """Raise the leader epoch. None means success: there is a higher epoch, and the controller sends it to the leader."""
         reply = await self._call(lambda token: RenewLeaderEpoch(token, partition, leader, leader_epoch))
         assert isinstance(reply, ElectLeadersReply)
         result = reply.partitions[partition]
         return result if isinstance(result, Failure) else None
 
     async def _until_led(self, leaders: Mapping[TopicPartition, int], timeout_ms: int) -> set[TopicPartition]:
-        """Waits for the metadata; answers with the partitions for which it did not come in time."""
+        """Wait until the metadata shows the new leaders; return the partitions for which it did not in time."""
 
         def is_led(partition: TopicPartition) -> bool:
             state = self._metadata.partition(partition)
@@ -89,13 +92,15 @@ class ControllerCalls:
 
         missing = await wait_until_shown(self._metadata, leaders, is_led, timeout_s=timeout_ms / 1000)
         if missing:
-            _log.info("the metadata of %d elected partitions did not come within %d ms", len(missing), timeout_ms)
+            _log.info(
+                "[controller] metadata of %d elected partitions did not arrive within %d ms", len(missing), timeout_ms
+            )
         return missing
 
     async def alter_reassignments(
         self, targets: Mapping[TopicPartition, tuple[int, ...] | None]
     ) -> dict[TopicPartition, Failure | None]:
-        """A target of None cancels."""
+        """Begin, replace or cancel reassignments: a target of None cancels."""
         reply = await self._call(lambda token: AlterReassignments(token, targets))
         assert isinstance(reply, AlterReassignmentsReply)
         return dict(reply.partitions)
@@ -109,7 +114,7 @@ class ControllerCalls:
         return dict(reply.partitions)
 
     async def controlled_shutdown(self, *, broker_id: int, broker_epoch: int) -> tuple[TopicPartition, ...]:
-        """The partitions that the broker still leads."""
+        """Return the partitions that the broker still leads and that another broker could take over."""
         reply = await self._call(lambda token: ControlledShutdown(token, broker_id, broker_epoch))
         assert isinstance(reply, ControlledShutdownReply)
         return reply.remaining

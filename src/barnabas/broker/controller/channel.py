@@ -1,4 +1,6 @@
-"""The controller's line to one broker: requests in order, one at a time, each tried until it is answered or the broker goes.
+"""The controller's channel to one broker.
+
+Requests go in order and one at a time. Each is retried until the broker answers or the channel closes.
 
 Owner: the event loop of the controller's broker.
 """
@@ -51,14 +53,15 @@ class BrokerChannel:
         request_timeout_ms: int,
     ) -> None:
         self.broker_id = broker_id
-        #: The broker counts as gone: nothing waits for its answer.
+        #: The broker counts as gone: the controller does not wait for its answer.
         self.is_suspect = is_suspect
         self._broker_epoch = broker_epoch
         self._controller_id = controller_id
         self._translator = translator
         self._on_answer = on_answer
         self._request_timeout_ms = request_timeout_ms
-        #: Not sent yet. News that waits is merged, so a broker that does not answer costs its partitions at most.
+        #: Requests that are not sent yet. UpdateMetadata requests are merged, so for a broker that does not answer this holds
+        #: each partition's metadata at most once.
         self._queue: deque[Request] = deque()
         self._wake = asyncio.Event()
         self._is_waiting = False
@@ -66,12 +69,12 @@ class BrokerChannel:
 
     @property
     def life(self) -> tuple[int, bool]:
-        """The broker's epoch, and whether it is a suspect: what is meant for one life is not for another."""
+        """The broker's epoch, and whether it is a suspect. Requests for one life must not reach another."""
         return self._broker_epoch, self.is_suspect
 
     @property
     def is_quiet(self) -> bool:
-        """Everything is answered."""
+        """Whether all requests have been answered."""
         return not self._queue and not self._is_waiting
 
     def put(self, request: Request) -> None:
@@ -91,11 +94,11 @@ class BrokerChannel:
         self._wake.set()
 
     def move(self, endpoint: Endpoint) -> None:
-        """What waits, and what was not answered yet, goes to the broker's new address."""
+        """Send the queued requests, and the one in flight, to the broker's new address."""
         self._lifeline.move(endpoint)
 
     async def run(self) -> None:
-        """Until it is cancelled, which is how a channel closes."""
+        """Send requests until the task is cancelled, which closes the channel."""
         try:
             while True:
                 while not self._queue:
@@ -114,14 +117,20 @@ class BrokerChannel:
 
     async def _deliver(self, request: Request) -> ApiMessage:
         message, version = self._message(request)
-        level = logging.WARNING  # said aloud once: the next hundred failures of a broker that is gone say nothing new
+        level = logging.WARNING  # only for the first failure: the following ones say nothing new
         while True:
             try:
                 link = await self._lifeline.link()
                 return await link.request(message, version=version, timeout_ms=self._request_timeout_ms)
             except (ClientError, OSError) as error:
-                # A broker that is gone for good is taken away from us; until then there is nothing but trying again.
-                _log.log(level, "%s to broker %d failed: %s", type(message).__name__, self.broker_id, error)
+                # If the broker is gone for good, the controller closes this channel. Until then, retry.
+                _log.log(
+                    level,
+                    "[controller] %s to broker %d failed, retrying until the broker answers or its session expires: %s",
+                    type(message).__name__,
+                    self.broker_id,
+                    error,
+                )
                 level = logging.DEBUG
                 self._lifeline.drop()
                 await asyncio.sleep(lifeline.RETRY_BACKOFF_S)
@@ -142,10 +151,13 @@ class BrokerChannel:
             return stop_replica_answer(request, response)
         if isinstance(request, SendUpdateMetadata) and isinstance(response, UpdateMetadataResponse):
             return update_metadata_answer(self.broker_id, response)
-        raise TypeError(f"{type(response).__name__} is no answer to {type(request).__name__}")
+        raise TypeError(f"{type(response).__name__} does not answer {type(request).__name__}")
 
 
 def _is_about_successors(request: SendUpdateMetadata, last: SendUpdateMetadata) -> bool:
-    """Whether it names a topic that took the place of one that `last` tells the end of. In one request the broker would not see
-    that end: coordinators would keep the offsets of the former topic, and groups would read the new one from there."""
+    """Whether `request` names a topic that was created again under the name of a topic whose deletion `last` announces.
+
+    Merged into one request, the broker would miss the deletion: coordinators would keep the offsets of the former topic, and
+    groups would read the new topic from these offsets.
+    """
     return any(last.topic_ids.get(topic, topic_id) != topic_id for topic, topic_id in request.topic_ids.items())

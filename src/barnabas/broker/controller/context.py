@@ -1,7 +1,7 @@
-"""What the controller knows: brokers, topics, who leads what, and the state of each partition and replica.
+"""The controller's copy of the cluster: brokers, topics, leaders, and the state of each partition and replica.
 
-Owner: the controller's machine. Pure: it only remembers. ZooKeeper holds the truth; this is a copy that is refreshed by
-watches, and every write is conditional on it still being right.
+Owner: the controller's machine. Pure: it only stores. ZooKeeper holds the truth; watches refresh this copy, and each write to
+ZooKeeper succeeds only if the copy is still right.
 """
 
 from collections.abc import Iterable, Iterator
@@ -36,16 +36,16 @@ class Replica(NamedTuple):
 
 class ControllerContext:
     def __init__(self) -> None:
-        #: Of this controller's term; 0 while it has none.
+        #: Epoch of this controller's term; 0 while this broker is not controller.
         self.epoch = 0
-        #: Version of /controller_epoch when this term began: what guards every write.
+        #: Version of /controller_epoch when this term began: each write checks it.
         self.epoch_zk_version = 0
-        #: Registered brokers, those that are shutting down included.
+        #: Registered brokers, including those that are shutting down.
         self.brokers: dict[int, BrokerRegistration] = {}
         self.broker_epochs: dict[int, int] = {}
-        #: Brokers in controlled shutdown: alive, but not to lead any more.
+        #: Brokers in controlled shutdown: alive, but must not become leaders.
         self.shutting_down: set[int] = set()
-        #: Brokers that are registered, with these epochs, and count as gone: their ports refuse connections.
+        #: Epochs of registered brokers that count as gone because their ports refuse connections.
         self.suspects: dict[int, int] = {}
         #: Partitions whose replica on a broker sits in a failed log directory.
         self.offline_dirs: dict[int, set[TopicPartition]] = {}
@@ -54,19 +54,19 @@ class ControllerContext:
         self.topic_ids: dict[str, TopicId] = {}
         self.topic_names: dict[TopicId, str] = {}
         self.assignments: dict[str, dict[int, ReplicaAssignment]] = {}
-        #: Of the znodes that the assignments were read from, or written to.
+        #: Versions of the topic znodes that hold the assignments, as last read or written.
         self.assignment_versions: dict[str, int] = {}
         self.leadership: dict[TopicPartition, LeaderAndIsr] = {}
         self.partition_states: dict[TopicPartition, PartitionState] = {}
         self.replica_states: dict[Replica, ReplicaState] = {}
-        #: In the order in which the reassignments began.
+        #: Partitions that are being reassigned, in the order in which their reassignments began.
         self.reassigning: dict[TopicPartition, None] = {}
 
-        #: Queued for deletion.
+        #: Topics that are queued for deletion.
         self.to_delete: set[str] = set()
-        #: Of these, the ones whose deletion has begun: their partitions do not exist any more.
+        #: Topics of `to_delete` whose deletion has begun: their partitions do not exist any more.
         self.deletion_started: set[str] = set()
-        #: Of these, the ones that have to wait: for a broker, or for a reassignment.
+        #: Topics of `to_delete` that must wait for a broker or for a reassignment.
         self.deletion_ineligible: set[str] = set()
 
         self.unclean_elections = 0
@@ -82,7 +82,8 @@ class ControllerContext:
         self.broker_epochs.pop(broker, None)
 
     def born(self, broker: int) -> int:
-        """When the process of a broker registered first: what it held in its page cache since is still there."""
+        """Return the epoch with which the broker's process registered first. Its page cache still holds all that it wrote
+        since."""
         registration = self.brokers.get(broker)
         if registration is None:
             return 0
@@ -92,7 +93,7 @@ class ControllerContext:
         return broker in self.brokers and broker not in self.shutting_down
 
     def live_ids(self) -> set[int]:
-        """Without those that are shutting down."""
+        """Return the live brokers, without those that are shutting down."""
         return set(self.brokers) - self.shutting_down
 
     def is_online(self, broker: int, partition: TopicPartition, *, or_shutting_down: bool = False) -> bool:
@@ -129,7 +130,7 @@ class ControllerContext:
                 self.replica_states.pop(Replica(partition, broker), None)
 
     def assignment(self, partition: TopicPartition) -> ReplicaAssignment:
-        """Empty for a partition that is not known."""
+        """Return the partition's assignment; an empty one if the partition is unknown."""
         return self.assignments.get(partition.topic, {}).get(partition.partition, _NOWHERE)
 
     def assign(self, partition: TopicPartition, assignment: ReplicaAssignment) -> None:
@@ -176,7 +177,7 @@ class ControllerContext:
         ]
 
     def leader_epoch(self, partition: TopicPartition) -> int:
-        """For StopReplica: -2 overrides any epoch, -1 says that there is none."""
+        """Return the epoch for StopReplica: -2 overrides any epoch, -1 means that there is no leader epoch."""
         if self.is_queued_for_deletion(partition.topic):
             return EPOCH_DURING_DELETE
         state = self.leadership.get(partition)
@@ -227,7 +228,8 @@ class ControllerContext:
         return topic in self.to_delete
 
     def is_dying(self, topic: str) -> bool:
-        """Queued for deletion, and not waiting for anything that still needs leaders (a reassignment does)."""
+        """Whether the topic is queued for deletion and does not wait for anything that needs leaders, such as a
+        reassignment."""
         return topic in self.deletion_started or (topic in self.to_delete and topic not in self.deletion_ineligible)
 
     # --- counts for metrics -------------------------------------------------------------------------------------------
@@ -240,14 +242,14 @@ class ControllerContext:
         )
 
     def preferred_replica_imbalance_count(self) -> int:
-        """Partitions that their preferred replica could lead but does not."""
+        """Return the number of partitions that are not led by their preferred replica although it could lead."""
         count = 0
         for partition, state in self.leadership.items():
             replicas = self.assignment(partition).replicas
             if not replicas or self.is_queued_for_deletion(partition.topic):
                 continue
             preferred = replicas[0]
-            # One that is still being added does not count until it is in sync.
+            # A preferred replica that is still being added does not count until it is in sync.
             joining = preferred in self.assignment(partition).adding and preferred not in state.isr
             if state.leader != preferred and not joining:
                 count += 1

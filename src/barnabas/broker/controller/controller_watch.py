@@ -1,4 +1,4 @@
-"""How a broker that is not controller learns that the controller's process is dead, without waiting for its session's end.
+"""Lets the other brokers notice that the controller's process is dead before its ZooKeeper session expires.
 
 Owner: the event loop.
 """
@@ -31,7 +31,7 @@ class ControllerWatch:
         self._task: asyncio.Task[None] | None = None
 
     def watch(self, broker: BrokerRegistration | None) -> None:
-        """From now on this one, or nobody."""
+        """Watch this broker from now on instead of the former one; None ends the watching."""
         endpoint = None if broker is None else broker.endpoint(self._listener)
         watched = None if broker is None or endpoint is None else (broker.id, endpoint)
         if watched == self._watched:

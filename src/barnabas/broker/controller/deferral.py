@@ -1,7 +1,7 @@
-"""Puts off work that is not urgent until brokers have carried out what clients wait for.
+"""Delays less urgent work until brokers have carried out the requests that clients wait for.
 
-After a fail-over the leaders' news and the ISRs without the broker that went are about as many partitions each. The second
-must not compete with the first for the brokers' loops: the first is what clients wait for.
+A fail-over produces two batches of about the same size: the new leaders, and the ISRs without the failed broker. Clients wait
+for the first one, so the second must not compete with it for the brokers' event loops.
 
 Owner: the event loop of the controller's broker.
 """
@@ -9,38 +9,38 @@ Owner: the event loop of the controller's broker.
 import asyncio
 from collections.abc import Callable
 
-#: Whether or not they have answered: one that hangs must not hold up what the controller does for the others.
+#: Longest delay: a broker that hangs must not hold up the controller's work for the other brokers.
 PATIENCE_S = 0.5
 
 
 class Deferral:
-    """What is put off. At most one thing waits, as the controller does one thing at a time."""
+    """Holds the delayed step. There is at most one, as the controller works on one event at a time."""
 
     def __init__(self, is_quiet: Callable[[], bool]) -> None:
-        """`is_quiet`: all brokers have answered."""
+        """`is_quiet` returns whether all brokers have answered."""
         self._is_quiet = is_quiet
         self._is_hurried = False
         self._waiting: tuple[Callable[[], None], asyncio.TimerHandle] | None = None
 
     def await_quiet(self, then: Callable[[], None]) -> None:
-        assert self._waiting is None, "one thing at a time"
+        assert self._waiting is None, "a step is delayed already"
         if self._is_hurried or self._is_quiet():
             then()
         else:
             self._waiting = (then, asyncio.get_running_loop().call_later(PATIENCE_S, self.hurry))
 
     def look(self) -> None:
-        """A broker has answered."""
+        """A broker has answered: go on if all have."""
         if self._waiting is not None and self._is_quiet():
             self._go_on()
 
     def hurry(self) -> None:
-        """Nothing waits any longer, until there is time again."""
+        """Delay nothing until `rest` is called."""
         self._is_hurried = True
         self._go_on()
 
     def rest(self) -> None:
-        """There is time."""
+        """Delay steps again: the machine has no more work."""
         self._is_hurried = False
 
     def _go_on(self) -> None:
@@ -50,7 +50,7 @@ class Deferral:
             then()
 
     def drop(self) -> None:
-        """Drop the work."""
+        """Forget the delayed step."""
         if self._waiting is not None:
             self._waiting[1].cancel()
             self._waiting = None

@@ -1,7 +1,7 @@
-"""Deletes topics, and waits where it has to: for brokers that are down, and for reassignments under way. Pure.
+"""Deletes topics, and waits for brokers that are down and for reassignments in progress. Pure.
 
-A topic goes when every replica has said that its data is gone. A replica that cannot say so is ineligible, and its topic
-waits; when the broker returns, the deletion is tried again.
+A topic is deleted once every replica has reported that its data is gone. A replica that cannot report this is ineligible, and
+its topic waits; when the broker returns, the controller tries the deletion again.
 """
 
 import logging
@@ -34,7 +34,7 @@ class DeletionMachine:
         self._replicas = replicas
 
     def initialize(self, queued: Iterable[str]) -> Program[None]:
-        """What a new controller finds in /admin/delete_topics."""
+        """Take over the deletions that a new controller finds in /admin/delete_topics."""
         context = self._state.context
         queued = set(queued)
         if not self._state.settings.delete_topic_enable:
@@ -51,11 +51,11 @@ class DeletionMachine:
         wanted = set(topics)
         context.to_delete |= wanted
         moving = {partition.topic for partition in context.reassigning}
-        self.halt(wanted & moving, "a reassignment is under way")
+        self.halt(wanted & moving, "a reassignment is in progress")
         yield from self.resume()
 
     def forget_requests(self, topics: Iterable[str]) -> Program[None]:
-        """Removes wishes that cannot be granted: no such topic, or `delete.topic.enable` is false."""
+        """Remove deletion requests that cannot be carried out: there is no such topic, or `delete.topic.enable` is false."""
         yield from write(Delete(paths.delete_topic(topic)) for topic in sorted(topics))
 
     def halt(self, topics: Iterable[str], reason: str) -> None:
@@ -63,12 +63,12 @@ class DeletionMachine:
         halted = context.to_delete & set(topics)
         context.deletion_ineligible |= halted
         if halted:
-            _log.info("deletion of %s halted: %s", ", ".join(sorted(halted)), reason)
+            _log.info("[controller] deletion of %s halted: %s", ", ".join(sorted(halted)), reason)
 
     def resume_for(self, topics: Iterable[str]) -> Program[None]:
-        """A broker came back, or a reassignment ended: topics that waited may go on."""
+        """Try deletions again that waited: a broker came back, or a reassignment ended."""
         context = self._state.context
-        # Kafka forgets here that a topic may also wait for a reassignment, and deletes it under its feet.
+        # Kafka forgets here that a topic may also wait for a reassignment, and deletes the topic while it is being reassigned.
         moving = {partition.topic for partition in context.reassigning}
         resumed = (context.to_delete & set(topics)) - moving
         if resumed:
@@ -76,7 +76,7 @@ class DeletionMachine:
             yield from self.resume()
 
     def fail_replicas(self, replicas: Iterable[Replica]) -> Program[None]:
-        """These could not delete their data."""
+        """Mark replicas that could not delete their data."""
         context = self._state.context
         failed = [each for each in replicas if context.is_queued_for_deletion(each.topic)]
         if not failed:
@@ -88,12 +88,12 @@ class DeletionMachine:
         yield from self.resume()
 
     def complete_replicas(self, replicas: Iterable[Replica]) -> Program[None]:
-        """These have deleted their data."""
+        """Mark replicas that have deleted their data."""
         context = self._state.context
         self._replicas.to_deletion_successful(
             each
             for each in replicas
-            # An answer may come late, when the replica has been given up or started again.
+            # The answer may arrive after the controller has given the replica up or started it again.
             if context.is_queued_for_deletion(each.topic) and self._may_move(each, ReplicaState.DELETION_SUCCESSFUL)
         )
         yield from self.resume()
@@ -116,7 +116,7 @@ class DeletionMachine:
             failed = [each for topic in retry for each in context.replicas_in(topic, ReplicaState.DELETION_INELIGIBLE)]
             yield from self._replicas.to_offline(failed)
         if start:
-            _log.info("deleting %s", ", ".join(start))
+            _log.info("[controller] deleting %s", ", ".join(start))
             self._state.note("topics are being deleted", count=len(start), topics=start[:NAMED_MAX])
             yield from self._start(start)
 
@@ -142,7 +142,7 @@ class DeletionMachine:
                     dead.append(replica)
                 elif context.replica_state(replica) is not ReplicaState.DELETION_SUCCESSFUL:
                     alive.append(replica)
-        # Those that are dead were offline; a new controller finds them ineligible already.
+        # Dead replicas were offline before; after a change of controller they are ineligible already.
         self._replicas.to_deletion_ineligible(
             each for each in dead if self._may_move(each, ReplicaState.DELETION_INELIGIBLE)
         )
@@ -151,7 +151,7 @@ class DeletionMachine:
         self.halt({each.topic for each in dead}, "some of its replicas are offline")
 
     def _complete(self, topic: str) -> Program[None]:
-        """Every replica is gone: now the topic, its settings and the wish to delete it."""
+        """Remove the topic, its settings and the deletion request: every replica is gone."""
         context = self._state.context
         partitions = context.partitions_of(topic)
         self._replicas.to_non_existent(context.replicas_in(topic, ReplicaState.DELETION_SUCCESSFUL))
@@ -171,10 +171,10 @@ class DeletionMachine:
             (Delete(paths.config_entity(paths.TOPICS, topic)), Delete(paths.delete_topic(topic))),
         )
         context.remove_topic(topic)
-        _log.info("topic %s is deleted", topic)
+        _log.info("[controller] topic %s is deleted", topic)
 
     def _delete_recursive(self, path: str) -> Program[None]:
-        """For a topic below which somebody else left something."""
+        """Delete a topic's znode together with children that another program left below it."""
         levels = [[path]]
         while levels[-1]:
             results = yield from ask(GetChildren(each) for each in levels[-1])

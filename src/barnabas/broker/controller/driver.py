@@ -1,6 +1,6 @@
 """The controller of one broker: feeds the machine with events, carries out its effects, and serves API handlers.
 
-Owner: the event loop. Thin: what is decided is decided in `machine`.
+Owner: the event loop. This module is thin: `machine` makes the decisions.
 """
 
 import asyncio
@@ -72,7 +72,7 @@ _log = logging.getLogger(__name__)
 
 
 def _always(partitions: int) -> bool:
-    """The permit of those who have no quota."""
+    """The permit of requests that have no quota."""
     return True
 
 
@@ -90,7 +90,7 @@ class ControllerConfig:
 
 @dataclass(frozen=True, slots=True)
 class _Watch:
-    """Feeds an event back when ZooKeeper says that something changed. Equal for equal events of one controller."""
+    """Feeds an event to the controller when ZooKeeper reports a change. Equal for equal events of one controller."""
 
     controller: "Controller"
     event: Event
@@ -139,7 +139,7 @@ class Controller:
         self._deferral = Deferral(
             lambda: all(channel.is_quiet or channel.is_suspect for channel, _ in self._channels.values())
         )
-        #: Channels that were closed and have not ended yet, and the registration after a session's end.
+        #: Tasks that run until they end by themselves: closed channels, and the registration after a session's end.
         self._ending: set[asyncio.Task[None]] = set()
         self._timers: dict[Timer, asyncio.TimerHandle] = {}
         self._replies: dict[Hashable, asyncio.Future[ReplyValue]] = {}
@@ -154,7 +154,7 @@ class Controller:
         self._tokens = itertools.count()
         self._leave_session: Callable[[], None] | None = None
         self._is_stopped = False
-        #: Done with an exception when this broker cannot go on: it has to stop.
+        #: Finishes with an exception when this broker cannot go on and has to stop.
         self.failed: asyncio.Future[None] | None = None
 
     # --- life ---------------------------------------------------------------------------------------------------------
@@ -165,26 +165,26 @@ class Controller:
 
     @property
     def epoch(self) -> int:
-        """Of this broker's term as controller; 0 if it has none."""
+        """The epoch of this broker's term as controller; 0 if it is not controller."""
         return self._machine.epoch
 
     @property
     def controller_id(self) -> int:
-        """The broker that is controller, as of the last news from ZooKeeper; -1 if none is."""
+        """The id of the controller as ZooKeeper last reported it; -1 if there is no controller."""
         return self._machine.controller_id
 
     @property
     def machine(self) -> ControllerMachine:
-        """For metrics: its `context` is not to be changed."""
+        """The machine, for metrics. Callers must not change its `context`."""
         return self._machine
 
     async def start(self) -> None:
-        """Watches /controller and races for it. The broker must be registered. Returns at once.
+        """Watch /controller and race for it. The broker must be registered. Returns at once.
 
-        If the session that registered the broker is gone already, register it again: nothing has reported its end until now.
+        If the session that registered the broker has ended already, register again: no callback reported that end.
         """
         self.failed = asyncio.get_running_loop().create_future()
-        # No caller has to wait for it.
+        # Nothing has to await this future.
         self.failed.add_done_callback(lambda future: future.cancelled() or future.exception())
         self._leave_session = self._session.on_state(self._session_changed)
         if self._registrar.is_of_this_session:
@@ -193,7 +193,7 @@ class Controller:
             self._session_changed(SessionState.RENEWED)
 
     async def stop(self) -> None:
-        """Drops everything. Who is controller next is the matter of the session's end."""
+        """Drop all work. The next controller is elected when this broker's session ends."""
         self._is_stopped = True
         if self._leave_session is not None:
             self._leave_session()
@@ -209,14 +209,14 @@ class Controller:
         await asyncio.gather(*ending, return_exceptions=True)
 
     def change_settings(self, settings: ControllerSettings) -> None:
-        """Dynamic settings. `unclean.leader.election.enable` that becomes true takes effect at once."""
+        """Take over dynamic settings. If `unclean.leader.election.enable` becomes true, it takes effect at once."""
         before, self._config = self._config.settings, replace(self._config, settings=settings)
         self.feed(SettingsChanged(settings))
         if settings.unclean_leader_election_enable and not before.unclean_leader_election_enable:
             self.feed(UncleanElectionEnabled())
 
     def topic_settings_changed(self, topic: str, config: LogConfig) -> None:
-        """`unclean.leader.election.enable` of a topic takes effect at once."""
+        """Apply `unclean.leader.election.enable` of a topic at once."""
         if topic and config.unclean_leader_election_enable:
             self.feed(UncleanElectionEnabled(topic))
 
@@ -228,8 +228,8 @@ class Controller:
         try:
             effects = self._machine.handle(event)
         except Exception as error:
-            # A bug. What the machine knows may be wrong: the next controller starts from what ZooKeeper says.
-            _log.exception("the controller failed at %s", type(event).__name__)
+            # This is a bug, and the machine's state may be wrong. Resign: the next controller starts from ZooKeeper's state.
+            _log.exception("[controller] failed at %s and resigns: please report this bug", type(event).__name__)
             self._carry_out(self._machine.salvage())
             if isinstance(event, Abandon):
                 self._fail(error)
@@ -242,8 +242,10 @@ class Controller:
             self._deferral.rest()
 
     def happened(self, event: Event) -> None:
-        """Something that is not to wait for a broker that is slow to answer. (Changes of ISRs are: a broker that leaves causes
-        them.)"""
+        """Feed an event that must not wait until slow brokers have answered.
+
+        Changes of ISRs may wait: a broker that fails causes them.
+        """
         must_wait = not self._machine.is_idle
         self.feed(event)
         if must_wait and not isinstance(event, AlterPartition):
@@ -280,7 +282,7 @@ class Controller:
                 case Resigned():
                     self._let_go()
                 case Elected(epoch):
-                    _log.info("controller with epoch %d", epoch)
+                    _log.info("[controller] elected with epoch %d", epoch)
 
     def _ask_zookeeper(self, batch: ZkBatch) -> None:
         operations = [self._with_watch(each) for each in batch.operations]
@@ -300,7 +302,7 @@ class Controller:
             answer = done.result()
             self.feed(ZkAnswered(batch_id, answer.results, answer.moved))
         elif isinstance(error, SessionIsOver):
-            # Mostly known already, and then no request waits for this answer any more.
+            # Usually the controller knows this already, and no program waits for the answer any more.
             self.feed(ZkLost(batch_id))
         else:
             self._fail(error)
@@ -315,10 +317,10 @@ class Controller:
         try:
             await self._registrar.register()
         except SessionIsOver:
-            # Gone again already; the next session tries again.
+            # The new session has ended too: the next one tries again.
             return
         except Exception as error:
-            _log.exception("the broker cannot register again")
+            _log.exception("[controller] the broker cannot register again in ZooKeeper and has to stop: restart it")
             self._fail(error)
             return
         self.feed(SessionRenewed())
@@ -339,7 +341,11 @@ class Controller:
             return
         self._close_channel(broker.id)
         if endpoint is None:
-            _log.error("broker %d has no listener %s", broker.id, self._config.control_listener)
+            _log.error(
+                "[controller] broker %d has no listener %s, so it gets no requests: add the listener to its `listeners`",
+                broker.id,
+                self._config.control_listener,
+            )
             return
         channel = BrokerChannel(
             broker.id,
@@ -363,13 +369,17 @@ class Controller:
             channel[1].cancel()
 
     def _keep(self, task: "asyncio.Task[None]") -> None:
-        """Holds a task until it has ended; one that ends with an exception has met a bug."""
+        """Hold a task until it has ended. A task that ends with an exception is a bug, and this broker has to stop."""
         self._ending.add(task)
 
         def ended(done: "asyncio.Task[None]") -> None:
             self._ending.discard(done)
             if not done.cancelled() and (error := done.exception()) is not None:
-                _log.error("%s failed", done.get_name(), exc_info=error)
+                _log.error(
+                    "[controller] the task %s failed, and the broker has to stop: please report this bug",
+                    done.get_name(),
+                    exc_info=error,
+                )
                 self._fail(error)
 
         task.add_done_callback(ended)
@@ -377,7 +387,11 @@ class Controller:
     def _send(self, broker_id: int, request: Request) -> None:
         channel = self._channels.get(broker_id)
         if channel is None:
-            _log.warning("%s is not sent: no channel to broker %d", type(request).__name__, broker_id)
+            _log.warning(
+                "[controller] %s is not sent: there is no channel to broker %d; it gets the state when it registers again",
+                type(request).__name__,
+                broker_id,
+            )
         else:
             channel[0].put(request)
 
@@ -403,7 +417,7 @@ class Controller:
     # --- what API handlers ask ----------------------------------------------------------------------------------------
 
     async def call(self, make: Callable[[int], ApiEvent]) -> ReplyValue:
-        """Raises `Refused` if the controller refuses the request as a whole."""
+        """Feed an event and wait for its reply. Raises `Refused` if the controller refuses the request as a whole."""
         if self._is_stopped:
             raise Refused(ErrorCode.NOT_CONTROLLER)
         token = next(self._tokens)
@@ -458,7 +472,7 @@ class Controller:
             )
 
     async def update_features(self, names: Sequence[str]) -> dict[str, Failure]:
-        """A 3.9 cluster with ZooKeeper has no features to finalize, and says so for each."""
+        """Refuse each feature: a 3.9 cluster with ZooKeeper has no features that could be finalized."""
         self._require_active()
         return {
             name: Failure(
@@ -471,7 +485,7 @@ class Controller:
 
 @contextmanager
 def _zookeeper_refusals() -> Iterator[None]:
-    """A session that ends under a request means that this broker is not controller any more."""
+    """Answer NOT_CONTROLLER if the session ends during a request: this broker is not controller any more."""
     try:
         yield
     except ZkError as error:

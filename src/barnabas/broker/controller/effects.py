@@ -1,7 +1,7 @@
-"""What the controller's machine wants done. Pure values, translated to the wire by the driver.
+"""The actions that the controller's machine asks for. Pure values; the driver translates them to the wire.
 
-Effects are to be carried out in order. At most one `ZkBatch` is outstanding: the machine takes further events while it
-waits, and works on them after the answer, so that what it decides is serial, as in Kafka.
+The driver carries effects out in order. At most one `ZkBatch` is outstanding: meanwhile the machine queues further events, and
+works on them after the answer, so that its decisions are serial, as in Kafka.
 """
 
 from collections.abc import Hashable, Mapping
@@ -18,17 +18,18 @@ from barnabas.broker.zookeeper_client.znodes import BrokerRegistration, LeaderAn
 
 @dataclass(frozen=True, slots=True)
 class ZkBatch:
-    """Carry these out in order, pipelined, and answer with `ZkAnswered(batch_id, …)`.
+    """Carry out these operations in order, pipelined, and answer with `ZkAnswered(batch_id, …)`.
 
-    They are independent but for order (a parent is made before its child). With a guard they are all writes, each a
-    transaction with a check of /controller_epoch; if that check fails, answer `moved=True` and the results do not matter. An
-    operation that failed because the connection was lost is repeated on the next one, for as long as the session lives.
+    The operations depend on each other only by their order (a parent is created before its child). With a guard they are all
+    writes, each in a transaction that checks /controller_epoch; if that check fails, answer `moved=True`, and the results do
+    not matter. An operation that fails because the connection was lost is repeated on the next one, as long as the session
+    lives.
     """
 
     batch_id: int
     operations: tuple[Operation, ...]
     guard: Guard | None = None
-    #: It is better carried out after brokers have answered what was sent to them, if they do so soon.
+    #: Wait, but not long, until brokers have answered the requests that were sent to them.
     when_quiet: bool = False
 
 
@@ -41,7 +42,7 @@ class LeaderAndIsrState:
 
     leadership: LeaderAndIsr
     assignment: ReplicaAssignment
-    #: The replica may be made in any log directory; otherwise one that is missing is a fault.
+    #: The broker may create the replica in any log directory; if False, a missing replica is a fault.
     is_new: bool
 
 
@@ -52,7 +53,7 @@ class SendLeaderAndIsr:
     controller_epoch: int
     partitions: Mapping[TopicPartition, LeaderAndIsrState]
     topic_ids: Mapping[str, TopicId]
-    #: Brokers that lead one of the partitions, so that the receiver can connect before its metadata has them.
+    #: Brokers that lead one of the partitions, so that the receiver can connect to them before its metadata has them.
     live_leaders: tuple[BrokerRegistration, ...]
 
 
@@ -61,7 +62,7 @@ class MetadataState:
     """One partition of an UpdateMetadata request."""
 
     controller_epoch: int
-    #: -2 while the topic is being deleted: forget it.
+    #: -2 while the topic is being deleted: the broker forgets the partition.
     leader: int
     leader_epoch: int
     isr: tuple[int, ...]
@@ -72,7 +73,7 @@ class MetadataState:
 
 @dataclass(frozen=True, slots=True)
 class SendUpdateMetadata:
-    """Goes to each of `brokers`, which differ only in their epoch."""
+    """Send the same metadata to each of `brokers`; only the broker epochs differ."""
 
     #: Broker id -> broker epoch.
     brokers: Mapping[int, int]
@@ -99,25 +100,28 @@ class SendStopReplica:
 
 @dataclass(frozen=True, slots=True)
 class OpenChannel:
-    """From now on requests may go to this broker. An open channel to an older incarnation is closed first; one to the same goes
-    on at the new address, with all that waits in it."""
+    """Open a channel for requests to this broker.
+
+    An open channel to an older incarnation is closed first. One to the same incarnation keeps its queue and moves to the new
+    address.
+    """
 
     broker: BrokerRegistration
     broker_epoch: int
-    #: It counts as gone until it answers: nothing waits for that.
+    #: The broker counts as gone until it answers: nothing waits for its answer.
     is_suspect: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class WatchController:
-    """Keep a connection to the broker that is controller, to learn of its end. None: there is no controller to watch."""
+    """Keep a connection to the controller's broker, to notice when it ends. None: there is no controller to watch."""
 
     broker: BrokerRegistration | None
 
 
 @dataclass(frozen=True, slots=True)
 class CloseChannel:
-    """Forget what has not been sent to this broker."""
+    """Close the channel, and forget the requests that have not been sent to this broker."""
 
     broker_id: int
 
@@ -127,7 +131,7 @@ class CloseChannel:
 
 @dataclass(frozen=True, slots=True)
 class Elected:
-    """This broker is controller; the cluster has been read, and what needed a decision has one."""
+    """This broker is controller: it has read the cluster and made the decisions that were pending."""
 
     epoch: int
 
@@ -154,7 +158,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class AlterPartitionReply:
-    #: Of the request as a whole.
+    #: Error of the request as a whole.
     error: ErrorCode = ErrorCode.NONE
     #: Same keys as the request.
     partitions: Mapping[tuple[TopicId | str, int], LeaderAndIsr | ErrorCode] = field(default_factory=dict)
@@ -162,13 +166,13 @@ class AlterPartitionReply:
 
 @dataclass(frozen=True, slots=True)
 class ElectLeadersReply:
-    #: The new leader, or why there is none.
+    #: The new leader, or the reason why there is none.
     partitions: Mapping[TopicPartition, int | Failure]
 
 
 @dataclass(frozen=True, slots=True)
 class AlterReassignmentsReply:
-    #: None: accepted.
+    #: None: the controller accepted the reassignment.
     partitions: Mapping[TopicPartition, Failure | None]
 
 
@@ -201,7 +205,7 @@ ReplyValue = (
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """The answer to the API event that carried `token`. A `Failure` refuses the request as a whole."""
+    """The reply to the API event that carried `token`. A `Failure` refuses the request as a whole."""
 
     token: Hashable
     value: ReplyValue

@@ -1,8 +1,8 @@
 """The race for /controller. Pure: programs that the machine runs.
 
-Winning is one transaction: /controller is made, ephemeral, and /controller_epoch rises, on condition that nobody raised it
-since it was read. So there are never two controllers of one epoch, and the version of /controller_epoch guards
-all that the winner writes.
+Winning is one transaction: it creates the ephemeral /controller and raises /controller_epoch, on condition that the epoch is
+the one that was read. So there are never two controllers of one epoch, and the version of /controller_epoch guards all writes
+of the winner.
 """
 
 import logging
@@ -21,11 +21,11 @@ from barnabas.broker.zookeeper_client.znodes import (
 
 _log = logging.getLogger(__name__)
 
-#: "Nobody", as a controller's id.
-NOBODY = -1
-#: /controller is there and cannot be read: nobody else can become controller until it goes.
-SOMEBODY = -2
-#: What a new cluster starts with; the first controller has epoch 1.
+#: Stands for a controller's id: there is no controller.
+NO_CONTROLLER = -1
+#: /controller exists and cannot be read: no broker can become controller until it is deleted.
+UNREADABLE = -2
+#: The epoch of a new cluster; the first controller has epoch 1.
 INITIAL_EPOCH = 0
 
 
@@ -37,26 +37,27 @@ class Term:
     epoch_zk_version: int
 
 
-def who_is_controller() -> Program[int]:
-    """Its id, NOBODY, or SOMEBODY. Sets a watch for changes."""
-    # A watch on existence sees creation, change and deletion alike.
+def current_controller() -> Program[int]:
+    """Return the controller's id, NO_CONTROLLER, or UNREADABLE. Sets a watch for changes."""
+    # A watch on existence reports creation, change and deletion alike.
     _, found = yield from ask((Exists(paths.CONTROLLER, watch=ControllerChanged()), Get(paths.CONTROLLER)))
     if not found.ok:
-        return NOBODY
+        return NO_CONTROLLER
     try:
         return ControllerRegistration.decode(found.data or b"").broker_id
     except Malformed as error:
-        _log.error("nobody can become controller: %s", error)
-        return SOMEBODY
+        _log.error("[controller] no broker can become controller, repair or delete %s: %s", paths.CONTROLLER, error)
+        return UNREADABLE
 
 
 def race(state: ControllerState) -> Program[Term | None]:
-    """The term that was won, or None if another broker was faster."""
+    """Return the term that this broker won, or None if another broker was faster."""
     try:
         epoch, version = yield from _current_epoch()
     except Malformed as error:
-        # Its version guards every write of a controller, and brokers remember the epoch: to guess one is worse than none.
-        _log.error("nobody can become controller: %s", error)
+        # The znode's version guards every write of a controller, and brokers remember the epoch. No controller is better than a
+        # guessed epoch.
+        _log.error("[controller] no broker can become controller, repair %s: %s", paths.CONTROLLER_EPOCH, error)
         return None
     registration = ControllerRegistration(state.settings.broker_id, state.now_ms())
     [result] = yield from ask(
@@ -74,10 +75,14 @@ def race(state: ControllerState) -> Program[Term | None]:
         assert stat is not None
         return Term(epoch + 1, stat.version)
     if result.code not in (ZkCode.NODE_EXISTS, ZkCode.BAD_VERSION):
-        _log.error("the race for /controller was refused: %s", result.code.value)
+        _log.error(
+            "[controller] ZooKeeper refused the creation of /controller, so this broker does not become controller: %s",
+            result.code.value,
+        )
         return None
-    # We may have won all the same: a lost connection takes the answer along, and the repetition finds our own znode.
-    if (yield from who_is_controller()) == state.settings.broker_id:
+    # This broker may have won all the same: the answer was lost with the connection, and the repeated write finds our own
+    # znode.
+    if (yield from current_controller()) == state.settings.broker_id:
         current, current_version = yield from _current_epoch()
         if current == epoch + 1:
             return Term(current, current_version)
@@ -85,8 +90,11 @@ def race(state: ControllerState) -> Program[Term | None]:
 
 
 def depose(controller: int) -> Program[None]:
-    """Frees /controller of a broker whose process is dead: its session has still some time to go. The check of the epoch
-    keeps a controller that was elected meanwhile, and one that lives after all is fenced by the next one's epoch."""
+    """Delete /controller of a broker whose process is dead: its session has not expired yet.
+
+    The check of the epoch keeps a controller that was elected meanwhile. If the deposed one lives after all, the epoch of the
+    next controller fences it.
+    """
     epoch, found = yield from ask((Get(paths.CONTROLLER_EPOCH), Get(paths.CONTROLLER)))
     if not found.ok or not epoch.ok or epoch.stat is None:
         return
@@ -96,17 +104,17 @@ def depose(controller: int) -> Program[None]:
         _log.error("%s", error)
         return
     if registration.broker_id == controller and registration.kraft_epoch < 0:
-        _log.warning("broker %d was controller and refuses connections: electing another", controller)
+        _log.warning("[controller] broker %d was controller and refuses connections: electing another", controller)
         yield from resign(epoch.stat.version)
 
 
 def resign(epoch_zk_version: int) -> Program[None]:
-    """Frees /controller, if it is still this term's."""
+    """Delete /controller, if it is still this term's."""
     yield from ask((Multi((Check(paths.CONTROLLER_EPOCH, epoch_zk_version), Delete(paths.CONTROLLER))),))
 
 
 def _current_epoch() -> Program[tuple[int, int]]:
-    """The epoch and its znode's version; made if this is a new cluster."""
+    """Return the epoch and its znode's version. Creates the znode in a new cluster."""
     while True:
         [found] = yield from ask((Get(paths.CONTROLLER_EPOCH),))
         if found.ok and found.stat is not None:

@@ -1,6 +1,6 @@
-"""Who leads next: the four ways to choose, as functions of what is known. Pure.
+"""The ways to choose the next leader, as functions of the context. Pure.
 
-Each takes the next in-sync replica of the replica list; they differ in who may be chosen, and in what becomes of the ISR.
+Each takes the next in-sync replica of the replica list. They differ in the replicas that may lead, and in the resulting ISR.
 """
 
 from collections.abc import Callable
@@ -13,15 +13,15 @@ from barnabas.broker.zookeeper_client.znodes import LeaderAndIsr, LeaderRecovery
 
 
 class Strategy(Enum):
-    #: The leader is gone, or there never was one.
+    #: The leader is gone, or the partition never had one.
     OFFLINE = "OfflinePartition"
-    #: The same, for an unclean election that an operator asked for.
+    #: As OFFLINE, but an operator asked for an unclean election.
     OFFLINE_UNCLEAN = "OfflinePartition (unclean)"
     #: The replicas have moved.
     REASSIGN = "ReassignPartition"
-    #: Back to the first of the replica list.
+    #: Leadership goes back to the first replica of the list.
     PREFERRED = "PreferredReplica"
-    #: The leader asks for another epoch: it has cut its log.
+    #: The leader asks for another epoch because it has truncated its log.
     RENEWAL = "RenewedEpoch"
     #: The leader is about to stop.
     CONTROLLED_SHUTDOWN = "ControlledShutdown"
@@ -38,9 +38,10 @@ class Outcome:
 def for_offline(
     context: ControllerContext, partition: TopicPartition, state: LeaderAndIsr, *, unclean: bool
 ) -> Outcome:
-    """The next live in-sync replica; with `unclean` any live one, which loses what only the others have.
+    """Choose the next live in-sync replica; with `unclean` any live one, which loses the records that only the others have.
 
-    A suspect may be alive. A wrong guess must not lose records, so unclean elections wait until its session has ended.
+    A suspect may be alive. A wrong guess must not lose records, so unclean elections wait until the suspect's session has
+    ended.
     """
     replicas = context.assignment(partition).replicas
     live = tuple(each for each in replicas if context.is_online(each, partition))
@@ -69,7 +70,7 @@ def for_preferred(context: ControllerContext, partition: TopicPartition, state: 
 
 
 def for_renewal(context: ControllerContext, partition: TopicPartition, state: LeaderAndIsr) -> Outcome:
-    """The same leader and ISR in the next epoch."""
+    """Keep the leader and the ISR in the next epoch."""
     replicas = context.assignment(partition).replicas
     alive = tuple(each for each in replicas if context.is_online(each, partition))
     return Outcome(
@@ -91,7 +92,7 @@ def can_lead(context: ControllerContext, partition: TopicPartition, state: Leade
 
 Choice = Callable[[ControllerContext, TopicPartition, LeaderAndIsr], Outcome]
 
-#: The strategies that need nothing but the context.
+#: Strategies that need nothing but the context.
 CHOICES: dict[Strategy, Choice] = {
     Strategy.REASSIGN: for_reassignment,
     Strategy.PREFERRED: for_preferred,

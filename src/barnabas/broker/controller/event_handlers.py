@@ -1,4 +1,4 @@
-"""Which program works on which event, and the few that need no module of their own. Pure."""
+"""Maps each event to the program that handles it, and holds the programs that need no module of their own. Pure."""
 
 import logging
 from collections.abc import Iterable
@@ -87,7 +87,7 @@ class EventHandlers:
         self._brokers = brokers
         self._isr = isr
         self._takeover = takeover
-        #: Whether the API event that is being worked on has its reply.
+        #: Whether the machine has replied to the current API event.
         self.has_replied = False
 
     def program(self, event: Event) -> Program[None]:
@@ -95,7 +95,7 @@ class EventHandlers:
             self._state.settings = event.settings
             return _nothing()
         if not self._state.is_active:
-            # API events are answered NOT_CONTROLLER by the machine; the rest concerns only a controller.
+            # The machine answers API events with NOT_CONTROLLER; other events concern only the controller.
             return _nothing()
         if isinstance(event, ApiEvent):
             return self._api(event)
@@ -130,7 +130,7 @@ class EventHandlers:
                 return self._rebalance()
             case UncleanElectionEnabled(topic):
                 return self._elect_unclean(topic)
-        raise TypeError(f"nobody works on {event}")
+        raise TypeError(f"no handler for {event}")
 
     def _api(self, event: ApiEvent) -> Program[None]:
         match event:
@@ -152,7 +152,8 @@ class EventHandlers:
                 self._reply(event, (yield from self._allocate_producer_ids(event)))
 
     def _reply(self, event: ApiEvent, value: ReplyValue) -> None:
-        """After the requests that the decision led to: with the reply, the client knows that they are on their way."""
+        """Reply after sending the requests that follow from the decision: a client with a reply knows that they are on their
+        way."""
         self._requests.flush()
         self._state.emit(Reply(event.token, value))
         self.has_replied = True
@@ -210,7 +211,7 @@ class EventHandlers:
         yield from self._partitions.bring_online(topic)
 
     def _rebalance(self) -> Program[None]:
-        """Leaders back to their preferred replicas, on brokers where too many are elsewhere."""
+        """Move leadership back to preferred replicas, for brokers where too many of them do not lead."""
         context = self._state.context
         settings = self._state.settings
         by_preferred: dict[int, list[TopicPartition]] = {}
@@ -245,7 +246,7 @@ class EventHandlers:
     def _replicas_deleted(self, event: StopReplicaAnswered) -> Program[None]:
         context = self._state.context
         if context.broker_epochs.get(event.broker_id) != event.broker_epoch:
-            return  # it has been asked again since, or will be when it returns
+            return  # the broker got the request again, or gets it when it returns
         failed: list[Replica] = []
         done: list[Replica] = []
         for partition, error in event.partition_errors.items():
@@ -258,7 +259,7 @@ class EventHandlers:
             yield from self._deletions.complete_replicas(done)
 
     def _isr_changes(self) -> Program[None]:
-        """Brokers of old releases write ISRs themselves and leave a note."""
+        """Read ISRs that brokers of old releases wrote themselves; such a broker leaves a notification."""
         context = self._state.context
         [listed] = yield from ask((GetChildren(paths.ISR_CHANGE_NOTIFICATION, watch=IsrChangesNotified()),))
         notes = [f"{paths.ISR_CHANGE_NOTIFICATION}/{name}" for name in listed.children]
@@ -268,7 +269,7 @@ class EventHandlers:
             try:
                 changed.update(dict.fromkeys(decode_isr_change(result.data or b"") if result.ok else ()))
             except Malformed as error:
-                _log.error("%s", error)
+                _log.error("[controller] %s", error)
         known = [each for each in changed if context.assignment(each).replicas]
         context.leadership.update((yield from read_leadership(known)))
         self._requests.add_metadata(context.brokers, known)
@@ -290,7 +291,7 @@ class EventHandlers:
                     else ProducerIdBlock.first_for(event.broker_id)
                 )
             except (OverflowError, Malformed) as error:
-                # Do not start again at 0: ids that are handed out twice would mix up two producers.
+                # Do not start again at 0: ids that are allocated twice would mix up two producers.
                 return Failure(ErrorCode.UNKNOWN_SERVER_ERROR, str(error))
             if found.stat is None:
                 operation: Create | SetData = Create(paths.LATEST_PRODUCER_ID_BLOCK, block.encode())
@@ -300,7 +301,7 @@ class EventHandlers:
             if written.ok:
                 return AllocateProducerIdsReply(block)
             if written.code not in (ZkCode.BAD_VERSION, ZkCode.NODE_EXISTS):
-                return Failure(ErrorCode.UNKNOWN_SERVER_ERROR, f"no producer ids: {written.code.value}")
+                return Failure(ErrorCode.UNKNOWN_SERVER_ERROR, f"cannot allocate producer ids: {written.code.value}")
 
 
 def _nothing() -> Program[None]:

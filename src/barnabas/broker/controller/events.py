@@ -1,7 +1,7 @@
-"""What the controller's machine is told. Pure values.
+"""The events that the controller's machine handles. Pure values.
 
-Three sources: ZooKeeper (watches, answers, the session), brokers (answers to the controller's requests), and API
-handlers. Events of the last kind carry a `token`, and the machine answers each with exactly one `Reply`.
+They have three sources: ZooKeeper (watches, answers, the session), brokers (answers to the controller's requests), and API
+handlers. An API event carries a `token`, and the machine answers each with exactly one `Reply`.
 """
 
 from collections.abc import Hashable, Mapping
@@ -19,12 +19,12 @@ from barnabas.broker.zookeeper_client.znodes import LeaderRecoveryState
 
 @dataclass(frozen=True, slots=True)
 class Startup:
-    """The broker is registered: watch /controller, and race for it if it is free."""
+    """The broker is registered: watch /controller, and race for it if it does not exist."""
 
 
 @dataclass(frozen=True, slots=True)
 class SessionExpired:
-    """Ephemerals are gone, /controller among them. What was under way is dropped; its callers get NOT_CONTROLLER."""
+    """ZooKeeper removed the ephemeral znodes, such as /controller. The machine drops its work and answers NOT_CONTROLLER."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class SessionRenewed:
 
 @dataclass(frozen=True, slots=True)
 class Abandon:
-    """Something is wrong here: resign, so that another broker becomes controller and starts afresh."""
+    """The machine failed: resign, so that another broker becomes controller and reads the state afresh."""
 
     reason: str
 
@@ -61,12 +61,12 @@ class ZkLost:
 
 @dataclass(frozen=True, slots=True)
 class ControllerChanged:
-    """/controller was made, changed or deleted."""
+    """/controller was created, changed or deleted."""
 
 
 @dataclass(frozen=True, slots=True)
 class BrokersChanged:
-    """/brokers/ids has a child more or less."""
+    """/brokers/ids gained or lost a child."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,39 +78,39 @@ class BrokerModified:
 
 @dataclass(frozen=True, slots=True)
 class TopicsChanged:
-    """/brokers/topics has a child more or less."""
+    """/brokers/topics gained or lost a child."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopicModified:
-    """/brokers/topics/T has new data: more partitions, perhaps."""
+    """/brokers/topics/T has new data: perhaps more partitions."""
 
     topic: str
 
 
 @dataclass(frozen=True, slots=True)
 class DeletionsChanged:
-    """/admin/delete_topics has a child more or less."""
+    """/admin/delete_topics gained or lost a child."""
 
 
 @dataclass(frozen=True, slots=True)
 class IsrChangesNotified:
-    """/isr_change_notification has a child more: a broker of an old release changed an ISR by itself."""
+    """/isr_change_notification gained a child: a broker of an old release wrote an ISR itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogDirEventsNotified:
-    """/log_dir_event_notification has a child more: a broker lost a log directory."""
+    """/log_dir_event_notification gained a child: a broker lost a log directory."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReassignmentsRequested:
-    """/admin/reassign_partitions was made (the way of old tools)."""
+    """/admin/reassign_partitions was created, as old tools do it."""
 
 
 @dataclass(frozen=True, slots=True)
 class PreferredElectionRequested:
-    """/admin/preferred_replica_election was made (the way of old tools)."""
+    """/admin/preferred_replica_election was created, as old tools do it."""
 
 
 # --- brokers' answers -------------------------------------------------------------------------------------------------
@@ -119,7 +119,7 @@ class PreferredElectionRequested:
 @dataclass(frozen=True, slots=True)
 class LeaderAndIsrAnswered:
     broker_id: int
-    #: Of the request. An answer may be read after the broker has returned with another: it says nothing of the new life.
+    #: Broker epoch in the request. If the broker has returned with another epoch, the answer says nothing about its new life.
     broker_epoch: int
     error: ErrorCode
     partition_errors: Mapping[TopicPartition, ErrorCode]
@@ -130,7 +130,7 @@ class StopReplicaAnswered:
     """`partition_errors` holds only the partitions that the request asked to delete."""
 
     broker_id: int
-    #: Of the request.
+    #: Broker epoch in the request.
     broker_epoch: int
     error: ErrorCode
     partition_errors: Mapping[TopicPartition, ErrorCode]
@@ -144,7 +144,7 @@ class UpdateMetadataAnswered:
 
 @dataclass(frozen=True, slots=True)
 class BrokerRefuses:
-    """Nobody listens at the port of a broker that is registered: its process is dead, most likely."""
+    """No process listens at the port of a registered broker: most likely its process is dead."""
 
     broker_id: int
     broker_epoch: int
@@ -152,7 +152,7 @@ class BrokerRefuses:
 
 @dataclass(frozen=True, slots=True)
 class ControllerRefuses:
-    """The same of the broker that is controller, as another broker sees it."""
+    """The controller's port refuses connections, as another broker sees it."""
 
     controller_id: int
 
@@ -191,13 +191,13 @@ class ElectionType(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ProposedIsr:
-    """A leader's wish for its partition (one partition of AlterPartition)."""
+    """The ISR that a leader asks for (one partition of AlterPartition)."""
 
     leader_epoch: int
     isr: tuple[int, ...]
     partition_epoch: int
     recovery: LeaderRecoveryState = LeaderRecoveryState.RECOVERED
-    #: AlterPartition v3: the broker epochs that the leader knew, -1 where it knew none. Same order as `isr`.
+    #: AlterPartition v3: the broker epochs that the leader knew, -1 for an unknown one. Same order as `isr`.
     isr_epochs: tuple[int, ...] | None = None
 
 
@@ -208,7 +208,7 @@ class AlterPartition:
     token: Hashable
     broker_id: int
     broker_epoch: int
-    #: By topic id (v2 and later) or name (v0, v1).
+    #: Proposed ISRs by topic id (v2 and later) or name (v0, v1), and partition.
     partitions: Mapping[tuple[TopicId | str, int], ProposedIsr]
     version: int = 3
 
@@ -224,7 +224,7 @@ class ElectLeaders:
 
 @dataclass(frozen=True, slots=True)
 class RenewLeaderEpoch:
-    """Reply: `ElectLeadersReply`. A leader that has cut its log, in this epoch, needs a higher one before it goes on."""
+    """Reply: `ElectLeadersReply`. A leader that truncated its log in this epoch needs a higher epoch before it goes on."""
 
     token: Hashable
     partition: TopicPartition
@@ -234,7 +234,7 @@ class RenewLeaderEpoch:
 
 @dataclass(frozen=True, slots=True)
 class AlterReassignments:
-    """Reply: `AlterReassignmentsReply`. A target of None cancels."""
+    """Reply: `AlterReassignmentsReply`. A target of None cancels the reassignment."""
 
     token: Hashable
     targets: Mapping[TopicPartition, tuple[int, ...] | None]
@@ -242,7 +242,7 @@ class AlterReassignments:
 
 @dataclass(frozen=True, slots=True)
 class ListReassignments:
-    """Reply: `ListReassignmentsReply`. `partitions` None means all that are under way."""
+    """Reply: `ListReassignmentsReply`. `partitions` None means all reassignments in progress."""
 
     token: Hashable
     partitions: tuple[TopicPartition, ...] | None
@@ -250,7 +250,7 @@ class ListReassignments:
 
 @dataclass(frozen=True, slots=True)
 class ControlledShutdown:
-    """Reply: `ControlledShutdownReply`. `broker_epoch` -1: a broker that does not know its epoch."""
+    """Reply: `ControlledShutdownReply`. `broker_epoch` is -1 if the broker does not know its epoch."""
 
     token: Hashable
     broker_id: int

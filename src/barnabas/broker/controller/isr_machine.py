@@ -1,7 +1,7 @@
-"""Decides what leaders ask for with AlterPartition: who is in sync. Pure.
+"""Decides which replicas are in sync when leaders ask with AlterPartition. Pure.
 
-Fencing, in this order: the broker's epoch, the leader epoch, the partition epoch (the znode's version). What is already so
-is granted without a write, so that a request that is repeated after a lost answer does no harm.
+A request is checked against the broker's epoch, the leader epoch and the partition epoch (the znode's version), in this order.
+A request for the current state is granted without a write, so that repeating a request after a lost answer does no harm.
 """
 
 import logging
@@ -31,10 +31,14 @@ class IsrMachine:
         self._requests = requests
 
     def alter(self, event: AlterPartition) -> Program[tuple[AlterPartitionReply, list[TopicPartition]]]:
-        """The reply, and the partitions whose ISR is what their leader asked for."""
+        """Return the reply, and the partitions whose ISR is now the one that their leader asked for."""
         context = self._state.context
         if context.broker_epochs.get(event.broker_id) != event.broker_epoch:
-            _log.info("AlterPartition of broker %d with a stale epoch %d", event.broker_id, event.broker_epoch)
+            _log.info(
+                "[controller] AlterPartition of broker %d has a stale broker epoch %d",
+                event.broker_id,
+                event.broker_epoch,
+            )
             return AlterPartitionReply(ErrorCode.STALE_BROKER_EPOCH), []
         named = {key: self._name(key) for key in event.partitions}
         answers: dict[Key, Answer] = {}
@@ -71,13 +75,13 @@ class IsrMachine:
         return None if name is None else TopicPartition(name, number)
 
     def _decide(self, partition: TopicPartition, broker: int, proposed: ProposedIsr, version: int) -> Answer:
-        """The state to write, the state that is there already, or why not."""
+        """Return the state to write, the current state if it is the wanted one, or the error."""
         context = self._state.context
         current = context.leadership.get(partition)
         if current is None:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         if proposed.partition_epoch > current.partition_epoch or proposed.leader_epoch > current.leader_epoch:
-            # The leader knows more than we do: we are probably not the controller any more.
+            # The leader's state is newer than ours: this broker is probably not controller any more.
             return ErrorCode.NOT_CONTROLLER
         if proposed.leader_epoch < current.leader_epoch:
             return ErrorCode.FENCED_LEADER_EPOCH
@@ -90,10 +94,10 @@ class IsrMachine:
         ):
             return ErrorCode.INVALID_REQUEST
         if broker != current.leader or broker not in proposed.isr:
-            # Same epoch, another leader: impossible, unless the request is forged.
+            # The same epoch with another leader is impossible unless the request is forged.
             return ErrorCode.INVALID_REQUEST
         if not set(proposed.isr) <= set(context.assignment(partition).replicas):
-            # Kafka with ZooKeeper trusts its leaders in this. A broker outside the replica set cannot become leader.
+            # Kafka with ZooKeeper does not check this. A broker outside the replica set must not become leader.
             return ErrorCode.INVALID_REQUEST
         if not self._is_eligible(proposed):
             # KIP-841: a broker that is not alive, or is about to stop, cannot join the ISR.
@@ -111,7 +115,7 @@ class IsrMachine:
         context = self._state.context
         if not all(context.is_live(each) for each in proposed.isr):
             return False
-        # KIP-903: the replica that the leader saw in sync may be a former life of the broker, whose disk is lost.
+        # KIP-903: the replica that the leader saw in sync may be a former life of the broker, which has lost its disk since.
         epochs = proposed.isr_epochs or ()
         return all(
             epoch in (-1, context.broker_epochs[each]) for each, epoch in zip(proposed.isr, epochs, strict=False)
@@ -123,9 +127,9 @@ class IsrMachine:
             context.leadership[partition] = state
             return state
         if state is not ZkCode.BAD_VERSION:
-            _log.error("the ISR of %s could not be written: %s", partition, state.value)
+            _log.error("[partition %s] the controller could not write the ISR: %s", partition, state.value)
             return ErrorCode.UNKNOWN_SERVER_ERROR
         found = context.leadership[partition]
-        # Is it our own write, whose answer was lost with a connection, or another controller's?
+        # The state is either our own write, whose answer was lost with a connection, or another controller's write.
         ours = replace(wanted, partition_epoch=found.partition_epoch) == found
         return found if ours else ErrorCode.INVALID_UPDATE_VERSION

@@ -1,4 +1,4 @@
-"""What the controller has decided lately, and why: for whoever looks inside. Pure: it only remembers, and little of it."""
+"""The latest decisions of the controller and their reasons, for operators. Pure: it only remembers, and little of it."""
 
 from collections import deque
 from collections.abc import Mapping
@@ -37,7 +37,7 @@ from barnabas.broker.controller.events import (
 from barnabas.broker.zookeeper_client.znodes import LeaderAndIsr
 
 DECISIONS_KEPT: Final = 300
-#: Of one decision that is about many: the rest is counted.
+#: Partitions or topics that one decision names; it only counts the rest.
 NAMED_MAX: Final = 20
 
 
@@ -45,18 +45,18 @@ class Decision(NamedTuple):
     at_ms: int
     #: `leaders elected`, `brokers gone`, …
     what: str
-    #: The event that led to it.
+    #: The event that led to the decision.
     why: str
     controller_epoch: int
     details: Mapping[str, Any]
 
 
 class Journal:
-    """Owner: the controller's machine. Bounded: the oldest decisions go."""
+    """Owner: the controller's machine. Bounded: the oldest decisions are dropped."""
 
     def __init__(self) -> None:
         self.decisions: deque[Decision] = deque(maxlen=DECISIONS_KEPT)
-        #: The event that is being worked on.
+        #: The event that the machine is handling.
         self.cause: Event | None = None
 
     def note(self, at_ms: int, what: str, epoch: int, details: Mapping[str, Any]) -> None:
@@ -66,7 +66,7 @@ class Journal:
 def changes(
     before: Mapping[TopicPartition, LeaderAndIsr | None], after: Mapping[TopicPartition, LeaderAndIsr]
 ) -> dict[str, Any]:
-    """Leaders and ISRs before and after, of the first few partitions, and how many there are."""
+    """Return leaders and ISRs before and after, of the first few partitions, and the number of partitions."""
     named: list[dict[str, Any]] = []
     for partition, now in after.items():
         if len(named) == NAMED_MAX:
@@ -87,7 +87,7 @@ def changes(
 
 
 def why(event: Event | None) -> str:
-    """In words that an operator knows."""
+    """Describe the event for an operator."""
     match event:
         case BrokerRefuses(broker):
             return f"the port of broker {broker} refuses connections"
@@ -121,8 +121,8 @@ _CAUSES: Final[dict[type[Any], str]] = {
     StopReplicaAnswered: "replicas were deleted",
     TimerFired: "auto.leader.rebalance.enable: it was time to look at the balance",
     UncleanElectionEnabled: "unclean.leader.election.enable became true",
-    ElectLeaders: "somebody asked for it (ElectLeaders)",
-    RenewLeaderEpoch: "a mirror was cut, as its source was",
-    AlterReassignments: "somebody asked for it (AlterPartitionReassignments)",
+    ElectLeaders: "a client asked for it (ElectLeaders)",
+    RenewLeaderEpoch: "a mirror was truncated, as its source was",
+    AlterReassignments: "a client asked for it (AlterPartitionReassignments)",
     AllocateProducerIds: "a broker asked for producer ids",
 }

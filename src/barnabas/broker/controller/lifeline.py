@@ -1,7 +1,7 @@
-"""A connection to a broker that is kept for as long as the broker lives, because its end may be the broker's.
+"""A connection that is kept open as long as the broker lives, because its end may mean the broker's end.
 
-The kernel closes a dead process's connections, and refuses new ones. A port that refuses several times in a row says that the
-process is dead and its host is not. A network that is cut, and a host that is away, say nothing: that is the session's matter.
+The kernel closes a dead process's connections, and refuses new ones. A port that refuses several times in a row means that the
+process is dead and its host is alive. A cut network or a dead host gives no such sign: then the ZooKeeper session expires.
 
 Owner: the event loop.
 """
@@ -19,7 +19,7 @@ _log = logging.getLogger(__name__)
 
 #: Pause before the next attempt, as in Kafka.
 RETRY_BACKOFF_S = 0.1
-#: So many connections are refused, one after the other, until a broker counts as dead: some 0.2 s.
+#: Refused connections in a row until a broker counts as dead: some 0.2 s.
 REFUSALS = 3
 
 
@@ -30,7 +30,7 @@ class Link(Protocol):
         self, message: ApiMessage, response_type: None = None, *, version: int | None = None, timeout_ms: int = ...
     ) -> ApiMessage: ...
 
-    def on_closed(self, told: Callable[[], None]) -> None: ...
+    def on_closed(self, callback: Callable[[], None]) -> None: ...
 
     def close(self) -> None: ...
 
@@ -52,9 +52,10 @@ class Lifeline:
         self._broker_id = broker_id
         self._endpoint = endpoint
         self._connect = connect
-        #: Called when the broker's port has refused connections `REFUSALS` times in a row, and again as long as it does.
+        #: Called when the broker's port has refused connections `REFUSALS` times in a row, and again after each further
+        #: `REFUSALS`.
         self._on_refused = on_refused
-        #: Called when the connection has ended by itself.
+        #: Called when the connection has ended without `drop`.
         self._on_lost = on_lost
         self._link: Link | None = None
         self._refusals = 0
@@ -62,11 +63,11 @@ class Lifeline:
 
     @property
     def is_lost(self) -> bool:
-        """The connection has ended by itself, and there is none yet in its place."""
+        """Whether the connection has ended without `drop`, and no new one is open yet."""
         return self._lost.is_set()
 
     async def link(self) -> Link:
-        """The connection; opened again if there is none. Raises `ClientError` or OSError if that fails."""
+        """Return the connection; open it if there is none. Raises `ClientError` or OSError if that fails."""
         if self._link is None:
             try:
                 link = await self._connect(self._broker_id, self._endpoint)
@@ -85,7 +86,7 @@ class Lifeline:
         return self._link
 
     async def keep(self) -> None:
-        """Until it is cancelled."""
+        """Keep the connection open until the task is cancelled."""
         try:
             while True:
                 if await self.attempt():
@@ -94,23 +95,23 @@ class Lifeline:
             self.drop()
 
     async def attempt(self) -> bool:
-        """Connect, if there is no connection. False where that fails, after a pause."""
+        """Connect, if there is no connection. Return False after a pause if that fails."""
         try:
             await self.link()
         except (ClientError, OSError) as error:
-            _log.debug("no connection to broker %d: %s", self._broker_id, error)
+            _log.debug("[controller] no connection to broker %d: %s", self._broker_id, error)
             await asyncio.sleep(RETRY_BACKOFF_S)
             return False
         return True
 
     def move(self, endpoint: Endpoint) -> None:
-        """The broker has another address, perhaps."""
+        """Use this address from now on; reconnect if it is another one."""
         if endpoint != self._endpoint:
             self._endpoint = endpoint
             self.drop()
 
     def drop(self) -> None:
-        """Close the connection, if there is one. The next call of `link` makes another."""
+        """Close the connection, if there is one. The next call of `link` opens another."""
         link, self._link = self._link, None
         if link is not None:
             link.close()

@@ -1,8 +1,8 @@
-"""The controller: cluster events in, effects out. Pure: no I/O, no clock, no chance.
+"""The controller: cluster events in, effects out. Pure: no I/O, no clock, no randomness.
 
-One event is worked on at a time, as in Kafka. Its program runs until it needs ZooKeeper: then `handle` returns with a
-`ZkBatch` among the effects, and goes on when `ZkAnswered` comes. Events that come meanwhile wait their turn. Only the end
-of the session does not wait: it drops what is under way.
+The machine works on one event at a time, as in Kafka. Its program runs until it needs ZooKeeper: then `handle` returns a
+`ZkBatch` among the effects, and the program goes on when `ZkAnswered` comes. Events that come meanwhile wait. Only the end of
+the session does not wait: it drops the current work.
 """
 
 import logging
@@ -23,7 +23,7 @@ from barnabas.broker.controller.effects import (
     WatchController,
     ZkBatch,
 )
-from barnabas.broker.controller.election import NOBODY, SOMEBODY, depose, race, resign, who_is_controller
+from barnabas.broker.controller.election import NO_CONTROLLER, UNREADABLE, current_controller, depose, race, resign
 from barnabas.broker.controller.event_handlers import EventHandlers
 from barnabas.broker.controller.events import (
     Abandon,
@@ -54,7 +54,7 @@ from barnabas.broker.zookeeper_client.operations import Get, Guard, Result
 
 _log = logging.getLogger(__name__)
 
-#: API requests that wait for their turn. Kafka's clients retry what is refused.
+#: API requests that may wait for their turn. Kafka's clients retry refused requests.
 WAITING_MAX = 10_000
 
 
@@ -83,14 +83,14 @@ class ControllerMachine:
         )
 
         self._inbox: deque[Event] = deque()
-        #: The event that is being worked on, and the batch whose answers its program waits for.
+        #: The event in progress, and the batch whose answers its program waits for.
         self._current: Event | None = None
         self._program: Program[None] | None = None
         self._batch_id = 0
-        self._controller_id = NOBODY
+        self._controller_id = NO_CONTROLLER
         self._is_registered = False
 
-    # --- what others see ----------------------------------------------------------------------------------------------
+    # --- state for callers ----------------------------------------------------------------------------------------------
 
     @property
     def is_active(self) -> bool:
@@ -99,7 +99,7 @@ class ControllerMachine:
 
     @property
     def epoch(self) -> int:
-        """Of the current term; 0 if this broker is not controller."""
+        """The epoch of the current term; 0 if this broker is not controller."""
         return self._state.context.epoch
 
     @property
@@ -108,12 +108,12 @@ class ControllerMachine:
 
     @property
     def context(self) -> ControllerContext:
-        """For metrics, tests and invariants: not to be changed."""
+        """The machine's state, for metrics, tests and invariants: callers must not change it."""
         return self._state.context
 
     @property
     def decisions(self) -> Sequence[Decision]:
-        """The last ones, the oldest first."""
+        """The latest decisions, oldest first."""
         return tuple(self._state.journal.decisions)
 
     @property
@@ -121,7 +121,7 @@ class ControllerMachine:
         return self._current is None and not self._inbox
 
     def validate(self) -> None:
-        """Raises if what the machine knows contradicts itself."""
+        """Raise AssertionError if the machine's state contradicts itself."""
         context = self._state.context
         for partition, state in context.leadership.items():
             assert len(set(state.isr)) == len(state.isr), f"{partition}: a broker twice in the ISR {state.isr}"
@@ -134,7 +134,7 @@ class ControllerMachine:
     # --- events -------------------------------------------------------------------------------------------------------
 
     def handle(self, event: Event) -> list[Effect]:
-        """What to do about it, in order. An exception is a bug: carry out `salvage()`, then handle `Abandon`."""
+        """Return the effects of the event, in order. An exception is a bug: carry out `salvage()`, then handle `Abandon`."""
         out: list[Effect] = []
         self._state.out = out
         if isinstance(event, ZkAnswered):
@@ -142,18 +142,21 @@ class ControllerMachine:
         elif isinstance(event, SessionExpired) or (isinstance(event, ZkLost) and event.batch_id == self._batch_id):
             self._expire()
         elif isinstance(event, ZkLost):
-            _log.debug("batch %d was dropped with its session", event.batch_id)
+            _log.debug("[controller] batch %d was dropped with its session", event.batch_id)
         elif isinstance(event, WatchEvent) and event in self._inbox:
-            _log.debug("%s is due already, and will see what there is to see", event)
+            _log.debug("[controller] %s is queued already and will read the current state", event)
         elif isinstance(event, ApiEvent) and len(self._inbox) >= WAITING_MAX:
-            self._reply(event, Failure(ErrorCode.REQUEST_TIMED_OUT, "the controller has too much to do"))
+            self._reply(
+                event,
+                Failure(ErrorCode.REQUEST_TIMED_OUT, "the controller is busy: try again later"),
+            )
         else:
             self._inbox.append(event)
         self._run()
         return out
 
     def salvage(self) -> list[Effect]:
-        """After `handle` raised: the effects it had come to, the reply to the caller among them."""
+        """Return the effects that `handle` had collected before it raised, such as the reply to the caller."""
         return self._state.out
 
     def _run(self) -> None:
@@ -163,7 +166,7 @@ class ControllerMachine:
             self._advance(None)
 
     def _resume(self, answer: ZkAnswered) -> None:
-        # An answer to what the end of a session has dropped.
+        # The end of a session has dropped the program that asked.
         if self._program is None or answer.batch_id != self._batch_id:
             return
         if answer.moved:
@@ -172,7 +175,7 @@ class ControllerMachine:
             self._advance(answer.results)
 
     def _advance(self, answer: tuple[Result, ...] | ControllerMoved | None) -> None:
-        """Runs the current program until it asks again or ends."""
+        """Run the current program until it asks ZooKeeper again or ends."""
         program = self._program
         assert program is not None
         try:
@@ -183,9 +186,9 @@ class ControllerMachine:
         except StopIteration:
             self._finish()
         except ControllerMoved:
-            _log.info("another broker is controller; giving up %s", type(self._current).__name__)
+            _log.info("[controller] another broker is controller; dropping %s", type(self._current).__name__)
             self._finish()
-            # Look who, and resign: before anything else.
+            # Before anything else, read which broker is controller, and resign.
             self._inbox.appendleft(ControllerChanged())
         except BaseException:
             self._requests.clear()
@@ -212,13 +215,13 @@ class ControllerMachine:
         self._state.emit(Reply(event.token, value))
 
     def _expire(self) -> None:
-        """The session is over: whatever it held is gone, and what is under way must not go on."""
+        """Drop everything that belonged to the expired session."""
         self._is_registered = False
         dropped = [*([self._current] if self._current else []), *self._inbox]
         if self._program is not None:
             self._program.close()
         answered = self._handlers.has_replied
-        # Whatever is answered from now on was asked before.
+        # Ignore answers to batches that were asked for before.
         self._batch_id += 1
         self._current, self._program = None, None
         self._inbox.clear()
@@ -228,7 +231,7 @@ class ControllerMachine:
                 self._reply(event, Failure(ErrorCode.NOT_CONTROLLER))
             elif isinstance(event, SettingsChanged):
                 self._state.settings = event.settings
-        self._note_controller(NOBODY)
+        self._note_controller(NO_CONTROLLER)
 
     # --- the controller -----------------------------------------------------------------------------------------------
 
@@ -248,32 +251,32 @@ class ControllerMachine:
                 return self._handlers.program(event)
 
     def _look_and_contend(self) -> Program[None]:
-        """Sees who is controller. Where nobody is, those who are registered race for it."""
-        controller = yield from who_is_controller()
-        if controller == SOMEBODY:
-            return  # what we knew is as good as anything; if we are controller, the epoch still guards what we write
+        """Read which broker is controller. If there is none, registered brokers race for it."""
+        controller = yield from current_controller()
+        if controller == UNREADABLE:
+            return  # keep what we know; if we are controller, the epoch still guards our writes
         self._note_controller(controller)
         if self._state.is_active and controller != self._state.settings.broker_id:
             self._step_down()
-        if controller != NOBODY or not self._is_registered:
+        if controller != NO_CONTROLLER or not self._is_registered:
             yield from self._watch_controller()
             return
         term = yield from race(self._state)
-        controller = yield from who_is_controller()
-        self._note_controller(NOBODY if controller == SOMEBODY else controller)
+        controller = yield from current_controller()
+        self._note_controller(NO_CONTROLLER if controller == UNREADABLE else controller)
         yield from self._watch_controller()
         if term is None or self._controller_id != self._state.settings.broker_id:
             return
         context = self._state.context
         context.epoch, context.epoch_zk_version = term.epoch, term.epoch_zk_version
         self._state.is_active = True
-        _log.info("broker %d is controller with epoch %d", self._controller_id, term.epoch)
+        _log.info("[controller] broker %d is controller with epoch %d", self._controller_id, term.epoch)
         yield from self._takeover.run()
 
     def _watch_controller(self) -> Program[None]:
-        """Another broker's end is ours to notice."""
+        """Watch the controller's process, if it is another broker's."""
         controller, registration = self._controller_id, None
-        if controller not in (NOBODY, self._state.settings.broker_id):
+        if controller not in (NO_CONTROLLER, self._state.settings.broker_id):
             [found] = yield from ask((Get(paths.broker_id(controller)),))
             registration = registration_of(controller, found)
         self._state.emit(WatchController(registration))
@@ -285,7 +288,7 @@ class ControllerMachine:
     def _abandon(self, reason: str) -> Program[None]:
         if not self._state.is_active:
             return
-        _log.error("resigning: %s", reason)
+        _log.error("[controller] resigning, so that another broker takes over: %s", reason)
         version = self._state.context.epoch_zk_version
         self._step_down()
         yield from resign(version)
@@ -294,7 +297,7 @@ class ControllerMachine:
         self._requests.clear()
         if not self._state.is_active:
             return
-        _log.info("broker %d is not controller any more", self._state.settings.broker_id)
+        _log.info("[controller] broker %d is not controller any more", self._state.settings.broker_id)
         self._state.note("resigned as controller")
         self._state.is_active = False
         self._state.context = ControllerContext()

@@ -1,9 +1,8 @@
 """Moves partitions between their states: new, online with a leader, offline, gone. Pure.
 
-Writes are optimistic: a decision is made on what the context remembers, and the write is conditional on the znode's
-version. Leaders change their ISR only through the controller, so the memory is right but for the rarest cases; in
-those the write is refused, the state is read again, and the decision made again. That saves reading every
-partition's state before each fail-over.
+Writes are optimistic: a decision uses the context, and the write is conditional on the znode's version. Leaders change their
+ISR only through the controller, so the context is almost always right. If it is not, the write is refused, and the controller
+reads the state and decides again. That saves reading every partition's state before each fail-over.
 """
 
 import logging
@@ -25,7 +24,7 @@ from barnabas.broker.zookeeper_client.znodes import LeaderAndIsr, decode_config
 _log = logging.getLogger(__name__)
 
 UNCLEAN_SETTING = "unclean.leader.election.enable"
-#: New partitions that get their leaders in one turn of the loop: some 15 ms.
+#: New partitions that get their leaders in one turn of the event loop: some 15 ms.
 TURN_PARTITIONS = 1_000
 
 Elected = dict[TopicPartition, LeaderAndIsr | Failure]
@@ -41,7 +40,7 @@ class PartitionStateMachine:
         return self._state.context.epoch
 
     def initialize(self) -> None:
-        """The state of every partition as a new controller finds it."""
+        """Set the state of every partition as a new controller finds it."""
         context = self._state.context
         for partition in context.partitions():
             leadership = context.leadership.get(partition)
@@ -56,8 +55,11 @@ class PartitionStateMachine:
             context.partition_states[partition] = state
 
     def _is_led_by_stranger(self, partition: TopicPartition, leadership: LeaderAndIsr) -> bool:
-        """Whether another should lead, because the leader is not a replica any more: a controller of Kafka's died while it
-        replaced one reassignment by another. Nobody would tell that leader of the next epoch."""
+        """Whether another broker should lead because the leader is not a replica any more.
+
+        This happens if a controller of Apache Kafka died while it replaced one reassignment by another. The controller would
+        not send the next epoch to that leader.
+        """
         context = self._state.context
         replicas = context.assignment(partition).replicas
         return leadership.leader not in replicas and any(
@@ -77,7 +79,7 @@ class PartitionStateMachine:
             self._state.context.move_partition(partition, PartitionState.NON_EXISTENT)
 
     def bring_online(self, topic: str | None = None) -> Program[Elected]:
-        """A leader for every partition that has none and whose topic is to stay."""
+        """Elect a leader for every partition that has none and is not being deleted."""
         context = self._state.context
         waiting = [
             partition
@@ -87,7 +89,7 @@ class PartitionStateMachine:
         return (yield from self.to_online(waiting, Strategy.OFFLINE))
 
     def to_online(self, partitions: Sequence[TopicPartition], strategy: Strategy) -> Program[Elected]:
-        """Elects leaders. Those that cannot have one keep their state, and say why."""
+        """Elect leaders. A partition without a possible leader keeps its state; its `Failure` says why."""
         context = self._state.context
         new: list[TopicPartition] = []
         others: list[TopicPartition] = []
@@ -100,7 +102,9 @@ class PartitionStateMachine:
             if isinstance(result, LeaderAndIsr):
                 context.move_partition(partition, PartitionState.ONLINE)
             else:
-                _log.info("%s stays %s: %s", partition, context.partition_state(partition).value, result.message)
+                _log.info(
+                    "[partition %s] stays %s: %s", partition, context.partition_state(partition).value, result.message
+                )
         self._note(before, results, strategy)
         return results
 
@@ -116,7 +120,7 @@ class PartitionStateMachine:
     # --- first leaders ------------------------------------------------------------------------------------------------
 
     def _first_leaders(self, partitions: Sequence[TopicPartition]) -> Program[Elected]:
-        """Some at a time: whoever waits for the loop has a turn while ZooKeeper answers."""
+        """Create the states in steps: other tasks of the event loop have a turn while ZooKeeper answers."""
         results: Elected = {}
         begun: set[str] = set()
         for at in range(0, len(partitions), TURN_PARTITIONS):
@@ -124,7 +128,7 @@ class PartitionStateMachine:
         return results
 
     def _first_leaders_of(self, partitions: Sequence[TopicPartition], begun: set[str]) -> Program[Elected]:
-        """The first live replica leads, all live ones are in sync: there is nothing to be behind of."""
+        """The first live replica leads. All live replicas are in sync, because the logs are empty."""
         context = self._state.context
         results: Elected = {}
         wanted: dict[TopicPartition, LeaderAndIsr] = {}
@@ -134,13 +138,13 @@ class PartitionStateMachine:
             if live:
                 wanted[partition] = LeaderAndIsr(leader=live[0], isr=live, controller_epoch=self._epoch)
             else:
-                results[partition] = _nobody(f"none of the replicas {list(replicas)} of {partition} is alive")
+                results[partition] = _no_leader(f"none of the replicas {list(replicas)} of {partition} is alive")
         refused = yield from self._create_states(wanted, begun)
-        # Refused but just as we meant it: our own write, whose answer a lost connection took along.
+        # A refused write may be our own: its answer was lost with the connection, and the repeated write found our znode.
         found = yield from read_leadership(refused)
         for partition, leadership in wanted.items():
             if partition in refused and found.get(partition) != leadership:
-                results[partition] = _nobody(f"the state of {partition} could not be created")
+                results[partition] = _no_leader(f"the state of {partition} could not be created")
                 continue
             results[partition] = leadership
             context.leadership[partition] = leadership
@@ -152,7 +156,10 @@ class PartitionStateMachine:
     def _create_states(
         self, wanted: dict[TopicPartition, LeaderAndIsr], begun: set[str]
     ) -> Program[list[TopicPartition]]:
-        """Makes the znodes, parents first; answers with those that could not be made. `begun`: topics that have the first."""
+        """Create the znodes, parents first; return the partitions whose state could not be created.
+
+        `begun`: topics whose parent znode exists already.
+        """
         topics = [topic for topic in dict.fromkeys(each.topic for each in wanted) if topic not in begun]
         begun.update(topics)
         operations = [Create(paths.topic_partitions(topic)) for topic in topics]
@@ -176,7 +183,7 @@ class PartitionStateMachine:
             outcomes = yield from self._decide(remaining, known, strategy, results)
             again = yield from self._write_outcomes(outcomes, results)
             if is_memory:
-                # Before giving up on a leader, check whether ZooKeeper has a newer state with one.
+                # Before giving up on a leader, check whether ZooKeeper has a newer state that allows one.
                 again += [each for each in remaining if each in results and isinstance(results[each], Failure)]
             found = yield from read_leadership(again)
             remaining = [each for each in again if found.get(each) != known.get(each) or each not in results]
@@ -196,9 +203,9 @@ class PartitionStateMachine:
         for partition in partitions:
             state = known.get(partition)
             if state is None:
-                results[partition] = _nobody(f"{partition} has no state in ZooKeeper")
+                results[partition] = _no_leader(f"{partition} has no state in ZooKeeper")
             elif state.controller_epoch > self._epoch:
-                results[partition] = _nobody(
+                results[partition] = _no_leader(
                     f"the state of {partition} was written by a controller of epoch {state.controller_epoch}"
                 )
             else:
@@ -216,7 +223,7 @@ class PartitionStateMachine:
                 allowed = unclean is None or partition.topic in unclean
                 outcome = elections.for_offline(context, partition, known[partition], unclean=allowed)
             if outcome.leadership is None:
-                results[partition] = _nobody(f"no replica of {partition} can lead under strategy {strategy.value}")
+                results[partition] = _no_leader(f"no replica of {partition} can lead under strategy {strategy.value}")
             else:
                 outcomes[partition] = outcome
         return outcomes
@@ -224,7 +231,7 @@ class PartitionStateMachine:
     def _unclean_topics(
         self, partitions: Iterable[TopicPartition], known: dict[TopicPartition, LeaderAndIsr]
     ) -> Program[frozenset[str]]:
-        """Of the topics with no live in-sync replica, those that rather lose records than wait."""
+        """Of the topics with no live in-sync replica, return those that allow unclean elections."""
         context = self._state.context
         topics = list(
             dict.fromkeys(
@@ -241,7 +248,7 @@ class PartitionStateMachine:
             try:
                 settings = decode_config(path, result.data)
             except Malformed as error:
-                _log.error("%s", error)  # what cannot be read sets nothing
+                _log.error("[controller] the topic's settings do not count, mend them with barnabas configs: %s", error)
                 settings = {}
             if settings.get(UNCLEAN_SETTING, default).strip().lower() == "true":
                 allowed.append(topic)
@@ -250,7 +257,7 @@ class PartitionStateMachine:
     def _write_outcomes(
         self, outcomes: dict[TopicPartition, Outcome], results: Elected
     ) -> Program[list[TopicPartition]]:
-        """Answers with the partitions whose state had changed meanwhile."""
+        """Write the outcomes; return the partitions whose state had changed since it was read."""
         wanted = {
             partition: outcome.leadership.by(self._epoch)
             for partition, outcome in outcomes.items()
@@ -272,14 +279,14 @@ class PartitionStateMachine:
             elif leadership is ZkCode.BAD_VERSION:
                 again.append(partition)
             else:
-                results[partition] = _nobody(f"the state of {partition} could not be written: {leadership.value}")
+                results[partition] = _no_leader(f"the state of {partition} could not be written: {leadership.value}")
         return again
 
 
 def write_leadership(
     wanted: dict[TopicPartition, LeaderAndIsr],
 ) -> Program[dict[TopicPartition, LeaderAndIsr | ZkCode]]:
-    """Writes states on condition of their versions: each with its new version, or why not."""
+    """Write states on condition of their versions. Return each state with its new version, or why it was not written."""
     results = yield from write(
         SetData(paths.partition_state(partition), leadership.encode(), leadership.partition_epoch)
         for partition, leadership in wanted.items()
@@ -293,5 +300,5 @@ def write_leadership(
     return written
 
 
-def _nobody(message: str) -> Failure:
+def _no_leader(message: str) -> Failure:
     return Failure(ErrorCode.LEADER_NOT_AVAILABLE, message)

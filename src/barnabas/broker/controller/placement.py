@@ -1,8 +1,8 @@
-"""Where the replicas of new partitions go, and which topics may be made at all. Pure.
+"""The placement of new partitions' replicas, and the checks on new topics. Pure.
 
-Kafka's algorithm: leaders go round the brokers, followers go round with a shift that grows, so that the partitions of
-one broker have their other replicas spread over all others. With racks, the round alternates between racks, and a
-partition uses every rack before it uses one twice. Chance is injected as where the round starts.
+This is Kafka's algorithm. Leaders go round the brokers. Followers go round with a shift that grows, so that the partitions of
+one broker have their other replicas spread over all other brokers. With racks, the round alternates between racks, and a
+partition uses every rack before it uses one twice. The caller injects the random start of the round.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from barnabas.base.errors import ErrorCode, Refused
 from barnabas.broker.zookeeper_client.znodes import ReplicaAssignment
 
-#: Of one topic. Its assignment is one znode, which has room for about as many. A request for 2^31 partitions is refused early.
+#: Partitions of one topic. The assignment is one znode, which has room for about as many. A request for 2^31 is refused early.
 PARTITIONS_MAX = 50_000
 
 #: Partition -> its replicas, the preferred leader first.
 Assignment = dict[int, tuple[int, ...]]
-#: A number below its argument, by chance.
+#: Returns a random number below its argument.
 Choose = Callable[[int], int]
 
 
@@ -28,7 +28,7 @@ class BrokerPlace:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Where a round begins, and by how much the first followers are shifted."""
+    """The position at which a round begins, and the shift of the first followers."""
 
     index: int
     shift: int
@@ -47,7 +47,7 @@ def assign_replicas(
     start: Start,
     first_partition: int = 0,
 ) -> Assignment:
-    """Replicas for `partitions` new partitions. Racks count if all brokers have one."""
+    """Place the replicas of `partitions` new partitions. Racks are used only if all brokers have one."""
     if partitions <= 0:
         raise Refused(ErrorCode.INVALID_PARTITIONS, "Number of partitions must be larger than 0.")
     check_partition_count(first_partition + partitions)
@@ -84,7 +84,7 @@ def assign_replicas(
 
 
 def rack_alternated(racks: Mapping[int, str]) -> list[int]:
-    """All brokers, in an order in which neighbours are in different racks as long as possible."""
+    """Order all brokers so that neighbours are in different racks as long as possible."""
     queues = {
         rack: sorted((broker for broker, its_rack in racks.items() if its_rack == rack), reverse=True)
         for rack in sorted(set(racks.values()))
@@ -114,15 +114,15 @@ def _spread_over_racks(
 
 
 def _follower(first: int, shift: int, step: int, size: int) -> int:
-    """Never `first` itself: the shift is between 1 and size - 1."""
+    """Return a position that is never `first` itself: the shift is between 1 and size - 1."""
     return (first + 1 + (shift + step) % (size - 1)) % size
 
 
-# --- which topics may be made -----------------------------------------------------------------------------------------
+# --- checks on new topics -----------------------------------------------------------------------------------------
 
 
 def validate_no_collision(name: str, topics: Iterable[str]) -> None:
-    """`a.b` and `a_b` would have the same metric names."""
+    """Refuse a name that differs from another topic's only in `.` and `_`: the two would have the same metric names."""
     if "." not in name and "_" not in name:
         return
     unified = name.replace(".", "_")
@@ -135,7 +135,7 @@ def validate_no_collision(name: str, topics: Iterable[str]) -> None:
 
 
 def validate_manual_assignment(assignment: Mapping[int, Sequence[int]]) -> Assignment:
-    """Replicas that somebody chose by hand for a new topic. Brokers that do not exist are allowed, as in Kafka."""
+    """Check the replicas that a client chose for a new topic. Brokers that do not exist are allowed, as in Kafka."""
     if len({len(replicas) for replicas in assignment.values()}) != 1:
         raise _bad_assignment("All partitions should have the same number of replicas")
     for replicas in assignment.values():
@@ -156,7 +156,7 @@ def grow(
     brokers: Sequence[BrokerPlace],
     manual: Sequence[Sequence[int]] | None = None,
 ) -> Assignment:
-    """Replicas for the partitions that CreatePartitions adds, so that the topic has `count`."""
+    """Place the partitions that CreatePartitions adds, so that the topic has `count`."""
     if any(each.is_being_reassigned for each in existing.values()):
         raise Refused(
             ErrorCode.REASSIGNMENT_IN_PROGRESS, f"A partition reassignment is in progress for the topic '{topic}'."
@@ -173,7 +173,7 @@ def grow(
     if manual is not None:
         return _validate_growth(manual, first_partition=len(existing), count=count, factor=len(first), brokers=brokers)
     ordered = sorted(brokers, key=lambda broker: broker.id)
-    # The round goes on where the topic's own began.
+    # Continue the round from the topic's first replica.
     index = next((at for at, broker in enumerate(ordered) if broker.id >= first[0]), 0)
     return assign_replicas(
         ordered,

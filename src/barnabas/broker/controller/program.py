@@ -1,7 +1,7 @@
-"""What the parts of the controller's machine share: the context, the settings, the effects so far, and how to ask ZooKeeper.
+"""What the parts of the controller's machine share: context, settings, collected effects, and access to ZooKeeper.
 
-A *program* is a generator that decides: it yields what it wants to know or write, and goes on with the answers. The
-machine runs one at a time, so that its decisions are as serial as Kafka's. Pure.
+A *program* is a generator that decides: it yields what it wants to read or write, and goes on with the answers. The machine
+runs one program at a time, so that its decisions are as serial as Kafka's. Pure.
 """
 
 import logging
@@ -27,9 +27,9 @@ T = TypeVar("T")
 @dataclass(frozen=True, slots=True)
 class ZkStep:
     operations: tuple[Operation, ...]
-    #: Writes only while this term lasts.
+    #: The operations are writes, and count only while this term lasts.
     guarded: bool
-    #: What comes next can wait for brokers to answer.
+    #: The next step may wait until brokers have answered.
     when_quiet: bool = False
 
 
@@ -37,25 +37,25 @@ Program = Generator[ZkStep, tuple[Result, ...], T]
 
 
 class ControllerMoved(BarnabasError):
-    """Another broker was elected. Thrown into a program whose guarded write was refused."""
+    """Another broker was elected. Raised inside a program whose guarded write was refused."""
 
 
 @dataclass(slots=True)
 class ControllerState:
     settings: ControllerSettings
-    #: Ids for topics that have none.
+    #: Makes ids for topics that have none.
     new_topic_id: Callable[[], TopicId]
     now_ms: Callable[[], int]
     context: ControllerContext = field(default_factory=ControllerContext)
-    #: Effects of the event that is being worked on.
+    #: Effects of the current event.
     out: list[Effect] = field(default_factory=list)
     #: Whether this broker is controller.
     is_active: bool = False
-    #: What was decided lately: nobody but who looks inside reads it.
+    #: The latest decisions, for operators. The machine never reads them.
     journal: Journal = field(default_factory=Journal)
 
     def note(self, what: str, **details: Any) -> None:
-        """A decision, for whoever looks inside."""
+        """Write a decision to the journal."""
         self.journal.note(self.now_ms(), what, self.context.epoch, details)
 
     def emit(self, effect: Effect) -> None:
@@ -63,7 +63,7 @@ class ControllerState:
 
 
 def ask(operations: Iterable[Operation]) -> Program[tuple[Result, ...]]:
-    """Answers to reads, and to writes that need no guard."""
+    """Read, or write without a guard; return the answers."""
     wanted = tuple(operations)
     if not wanted:
         return ()
@@ -71,7 +71,7 @@ def ask(operations: Iterable[Operation]) -> Program[tuple[Result, ...]]:
 
 
 def write(operations: Iterable[Operation]) -> Program[tuple[Result, ...]]:
-    """Answers to writes that only the current controller may make."""
+    """Write only while this broker is controller; return the answers."""
     wanted = tuple(operations)
     if not wanted:
         return ()
@@ -79,12 +79,12 @@ def write(operations: Iterable[Operation]) -> Program[tuple[Result, ...]]:
 
 
 def until_quiet() -> Program[None]:
-    """Send what was decided so far. Brokers may carry it out before they get what comes next."""
+    """Send the requests so far, and let brokers carry them out before they get the next ones."""
     yield ZkStep((), guarded=False, when_quiet=True)
 
 
 def read_leadership(partitions: Sequence[TopicPartition]) -> Program[dict[TopicPartition, LeaderAndIsr]]:
-    """Partition states as ZooKeeper has them now; those that have none are left out."""
+    """Read partition states from ZooKeeper; leave out partitions that have none."""
     results = yield from ask(Get(paths.partition_state(each)) for each in partitions)
     found = {}
     for partition, result in zip(partitions, results, strict=True):
@@ -95,23 +95,26 @@ def read_leadership(partitions: Sequence[TopicPartition]) -> Program[dict[TopicP
 
 
 def registration_of(broker: int, result: Result) -> BrokerRegistration | None:
-    """What a broker's znode says; None where there is none, or nobody can read it."""
+    """Decode a broker's znode; None if there is none, or if it cannot be read."""
     if not result.ok:
         return None
     try:
         return BrokerRegistration.decode(broker, result.data or b"")
     except Malformed as error:
-        _log.error("%s", error)
+        _log.error("[controller] %s", error)
         return None
 
 
 def leadership_of(partition: TopicPartition, result: Result) -> LeaderAndIsr | None:
-    """What a partition's state znode says; None where there is none, or nobody can read it. (Then it has no leader until
-    somebody repairs or deletes the znode: writing over it might raise the dead.)"""
+    """Decode a partition's state znode; None if there is none, or if it cannot be read.
+
+    A partition with an unreadable state has no leader until an operator repairs or deletes the znode. Overwriting it might
+    bring back an old leader.
+    """
     if not result.ok or not result.data or result.stat is None:
         return None
     try:
         return LeaderAndIsr.decode(partition, result.data, result.stat.version)
     except Malformed as error:
-        _log.error("%s", error)
+        _log.error("[controller] %s", error)
         return None

@@ -1,6 +1,7 @@
 """Moves partitions to other brokers (KIP-455): adds replicas, waits until they are in sync, removes the old ones. Pure.
 
-What is under way stands in the topic's znode (`adding_replicas`, `removing_replicas`), so a new controller goes on with it.
+The topic's znode holds each reassignment in progress (`adding_replicas`, `removing_replicas`), so that a new controller
+continues it.
 """
 
 import logging
@@ -61,7 +62,7 @@ class ReassignmentMachine:
     # --- requests -----------------------------------------------------------------------------------------------------
 
     def alter(self, targets: Mapping[TopicPartition, Target | None]) -> Program[dict[TopicPartition, Failure | None]]:
-        """AlterPartitionReassignments: the latest wish counts, also over one that came through ZooKeeper."""
+        """Handle AlterPartitionReassignments. The latest request wins, also over one that came through ZooKeeper."""
         results: dict[TopicPartition, Failure | None] = {}
         accepted: dict[TopicPartition, ReplicaAssignment] = {}
         for partition, target in targets.items():
@@ -78,8 +79,8 @@ class ReassignmentMachine:
         return {partition: results[partition] for partition in targets}
 
     def from_znode(self) -> Program[set[TopicPartition]]:
-        """/admin/reassign_partitions, the way of old tools. Answers with what was begun."""
-        # The watch is on the znode's existence: set again each time, it sees the next one come.
+        """Handle /admin/reassign_partitions, which old tools write. Return the partitions whose reassignment began."""
+        # The watch is on the znode's existence. It is set again each time, so it reports the next creation.
         yield from ask((Exists(paths.REASSIGN_PARTITIONS, watch=ReassignmentsRequested()),))
         targets = yield from self._read_znode()
         accepted: dict[TopicPartition, ReplicaAssignment] = {}
@@ -93,7 +94,10 @@ class ReassignmentMachine:
         results = yield from self._trigger(accepted)
         failed |= {partition for partition, failure in results.items() if failure is not None}
         if failed:
-            _log.warning("reassignments that cannot be begun: %s", ", ".join(map(str, sorted(failed))))
+            _log.warning(
+                "[controller] cannot begin these reassignments, see the errors above: %s",
+                ", ".join(map(str, sorted(failed))),
+            )
             yield from self._remove_from_znode(lambda partition, _: partition in failed)
         return set(results) - failed
 
@@ -102,12 +106,16 @@ class ReassignmentMachine:
         for partition in list(context.reassigning):
             assignment = context.assignment(partition)
             if partition not in context.leadership:
-                _log.error("the reassignment of %s waits: its state in ZooKeeper cannot be read", partition)
+                _log.error(
+                    "[partition %s] its reassignment waits: repair %s, which cannot be read",
+                    partition,
+                    paths.partition_state(partition),
+                )
             elif wanted(partition, assignment):
                 yield from self._proceed(partition, assignment)
 
     def complete_if_in_sync(self, partitions: Iterable[TopicPartition]) -> Program[None]:
-        """The ISR of these has changed."""
+        """Complete reassignments whose new replicas are all in sync now: the ISR of these partitions has changed."""
         context = self._state.context
         for partition in partitions:
             if partition in context.reassigning and self._is_complete(partition, context.assignment(partition)):
@@ -133,7 +141,7 @@ class ReassignmentMachine:
         return None
 
     def _plan(self, partition: TopicPartition, target: Target | None) -> ReplicaAssignment | None:
-        """None: there is nothing to cancel."""
+        """Return the new assignment. None: there is nothing to cancel."""
         current = self._state.context.assignment(partition)
         if target is not None:
             return current.reassign_to(target)
@@ -151,7 +159,7 @@ class ReassignmentMachine:
                 continue
             isr = context.leadership[partition].isr
             if set(isr).isdisjoint(assignment.replicas):
-                # Its replicas would be deleted at once, and with them the only complete copies. Kafka deletes them.
+                # Accepted, the reassignment would delete the only complete copies at once. Kafka deletes them.
                 results[partition] = Failure(
                     ErrorCode.INVALID_REPLICA_ASSIGNMENT,
                     f"No replica of {list(assignment.replicas)} is in sync; only {list(isr)} are. "
@@ -164,7 +172,7 @@ class ReassignmentMachine:
     # --- the steps of one reassignment --------------------------------------------------------------------------------
 
     def _proceed(self, partition: TopicPartition, wanted: ReplicaAssignment) -> Program[Failure | None]:
-        self._deletions.halt((partition.topic,), "a reassignment is under way")
+        self._deletions.halt((partition.topic,), "a reassignment is in progress")
         if not (yield from self._adopt(partition, wanted)):
             yield from self._deletions.resume_for((partition.topic,))
             return _too_large(partition)
@@ -181,14 +189,14 @@ class ReassignmentMachine:
         return None
 
     def _adopt(self, partition: TopicPartition, wanted: ReplicaAssignment) -> Program[bool]:
-        """Writes the plan down before any replica is added. False if the plan is larger than ZooKeeper takes."""
+        """Write the plan to ZooKeeper before adding any replica. Return False if the plan does not fit into the znode."""
         context = self._state.context
         current = context.assignment(partition)
         if current != wanted:
             # A plan that replaces another one may not need some of the replicas that were being added.
             unneeded = [each for each in current.replicas if each not in wanted.replicas]
             if context.leadership[partition].leader in unneeded:
-                # Kafka removes the leader, and leaves the partition without one.
+                # Kafka removes the leader here and leaves the partition without one.
                 context.assign(partition, current.without(*unneeded))
                 yield from self._partitions.to_online((partition,), Strategy.OFFLINE)
             yield from self._remove_replicas(partition, unneeded)
@@ -212,9 +220,9 @@ class ReassignmentMachine:
             raise BrokenInvariant(f"{partition}: the assignment without the former replicas is larger than with them")
         yield from self._remove_from_znode(lambda each, target: each == partition and target == done.replicas)
         context.reassigning.pop(partition, None)
-        # The leader and the replicas have changed since the last news.
+        # The leader and the replicas have changed since the last metadata.
         self._requests.add_metadata(context.brokers, (partition,))
-        _log.info("%s is reassigned to %s", partition, list(done.replicas))
+        _log.info("[partition %s] is reassigned to %s", partition, list(done.replicas))
         self._state.note(
             "reassignment ended", topic=partition.topic, partition=partition.partition, replicas=list(done.replicas)
         )
@@ -244,40 +252,47 @@ class ReassignmentMachine:
         ]
         yield from self._replicas.to_offline(leaving, for_good=True)
         self._replicas.to_deletion_started(leaving)
-        # Whether they really delete it is not waited for. One that is away keeps its log, and goes on with it if it returns.
+        # Do not wait for the deletion. A broker that is down keeps its log, and uses it if the replica is assigned again.
         self._replicas.to_deletion_successful(leaving)
         self._replicas.to_non_existent(leaving)
         if leaving:
-            # Before ZooKeeper forgets that they were replicas: the next controller would not know whom to tell, and one that
-            # led would lead on.
+            # Send this before ZooKeeper forgets these replicas. The next controller would not know them, and one that leads
+            # would go on leading.
             self._requests.flush()
 
     def _raise_epoch(self, partition: TopicPartition, assignment: ReplicaAssignment) -> Program[None]:
-        """Same leader, same ISR, next leader epoch: replicas take a request over only if its epoch is higher."""
+        """Keep leader and ISR, and raise the leader epoch: replicas accept LeaderAndIsr only with a higher epoch."""
         context = self._state.context
         state: LeaderAndIsr | None = context.leadership[partition]
         while True:
             if state is None:
-                # Somebody has written nonsense there, or deleted it. The others must not be without a controller for that.
-                _log.error("the reassignment of %s waits: its state in ZooKeeper cannot be read", partition)
+                # Another program has damaged or deleted the znode. Wait with this partition only: the others still need the
+                # controller.
+                _log.error(
+                    "[partition %s] its reassignment waits: repair %s, which cannot be read",
+                    partition,
+                    paths.partition_state(partition),
+                )
                 return
             wanted = state.with_leader(state.leader).by(context.epoch)
             written = (yield from write_leadership({partition: wanted}))[partition]
             if isinstance(written, LeaderAndIsr):
                 break
             if written is not ZkCode.BAD_VERSION:
-                _log.error("the leader epoch of %s could not be raised: %s", partition, written.value)
+                _log.error(
+                    "[partition %s] the controller could not raise the leader epoch: %s", partition, written.value
+                )
                 return
             state = (yield from read_leadership((partition,))).get(partition)
         context.leadership[partition] = written
         self._requests.add_leader_and_isr(assignment.origin, partition, written, assignment, is_new=False)
-        # Replicas that are being added may be made in any good log directory.
+        # Brokers may create the new replicas in any good log directory.
         self._requests.add_leader_and_isr(assignment.adding, partition, written, assignment, is_new=True)
 
     def _write_assignment(self, partition: TopicPartition, assignment: ReplicaAssignment) -> Program[bool]:
-        """Partitions that were added meanwhile, and that this controller has not heard of yet, stay. Kafka drops them.
+        """Write the assignment. Partitions that were added since the last read stay; Kafka drops them.
 
-        False if it is larger than ZooKeeper takes.
+        Return False if the assignment does not fit into the znode.
         """
         context, topic = self._state.context, partition.topic
         path, version = paths.topic(topic), context.assignment_versions[partition.topic]
@@ -297,23 +312,23 @@ class ReassignmentMachine:
             added, version = _readable_partitions(topic, found.data), found.stat.version
 
     def _remove_from_znode(self, unwanted: Callable[[TopicPartition, Target], bool]) -> Program[None]:
-        """Takes partitions out of /admin/reassign_partitions; the last one takes the znode along."""
+        """Take partitions out of /admin/reassign_partitions, and delete the znode with the last one."""
         targets = yield from self._read_znode()
         if not targets:
             return
-        left = {partition: target for partition, target in targets.items() if not unwanted(partition, target)}
-        if left:
-            data = encode_reassign_partitions(left)
+        remaining = {partition: target for partition, target in targets.items() if not unwanted(partition, target)}
+        if remaining:
+            data = encode_reassign_partitions(remaining)
             [result] = yield from write((SetData(paths.REASSIGN_PARTITIONS, data),))
             if result.code is ZkCode.NO_NODE:
                 yield from write((Create(paths.REASSIGN_PARTITIONS, data),))
         else:
             yield from write((Delete(paths.REASSIGN_PARTITIONS),))
-            # So that the next one is seen.
+            # Set the watch that reports the next creation.
             yield from ask((Exists(paths.REASSIGN_PARTITIONS, watch=ReassignmentsRequested()),))
 
     def _read_znode(self) -> Program[dict[TopicPartition, Target]]:
-        """What /admin/reassign_partitions asks for; nothing if it is not there. Nonsense is deleted."""
+        """Return the targets in /admin/reassign_partitions; none if the znode does not exist. A malformed znode is deleted."""
         [content] = yield from ask((Get(paths.REASSIGN_PARTITIONS),))
         if not content.ok:
             return {}
@@ -326,9 +341,9 @@ class ReassignmentMachine:
 
 
 def _readable_partitions(topic: str, data: bytes | None) -> Mapping[int, ReplicaAssignment]:
-    """What a topic's znode says; nothing if nobody can read it."""
+    """Decode a topic's znode; return nothing if it cannot be read."""
     try:
         return TopicAssignment.decode(topic, data or b"").partitions
     except Malformed as error:
-        _log.error("%s", error)
+        _log.error("[controller] %s", error)
         return {}

@@ -1,4 +1,4 @@
-"""Moves replicas between their states: new, online, offline, and the steps of deletion. Pure."""
+"""Moves replicas between their states: new, online, offline, and the steps of a deletion. Pure."""
 
 import logging
 from collections.abc import Iterable, Sequence
@@ -22,25 +22,29 @@ class ReplicaStateMachine:
         self._requests = requests
 
     def initialize(self) -> None:
-        """The state of every replica as a new controller finds it."""
+        """Set the state of every replica as a new controller finds it."""
         context = self._state.context
         for replica in context.replicas_of(context.partitions()):
-            # On a dead broker a deletion may have been under way: ineligible is the safe side, from where both
-            # offline and online can be reached.
+            # A deletion may have been in progress on a dead broker. Ineligible is the safe state: both offline and online can
+            # be reached from it.
             online = context.is_online(replica.broker, replica.partition)
             context.replica_states[replica] = ReplicaState.ONLINE if online else ReplicaState.DELETION_INELIGIBLE
 
     def to_new(self, replicas: Iterable[Replica]) -> None:
-        """Send them the leader to follow, if there is one."""
+        """Send the replicas the leader to follow, if there is one."""
         context = self._state.context
         for replica in replicas:
             leadership = context.leadership.get(replica.partition)
             if leadership is not None and leadership.leader == replica.broker:
-                _log.error("%s leads already and cannot be new", replica)
+                _log.error(
+                    "[partition %s] broker %d leads already and cannot be a new replica",
+                    replica.partition,
+                    replica.broker,
+                )
                 continue
             context.move_replica(replica, ReplicaState.NEW)
             if leadership is not None:
-                self._tell(replica, leadership, is_new=True)
+                self._send_leadership(replica, leadership, is_new=True)
 
     def to_online(self, replicas: Iterable[Replica]) -> None:
         context = self._state.context
@@ -48,20 +52,23 @@ class ReplicaStateMachine:
             before = context.replica_state(replica)
             context.move_replica(replica, ReplicaState.ONLINE)
             leadership = context.leadership.get(replica.partition)
-            # A new replica has its request already.
+            # A new replica has got its request already.
             if before is not ReplicaState.NEW and leadership is not None and not self._led_before(replica, leadership):
-                self._tell(replica, leadership, is_new=False)
+                self._send_leadership(replica, leadership, is_new=False)
 
     def _led_before(self, replica: Replica, leadership: LeaderAndIsr) -> bool:
-        """It led, and nobody was elected since: it must not lead on in an epoch of its former life, which may have had records
-        that this one lost. An election is next; but not while the state in ZooKeeper cannot be read."""
+        """Whether the replica led, and no leader was elected since.
+
+        It must not go on leading in an epoch of its former life: that life may have had records that this one has lost. The
+        next election raises the epoch, unless the state in ZooKeeper cannot be read.
+        """
         is_offline = self._state.context.partition_states.get(replica.partition) is PartitionState.OFFLINE
         return is_offline and leadership.leader == replica.broker
 
     def to_offline(self, replicas: Sequence[Replica], *, for_good: bool = False) -> Program[None]:
-        """Send them StopReplica, and take them out of the ISR; their leaders get the new ISR.
+        """Send StopReplica, take the replicas out of their ISRs, and send the new ISRs to the leaders.
 
-        `for_good`: they are about to be deleted. Otherwise they may return with all that they have.
+        `for_good`: the replicas are about to be deleted. Otherwise they may return with all their records.
         """
         context = self._state.context
         by_broker: dict[int, list[TopicPartition]] = {}
@@ -70,9 +77,9 @@ class ReplicaStateMachine:
             by_broker.setdefault(replica.broker, []).append(replica.partition)
             context.move_replica(replica, ReplicaState.OFFLINE)
         for broker, partitions in by_broker.items():
-            # The znodes of a topic that is being deleted go as well: its ISR does not matter any more.
+            # The ISR of a topic that is being deleted does not matter: its znodes are deleted as well.
             staying = [each for each in partitions if not context.is_dying(each.topic)]
-            # Offline replicas are part of the metadata, even where the ISR does not change.
+            # The metadata lists offline replicas, so it changes even if the ISR does not.
             self._requests.add_metadata(context.brokers, staying)
             yield from self._leave_isr(broker, staying, for_good=for_good)
 
@@ -95,7 +102,7 @@ class ReplicaStateMachine:
             context.move_replica(replica, ReplicaState.NON_EXISTENT)
             context.assign(replica.partition, context.assignment(replica.partition).without(replica.broker))
 
-    def _tell(self, replica: Replica, leadership: LeaderAndIsr, *, is_new: bool) -> None:
+    def _send_leadership(self, replica: Replica, leadership: LeaderAndIsr, *, is_new: bool) -> None:
         assignment = self._state.context.assignment(replica.partition)
         self._requests.add_leader_and_isr((replica.broker,), replica.partition, leadership, assignment, is_new=is_new)
 
@@ -110,9 +117,9 @@ class ReplicaStateMachine:
                 and state.controller_epoch <= context.epoch
             }
             written = yield from write_leadership(wanted)
-            left = {each: state for each, state in written.items() if isinstance(state, LeaderAndIsr)}
-            if left:
-                self._state.note("replicas left the ISR", broker=broker, **changes(known, left))
+            written_isrs = {each: state for each, state in written.items() if isinstance(state, LeaderAndIsr)}
+            if written_isrs:
+                self._state.note("replicas left the ISR", broker=broker, **changes(known, written_isrs))
             again = []
             for partition, state in written.items():
                 if isinstance(state, LeaderAndIsr):
@@ -120,21 +127,27 @@ class ReplicaStateMachine:
                 elif state is ZkCode.BAD_VERSION:
                     again.append(partition)
                 else:
-                    _log.error("%d could not leave the ISR of %s: %s", broker, partition, state.value)
+                    _log.error(
+                        "[partition %s] the controller could not take broker %d out of the ISR: %s",
+                        partition,
+                        broker,
+                        state.value,
+                    )
             known = yield from read_leadership(again)
             for partition, state in known.items():
-                # It has left already: by our own write, say, whose answer a lost connection took along. Who leads may not
-                # have heard of it.
+                # The replica has left the ISR already, for example by our own write whose answer was lost with a connection.
+                # The leader may not know it.
                 if self._without(partition, state, broker, for_good=for_good) is None:
                     self._announce(partition, state, besides=broker)
 
     def _without(
         self, partition: TopicPartition, state: LeaderAndIsr, broker: int, *, for_good: bool
     ) -> LeaderAndIsr | None:
-        """The state when this broker has neither the lead nor, if others have one, a place in the ISR. None: it is so already.
+        """Return the state in which this broker does not lead and, if other replicas are in sync, is not in the ISR.
 
-        Who goes last stays in the ISR: when it returns, it has everything. Where all go at once, each of them has. One may have
-        lost its power and another only its session, and nothing tells which: so none of them is taken out.
+        None: it is in that state already. The last live replica stays in the ISR: when it returns, it has every committed
+        record. If all fail at once, each of them has. One may have lost its power and another only its session, and the
+        controller cannot tell them apart: so it takes none of them out.
         """
         if broker not in state.isr:
             return None

@@ -1,4 +1,4 @@
-"""Collects what is to be said to each broker, so that one event makes one request of each kind and broker. Pure."""
+"""Collects requests to brokers, so that one event sends at most one request of each kind to each broker. Pure."""
 
 from collections.abc import Iterable
 from operator import itemgetter
@@ -44,8 +44,8 @@ class RequestBatch:
         *,
         is_new: bool,
     ) -> None:
-        """Sends `brokers` LeaderAndIsr, and all others UpdateMetadata."""
-        # One value for all of them: what is the same to all is translated once.
+        """Send LeaderAndIsr to `brokers`, and UpdateMetadata to all other brokers."""
+        # All brokers share one value, so that it is translated to the wire only once.
         state = LeaderAndIsrState(leadership, assignment, is_new)
         for broker in brokers:
             if broker < 0:
@@ -71,7 +71,7 @@ class RequestBatch:
         self._metadata_partitions.update(dict.fromkeys(partitions))
 
     def ask_suspect(self, broker: BrokerRegistration, broker_epoch: int) -> None:
-        """Something that a broker with this epoch answers, and a new process with the same address refuses."""
+        """Send a request that a broker with this epoch answers, and that a new process at the same address refuses."""
         context = self._state.context
         self._state.emit(
             SendUpdateMetadata(
@@ -84,13 +84,13 @@ class RequestBatch:
         )
 
     def flush(self) -> None:
-        """Turns what was collected into effects: who leads first, then the news, then who has to stop."""
+        """Turn the collected requests into effects: new leaders first, then the metadata, then the replicas that stop."""
         self._flush_leader_and_isr()
         self._flush_metadata()
         self._flush_stop_replica()
 
     def _flush_leader_and_isr(self) -> None:
-        """Send to brokers that become leaders first, and to one that is about to stop last."""
+        """Send to brokers that become leaders first, and to a broker in controlled shutdown last."""
         context = self._state.context
         requests: list[tuple[int, SendLeaderAndIsr]] = []
         for broker, states in sorted(self._leader_and_isr.items()):
@@ -144,7 +144,7 @@ class RequestBatch:
         self._metadata_partitions = {}
 
     def _metadata_state(self, partition: TopicPartition) -> MetadataState | None:
-        """None while the partition has no leader yet: there is nothing to tell."""
+        """Return the partition's metadata; None while it has no leader yet."""
         context = self._state.context
         leadership = context.leadership.get(partition)
         if leadership is None:

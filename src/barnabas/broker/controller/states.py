@@ -1,6 +1,6 @@
 """States of partitions and replicas, and every transition that is legal. Pure.
 
-The two tables are all there is: a state that is not in the row of a target cannot move there.
+The two tables list every transition: a state that is not in the row of a target cannot move to that target.
 """
 
 from enum import Enum
@@ -9,7 +9,7 @@ from barnabas.base.errors import IllegalTransition
 
 
 class PartitionState(Enum):
-    #: Never made, or deleted.
+    #: Never created, or deleted.
     NON_EXISTENT = "NonExistentPartition"
     #: Has replicas, but no leader yet.
     NEW = "NewPartition"
@@ -21,20 +21,20 @@ class PartitionState(Enum):
 
 class ReplicaState(Enum):
     NON_EXISTENT = "NonExistentReplica"
-    #: Being made by a new topic or a reassignment: it can only follow.
+    #: A new topic or a reassignment is creating the replica: it can only follow.
     NEW = "NewReplica"
     #: Alive and one of its partition's replicas.
     ONLINE = "OnlineReplica"
-    #: Its broker or its log directory is gone, or it got a StopReplica.
+    #: The broker or its log directory is gone, or the broker got a StopReplica.
     OFFLINE = "OfflineReplica"
-    #: Told to delete its data.
+    #: The broker got the request to delete the replica's data.
     DELETION_STARTED = "ReplicaDeletionStarted"
     DELETION_SUCCESSFUL = "ReplicaDeletionSuccessful"
-    #: Could not delete its data; tried again when its broker returns.
+    #: The broker could not delete the data; the controller tries again when the broker returns.
     DELETION_INELIGIBLE = "ReplicaDeletionIneligible"
 
 
-#: target -> states from which it may be reached.
+#: Target -> states from which it may be reached.
 PARTITION_TRANSITIONS: dict[PartitionState, frozenset[PartitionState]] = {
     PartitionState.NEW: frozenset({PartitionState.NON_EXISTENT}),
     PartitionState.ONLINE: frozenset({PartitionState.NEW, PartitionState.ONLINE, PartitionState.OFFLINE}),

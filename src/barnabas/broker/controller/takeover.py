@@ -1,4 +1,4 @@
-"""What a broker does when it becomes controller: reads the cluster, and decides what is waiting for a decision. Pure."""
+"""The first work of a new controller: it reads the cluster and makes the decisions that are pending. Pure."""
 
 import logging
 
@@ -29,7 +29,7 @@ from barnabas.broker.zookeeper_client.znodes import FinalizedFeatures, LeaderAnd
 
 _log = logging.getLogger(__name__)
 
-#: After a take-over brokers may still be starting: the first look at the balance comes soon, but not at once.
+#: Brokers may still be starting after a take-over, so the first check of the balance comes soon, but not at once.
 FIRST_REBALANCE_MS = 5_000
 
 
@@ -57,11 +57,11 @@ class Takeover:
     def run(self) -> Program[None]:
         context = self._state.context
         yield from self._ensure_features()
-        # Watches come before reads, so that nothing is missed in between.
+        # Set watches before reading, so that no change in between is missed.
         topics, deletions = yield from self._watch_and_clean()
         yield from self._read_cluster(topics)
         yield from self._deletions.initialize(deletions)
-        # Brokers must know each other before they hear whom to follow.
+        # Brokers must know each other's addresses before they learn whom to follow.
         self._requests.add_metadata(context.brokers)
         self._requests.flush()
         yield from self._start_partitions()
@@ -77,7 +77,7 @@ class Takeover:
             partitions=len(context.leadership),
         )
         _log.info(
-            "controller of epoch %d has %d brokers, %d topics, %d partitions",
+            "[controller] took over in epoch %d with %d brokers, %d topics, %d partitions",
             context.epoch,
             len(context.brokers),
             len(context.topics),
@@ -85,7 +85,7 @@ class Takeover:
         )
 
     def _ensure_features(self) -> Program[None]:
-        """/feature says that feature versions are in use, and that none is finalized."""
+        """Create /feature, which says that feature versions are in use and that no feature is finalized."""
         [found] = yield from ask((Get(paths.FEATURE),))
         if not found.ok:
             yield from write((Create(paths.FEATURE, FinalizedFeatures().encode()),))
@@ -100,7 +100,7 @@ class Takeover:
             yield from write((SetData(paths.FEATURE, wanted.encode()),))
 
     def _watch_and_clean(self) -> Program[tuple[tuple[str, ...], tuple[str, ...]]]:
-        """Topics and wishes to delete some. Notifications that are older than our reading are of no use."""
+        """Return the topics, and the topics to delete. Remove notifications that are older than this reading."""
         topics, deletions, log_dirs, isrs, _ = yield from ask(
             (
                 GetChildren(paths.BROKER_TOPICS, watch=TopicsChanged()),
@@ -142,11 +142,11 @@ class Takeover:
         yield from self._distrust(reborn)
 
     def _distrust(self, reborn: dict[TopicPartition, frozenset[int]]) -> Program[None]:
-        """Members of an ISR that started after it was written were away, and no controller saw it.
+        """Take members that started after the ISR was written out of it: they were away, and no controller noticed.
 
-        If that was a power cut, records that they acknowledged may be lost. So they leave the ISR while somebody stays
-        who was there all the time. If nobody does, the leader at least begins a new epoch, so that records that it writes
-        where it lost others can be told apart. Kafka takes them for in sync.
+        After a power cut they may have lost records that they acknowledged. So they leave the ISR if a member stays that was
+        not away. If there is no such member, the leader at least begins a new epoch: then the records that it writes in place
+        of lost ones can be distinguished from these. Kafka keeps such members in the ISR.
         """
         context = self._state.context
         wanted: dict[TopicPartition, LeaderAndIsr] = {}
@@ -172,13 +172,13 @@ class Takeover:
         context.leadership.update((yield from read_leadership(stale)))
 
     def _start_partitions(self) -> Program[None]:
-        """Send every live replica its role, elect leaders where they are gone, and take dead replicas out of their ISRs."""
+        """Send every live replica its role, elect missing leaders, and take dead replicas out of their ISRs."""
         context = self._state.context
         self._replicas.initialize()
         self._partitions.initialize()
         replicas = context.replicas_of(context.partitions())
-        # Kafka empties the ISRs and tells the replicas first. Leaders are what clients wait for, so they come first here, as
-        # when a broker fails.
+        # Kafka shrinks the ISRs and sends to the replicas first. Clients wait for leaders, so leaders come first here, as when
+        # a broker fails.
         yield from self._partitions.bring_online()
         self._requests.flush()
         self._replicas.to_online(each for each in replicas if context.replica_state(each) is ReplicaState.ONLINE)
@@ -189,14 +189,14 @@ class Takeover:
         self._requests.flush()
 
     def _go_on(self) -> Program[None]:
-        """What the former controller left unfinished."""
+        """Continue the work that the former controller left unfinished."""
         begun = yield from self._reassignments.from_znode()
         yield from self._reassignments.resume(lambda partition, _: partition not in begun)
         yield from self._deletions.resume()
         yield from self.elect_preferred_from_znode()
 
     def elect_preferred_from_znode(self) -> Program[None]:
-        """/admin/preferred_replica_election, the way of old tools."""
+        """Handle /admin/preferred_replica_election, which old tools write."""
         context = self._state.context
         yield from ask((Exists(paths.PREFERRED_REPLICA_ELECTION, watch=PreferredElectionRequested()),))
         [found] = yield from ask((Get(paths.PREFERRED_REPLICA_ELECTION),))
@@ -216,5 +216,5 @@ class Takeover:
         ]
         yield from self._partitions.to_online(electable, Strategy.PREFERRED)
         yield from write((Delete(paths.PREFERRED_REPLICA_ELECTION),))
-        # So that the next one is seen.
+        # Set the watch that reports the next creation.
         yield from ask((Exists(paths.PREFERRED_REPLICA_ELECTION, watch=PreferredElectionRequested()),))

@@ -1,4 +1,4 @@
-"""Topics come, grow and are to go: what /brokers/topics and /admin/delete_topics say. Pure."""
+"""Handles topics that are created, enlarged or deleted, as /brokers/topics and /admin/delete_topics report it. Pure."""
 
 import logging
 from collections.abc import Iterable, Sequence
@@ -37,13 +37,16 @@ class TopicMachine:
         [listed] = yield from ask((GetChildren(paths.BROKER_TOPICS, watch=TopicsChanged()),))
         topics = set(listed.children)
         for topic in sorted(context.topics - topics):
-            _log.warning("%s went without being asked to", paths.topic(topic))
+            _log.warning(
+                "[controller] another program deleted %s: delete topics with barnabas topics, or brokers keep their logs",
+                paths.topic(topic),
+            )
             context.remove_topic(topic)
         added = yield from self.load(sorted(topics - context.topics))
         yield from self.create(added)
 
     def topic_modified(self, topic: str) -> Program[None]:
-        """More partitions, or a reassignment that we wrote ourselves."""
+        """Handle a change of the topic's znode: more partitions, or a reassignment that this controller wrote."""
         context = self._state.context
         [found] = yield from ask((Get(paths.topic(topic), watch=TopicModified(topic)),))
         if topic not in context.topics or not found.ok:
@@ -58,7 +61,7 @@ class TopicMachine:
         if not added:
             return
         if context.is_queued_for_deletion(topic):
-            _log.warning("%s is being deleted and does not get new partitions", topic)
+            _log.warning("[controller] topic %s is being deleted, so it gets no new partitions: create it again", topic)
             data = TopicAssignment(context.topic_ids.get(topic), dict(known)).encode()
             yield from write((SetData(paths.topic(topic), data),))
             return
@@ -74,24 +77,27 @@ class TopicMachine:
         if not self._state.settings.delete_topic_enable:
             unknown = wanted
         if unknown:
-            _log.warning("not deleting %s: unknown, or delete.topic.enable is false", ", ".join(sorted(unknown)))
+            _log.warning(
+                "[controller] not deleting %s: no such topic, or delete.topic.enable is false",
+                ", ".join(sorted(unknown)),
+            )
             yield from self._deletions.forget_requests(unknown)
         if wanted - unknown:
             yield from self._deletions.enqueue(wanted - unknown)
 
     def load(self, topics: Sequence[str]) -> Program[list[TopicPartition]]:
-        """Reads topics into the context, and gives an id to those that have none."""
+        """Read topics into the context, and give an id to topics that have none."""
         context = self._state.context
         results = yield from ask(Get(paths.topic(topic), watch=TopicModified(topic)) for topic in topics)
         added: list[TopicPartition] = []
-        nameless: dict[str, TopicAssignment] = {}
+        without_id: dict[str, TopicAssignment] = {}
         for topic, result in zip(topics, results, strict=True):
             assignment = self._decode(topic, result.data) if result.ok else None
             if assignment is None:
                 continue
             if assignment.topic_id is None:
                 assignment = TopicAssignment(self._state.new_topic_id(), assignment.partitions)
-                nameless[topic] = assignment
+                without_id[topic] = assignment
             context.topics.add(topic)
             assert assignment.topic_id is not None
             assert result.stat is not None
@@ -101,11 +107,11 @@ class TopicMachine:
                 partition = TopicPartition(topic, number)
                 context.assign(partition, each)
                 added.append(partition)
-        yield from write(SetData(paths.topic(topic), each.encode()) for topic, each in nameless.items())
+        yield from write(SetData(paths.topic(topic), each.encode()) for topic, each in without_id.items())
         return added
 
     def create(self, partitions: Iterable[TopicPartition]) -> Program[None]:
-        """New partitions: elect a leader for each, and send one request to each broker."""
+        """Elect a leader for each new partition, and send one request to each broker."""
         new = list(partitions)
         replicas = self._state.context.replicas_of(new)
         self._partitions.to_new(new)
@@ -118,6 +124,6 @@ class TopicMachine:
             check_topic_name(topic)
             return TopicAssignment.decode(topic, data or b"")
         except (Refused, Malformed) as error:
-            # One topic that cannot be read must not keep the others from having leaders.
-            _log.error("%s", error)
+            # One unreadable topic must not keep the others from having leaders.
+            _log.error("[controller] %s", error)
             return None

@@ -1,7 +1,7 @@
-"""What an administrator asks of topics: make, delete, enlarge. Validation, the znodes, and the wait until it is so.
+"""Creating, deleting and enlarging topics for an administrator: validation, the znodes, and the wait for the metadata.
 
-Owner: the event loop of the controller's broker. The controller's own watches do the rest: a znode that was written here
-is seen by the machine, as one that a tool wrote would be.
+Owner: the event loop of the controller's broker. The controller's own watches do the rest: the machine sees a znode that was
+written here as it sees one that a tool wrote.
 """
 
 import asyncio
@@ -37,31 +37,31 @@ from barnabas.broker.zookeeper_client.znodes import ReplicaAssignment, TopicAssi
 
 _log = logging.getLogger(__name__)
 
-#: Whether so many partitions may be created or deleted now (KIP-599).
+#: Returns whether the quota allows to create or delete this number of partitions now (KIP-599).
 Permit = Callable[[int], bool]
 _THROTTLED = "The throttling quota has been exceeded."
 
-#: In CreateTopics: take the broker's default.
+#: In CreateTopics: use the broker's default.
 DEFAULT = -1
-#: How long a new topic waits until the former one of its name is gone: clients hear of a deletion before the data has gone.
+#: How long a new topic waits until the former topic of its name is gone: clients see a deletion before the data is gone.
 FORMER_TOPIC_WAIT_S: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class NewTopic:
     name: str
-    #: -1: `num.partitions`.
+    #: Number of partitions; -1: `num.partitions`.
     partitions: int = DEFAULT
-    #: -1: `default.replication.factor`.
+    #: Replicas of each partition; -1: `default.replication.factor`.
     replication_factor: int = DEFAULT
-    #: By hand, instead of the two above.
+    #: Partition -> replicas chosen by the client, instead of the two numbers above.
     assignment: Mapping[int, Sequence[int]] = field(default_factory=dict)
     configs: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class CreatedTopic:
-    #: None: it is there.
+    #: None: the topic exists.
     failure: Failure | None
     topic_id: TopicId | None = None
     partitions: int = -1
@@ -71,9 +71,9 @@ class CreatedTopic:
 @dataclass(frozen=True, slots=True)
 class MorePartitions:
     name: str
-    #: How many it shall have.
+    #: Number of partitions after the change.
     count: int
-    #: Replicas of the new ones, by hand.
+    #: Replicas of the new partitions, chosen by the client.
     assignments: Sequence[Sequence[int]] | None = None
 
 
@@ -104,24 +104,24 @@ class TopicAdmin:
         self._choose = choose
         self._new_topic_id = new_topic_id
         self._validate_config = validate_config
-        #: By requests that are under way, which set the event when they know what has become of it. Nobody else may begin
-        #: these, and write other settings.
-        self._being_made: dict[str, asyncio.Event] = {}
-        #: Those who wait for topics to be gone, and for which.
+        #: Topics that requests in progress create. Each request sets its event when it has ended. No other request may create
+        #: these topics meanwhile, since it could write other settings.
+        self._being_created: dict[str, asyncio.Event] = {}
+        #: Requests that wait for topics to be deleted, with the names of these topics.
         self._awaiting: dict[asyncio.Event, set[str]] = {}
 
     def machine_changed(self) -> None:
-        """The machine has dealt with an event: topics may be gone now, or may have to wait for a broker."""
+        """The machine has handled an event: topics may be deleted now, or may have to wait for a broker."""
         for event, names in self._awaiting.items():
-            if not self._going(names):
+            if not self._being_deleted(names):
                 event.set()
 
-    def _going(self, names: Collection[str]) -> set[str]:
-        """Those that are being deleted, and need not wait for anybody."""
+    def _being_deleted(self, names: Collection[str]) -> set[str]:
+        """Return the topics that are being deleted and wait for no broker and no reassignment."""
         context = self._machine.context
         return context.to_delete.intersection(names) - context.deletion_ineligible
 
-    # --- making -------------------------------------------------------------------------------------------------------
+    # --- creating -------------------------------------------------------------------------------------------------------
 
     async def create(
         self, topics: Sequence[NewTopic], *, timeout_ms: int, validate_only: bool, permit: Permit
@@ -130,35 +130,35 @@ class TopicAdmin:
         planned: dict[str, tuple[NewTopic, Assignment]] = {}
         names = [topic.name for topic in topics]
         timeout_ms -= await self._until_gone(names, timeout_ms=timeout_ms)
-        timeout_ms -= await self._until_made(names, timeout_ms=timeout_ms)
-        # What is only validated keeps nobody from making it.
-        being_made = self._being_made.copy() if validate_only else self._being_made
+        timeout_ms -= await self._until_created(names, timeout_ms=timeout_ms)
+        # A request that only validates does not keep another request from creating the topic.
+        being_created = self._being_created.copy() if validate_only else self._being_created
         is_settled = asyncio.Event()
         try:
             async for topic in in_turns(topics, size=200):
                 try:
-                    assignment = self._plan(topic, being_made)
+                    assignment = self._plan(topic, being_created)
                     if not validate_only and not permit(len(assignment)):
                         raise Refused(ErrorCode.THROTTLING_QUOTA_EXCEEDED, _THROTTLED)
                 except Refused as refused:
                     results[topic.name] = CreatedTopic(Failure(refused.code, refused.message))
                 else:
                     planned[topic.name] = (topic, assignment)
-                    being_made[topic.name] = is_settled
+                    being_created[topic.name] = is_settled
             if validate_only:
                 return results | {name: _created(None, None, assignment) for name, (_, assignment) in planned.items()}
-            made = await self._write(planned)
+            written = await self._write(planned)
         finally:
             for name in planned:
-                del being_made[name]
+                del being_created[name]
             is_settled.set()
         for name, (_, assignment) in planned.items():
-            outcome = made[name]
+            outcome = written[name]
             if isinstance(outcome, Failure):
                 results[name] = CreatedTopic(outcome)
             else:
                 results[name] = _created(None, outcome, assignment)
-        waiting = {name: tuple(planned[name][1]) for name in made if results[name].failure is None}
+        waiting = {name: tuple(planned[name][1]) for name in written if results[name].failure is None}
         late = await self._until(
             waiting, lambda name: self._metadata.has_all_leaders(name, waiting[name]), timeout_ms=timeout_ms
         )
@@ -167,8 +167,8 @@ class TopicAdmin:
         return results
 
     async def _until_gone(self, names: Collection[str], *, timeout_ms: int) -> int:
-        """Wait a little for topics of these names that are on their way out; for how many milliseconds it did."""
-        going = self._going(names)
+        """Wait a little for topics of these names that are being deleted; return the milliseconds waited."""
+        going = self._being_deleted(names)
         if not going or timeout_ms <= 0:
             return 0
         gone = asyncio.Event()
@@ -178,26 +178,26 @@ class TopicAdmin:
         finally:
             del self._awaiting[gone]
 
-    async def _until_made(self, names: Collection[str], *, timeout_ms: int) -> int:
-        """Wait for other requests that make topics of these names, and may fail; for how many milliseconds it did."""
+    async def _until_created(self, names: Collection[str], *, timeout_ms: int) -> int:
+        """Wait for other requests that create topics of these names, and may fail; return the milliseconds waited."""
         waited_ms = 0
         while waited_ms < timeout_ms and (
-            others := [self._being_made[name] for name in names if name in self._being_made]
+            others := [self._being_created[name] for name in names if name in self._being_created]
         ):
             waited_ms += await _waited_ms(others[0], (timeout_ms - waited_ms) / 1000)
         return waited_ms
 
-    def _plan(self, topic: NewTopic, being_made: Collection[str]) -> Assignment:
+    def _plan(self, topic: NewTopic, being_created: Collection[str]) -> Assignment:
         context = self._machine.context
         if topic.name in context.to_delete:
             raise Refused(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{topic.name}' is marked for deletion.")
         if topic.name in context.topics or self._metadata.topic(topic.name) is not None:
             raise Refused(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{topic.name}' already exists.")
-        if topic.name in being_made:
-            # Not that it exists: a client whose first attempt was lost would take this one's answer for success.
+        if topic.name in being_created:
+            # Do not answer that it exists: a client whose first attempt was lost would take this request's topic for its own.
             raise Refused(
                 ErrorCode.REQUEST_TIMED_OUT,
-                f"Topic '{topic.name}' is being created by a request that has not ended yet.",
+                f"Topic '{topic.name}' is being created by another request: try again later.",
             )
         by_number = topic.partitions != DEFAULT or topic.replication_factor != DEFAULT
         if topic.assignment and by_number:
@@ -207,7 +207,7 @@ class TopicAdmin:
                 "Both cannot be used at the same time.",
             )
         check_topic_name(topic.name)
-        validate_no_collision(topic.name, (*context.topics, *being_made))
+        validate_no_collision(topic.name, (*context.topics, *being_created))
         if topic.assignment:
             assignment = validate_manual_assignment(topic.assignment)
         else:
@@ -228,7 +228,7 @@ class TopicAdmin:
         return assignment
 
     async def _write(self, planned: Mapping[str, tuple[NewTopic, Assignment]]) -> dict[str, TopicId | Failure]:
-        """Settings first: a broker that sees the topic must find them."""
+        """Write the settings first: a broker that sees the topic must find them."""
         settings = {
             paths.config_entity(paths.TOPICS, name): encode_config(topic.configs)
             for name, (topic, _) in planned.items()
@@ -239,10 +239,10 @@ class TopicAdmin:
             for name, (path, data), result in zip(planned, settings.items(), created, strict=True)
             if result.code is ZkCode.NODE_EXISTS
         ]
-        # Of a topic that was deleted; or of one that is there, and that this controller has not heard of yet.
+        # The settings are left over from a deleted topic, or belong to a topic that this controller does not know yet.
         if left_over:
-            there = (await self._session.batch([Exists(paths.topic(name)) for name, _ in left_over])).results
-            await self._guarded([each for (_, each), result in zip(left_over, there, strict=True) if not result.ok])
+            existing = (await self._session.batch([Exists(paths.topic(name)) for name, _ in left_over])).results
+            await self._guarded([each for (_, each), result in zip(left_over, existing, strict=True) if not result.ok])
         ids = {name: self._new_topic_id() for name in planned}
         results = await self._guarded(
             [
@@ -256,7 +256,7 @@ class TopicAdmin:
             ]
         )
         known = [name for name, result in zip(planned, results, strict=True) if result.code is ZkCode.NODE_EXISTS]
-        ours = await self._made_here(known, ids)
+        ours = await self._created_by_this_request(known, ids)
         outcomes: dict[str, TopicId | Failure] = {}
         for name, result in zip(planned, results, strict=True):
             if result.ok or name in ours:
@@ -270,31 +270,33 @@ class TopicAdmin:
                 outcomes[name] = Failure(code, f"{paths.topic(name)}: {result.code.value}")
         return outcomes
 
-    async def _made_here(self, names: Sequence[str], ids: Mapping[str, TopicId]) -> set[str]:
-        """Of topics that are there already, those that were made with these ids: a lost connection takes the answer along, and
-        what is repeated then is refused."""
+    async def _created_by_this_request(self, names: Sequence[str], ids: Mapping[str, TopicId]) -> set[str]:
+        """Of topics that exist already, return those that this request created: their ids are its ids.
+
+        If a connection is lost, its answers are lost too, and ZooKeeper refuses the repeated writes.
+        """
         found = (await self._session.batch([Get(paths.topic(name)) for name in names])).results if names else ()
         return {name for name, result in zip(names, found, strict=True) if _topic_id(name, result) == ids[name]}
 
     # --- deleting -----------------------------------------------------------------------------------------------------
 
     async def delete(self, names: Sequence[str], *, timeout_ms: int, permit: Permit) -> dict[str, Failure | None]:
-        """Topics that have gone from the metadata are deleted for clients; their data follows."""
+        """Delete topics. For clients a topic is deleted once the metadata does not show it; its data follows."""
         unique = list(dict.fromkeys(names))
         found = (await self._session.batch([Exists(paths.topic(name)) for name in unique])).results
-        there = [name for name, result in zip(unique, found, strict=True) if result.ok]
+        existing = [name for name, result in zip(unique, found, strict=True) if result.ok]
         results: dict[str, Failure | None] = {
-            name: Failure(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION) for name in unique if name not in there
+            name: Failure(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION) for name in unique if name not in existing
         }
-        permitted = [name for name in there if permit(len(self._machine.context.assignments.get(name, ())))]
-        for name in there:
+        permitted = [name for name in existing if permit(len(self._machine.context.assignments.get(name, ())))]
+        for name in existing:
             if name not in permitted:
                 results[name] = Failure(ErrorCode.THROTTLING_QUOTA_EXCEEDED, _THROTTLED)
         marked = await self._guarded([Create(paths.delete_topic(name)) for name in permitted])
         for name, result in zip(permitted, marked, strict=True):
             wanted = result.code in (ZkCode.OK, ZkCode.NODE_EXISTS)
             results[name] = None if wanted else Failure(ErrorCode.UNKNOWN_SERVER_ERROR, result.code.value)
-        waiting = [name for name in there if results[name] is None]
+        waiting = [name for name in existing if results[name] is None]
         for name in await self._until(waiting, lambda name: self._metadata.topic(name) is None, timeout_ms=timeout_ms):
             results[name] = Failure(ErrorCode.REQUEST_TIMED_OUT)
         return {name: results[name] for name in unique}
@@ -334,7 +336,7 @@ class TopicAdmin:
             if result.code is ZkCode.TOO_LARGE:
                 results[name] = Failure(ErrorCode.INVALID_PARTITIONS, f"{operation.path}: {result.code.value}")
             elif not result.ok and not await self._is_written(operation):
-                # The topic was changed meanwhile.
+                # The topic has changed since it was read.
                 results[name] = Failure(ErrorCode.REASSIGNMENT_IN_PROGRESS, f"'{name}': {result.code.value}")
         waiting = {name: tuple(planned[name][2]) for name in planned if results[name] is None}
         for name in await self._until(
@@ -344,13 +346,13 @@ class TopicAdmin:
         return results
 
     async def _is_written(self, operation: SetData) -> bool:
-        """Whether what was refused has been done all the same: the answer was lost with its connection."""
+        """Whether a refused write took effect after all: its answer was lost with the connection."""
         [found] = (await self._session.batch([Get(operation.path)])).results
         return found.stat is not None and (found.data, found.stat.version) == (operation.data, operation.version + 1)
 
     def _plan_growth(self, more: MorePartitions, result: Result) -> tuple[TopicAssignment, int, Assignment]:
         if more.name in FIXED_TOPICS:
-            # Groups would not find their offsets any more, and the history of logs in the tier would count as gone.
+            # Groups would not find their offsets any more, and the history of tiered logs would be lost.
             raise Refused(
                 ErrorCode.INVALID_PARTITIONS, f"The number of partitions of the topic '{more.name}' cannot be changed."
             )
@@ -381,23 +383,23 @@ class TopicAdmin:
             raise Refused(ErrorCode.NOT_CONTROLLER)
         return answer.results
 
-    async def _until(self, names: Iterable[str], is_so: Callable[[str], bool], *, timeout_ms: int) -> list[str]:
-        """Waits until the metadata says so for each; answers with those for which it did not in time."""
-        missing = await wait_until_shown(self._metadata, names, is_so, timeout_s=timeout_ms / 1000)
+    async def _until(self, names: Iterable[str], is_shown: Callable[[str], bool], *, timeout_ms: int) -> list[str]:
+        """Wait until `is_shown` holds for each name in the metadata; return the names for which it did not in time."""
+        missing = await wait_until_shown(self._metadata, names, is_shown, timeout_s=timeout_ms / 1000)
         if missing and timeout_ms > 0:
-            _log.info("not done within %d ms: %s", timeout_ms, ", ".join(sorted(missing)))
+            _log.info("[controller] not done within %d ms: %s", timeout_ms, ", ".join(sorted(missing)))
         return sorted(missing)
 
 
 async def _waited_ms(event: asyncio.Event, limit_s: float) -> int:
-    """Wait for the event, for no longer than that; how long it was."""
+    """Wait for the event, at most `limit_s`; return the milliseconds waited."""
     now_s = asyncio.get_running_loop().time
     began_s = now_s()
     try:
         async with asyncio.timeout(limit_s):
             await event.wait()
     except TimeoutError:
-        pass  # whoever waits looks for itself
+        pass  # the caller checks the condition itself
     return math.ceil((now_s() - began_s) * 1000)
 
 

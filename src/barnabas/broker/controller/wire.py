@@ -1,6 +1,6 @@
-"""The controller's requests and brokers' answers, between the machine's values and Kafka 3.9's messages.
+"""Translates between the machine's values and Kafka 3.9's messages: the controller's requests and brokers' answers.
 
-No decisions here. Versions are those that a 3.9 broker uses with its own `inter.broker.protocol.version`.
+Nothing is decided here. The versions are those that a 3.9 broker uses with its own `inter.broker.protocol.version`.
 """
 
 from collections.abc import Iterable, Mapping
@@ -170,7 +170,7 @@ def stop_replica_request(effect: SendStopReplica, *, controller_id: int) -> Stop
 
 
 def stop_replica_answer(effect: SendStopReplica, response: StopReplicaResponse) -> StopReplicaAnswered:
-    """Only what was asked to delete its data: the rest needs no answer."""
+    """Return the answers for partitions whose data was to be deleted; the others need none."""
     answered: Mapping[TopicPartition, ErrorCode] = {
         TopicPartition(each.topic_name, each.partition_index): ErrorCode(each.error_code)
         for each in response.partition_errors
@@ -180,7 +180,7 @@ def stop_replica_answer(effect: SendStopReplica, response: StopReplicaResponse) 
         broker_id=effect.broker_id,
         broker_epoch=effect.broker_epoch,
         error=error,
-        # A request that was refused as a whole names no partitions: then none of them is deleted.
+        # A request that was refused as a whole names no partitions: none of them is deleted then.
         partition_errors={
             partition: answered.get(partition, error) for partition, state in effect.partitions.items() if state.delete
         },
@@ -191,17 +191,17 @@ def stop_replica_answer(effect: SendStopReplica, response: StopReplicaResponse) 
 
 
 class Translator:
-    """Translates news for several brokers once for all of them."""
+    """Translates a request that several brokers get only once."""
 
     def __init__(self, controller_id: int, listener: str) -> None:
-        """`listener`: where brokers reach each other."""
+        """`listener`: the listener over which brokers reach each other."""
         self._controller_id = controller_id
         self._listener = listener
         self._led: tuple[SendLeaderAndIsr, list[LeaderAndIsrTopicState]] | None = None
         self._last: tuple[SendUpdateMetadata, list[UpdateMetadataTopicState], list[UpdateMetadataBroker]] | None = None
 
     def leader_and_isr(self, effect: SendLeaderAndIsr) -> LeaderAndIsrRequest:
-        # Values that brokers share make comparing cheap.
+        # Brokers share these values, so comparing them is cheap.
         if (
             self._led is None
             or self._led[0].partitions != effect.partitions

@@ -1,7 +1,8 @@
-"""Members that speak the classic protocol to a consumer group, as they do while a group moves from one to the other.
+"""Members of a consumer group that speak the classic protocol, as they do while a group changes from one to the other.
 
-To them a member epoch is a generation, and the coordinator is the leader: JoinGroup answers at once, SyncGroup with what the
-reconciliation has given so far, and Heartbeat says REBALANCE_IN_PROGRESS when it is worth joining again. Pure.
+For these members the member epoch is the generation, and the coordinator is the leader. JoinGroup answers at once, SyncGroup
+with the partitions that the reconciliation has assigned so far, and Heartbeat answers REBALANCE_IN_PROGRESS when the member
+should join again. Pure.
 """
 
 from dataclasses import replace
@@ -63,7 +64,7 @@ class ClassicMembers:
         owned = migration.by_topic_id(subscription.owned_partitions, self._env.topics)
         moved = self._consumer.advance(group, member, updated, owned, lambda topic: True, out, now_ms)
         out.cancel_timer((MEMBER_JOIN, group.group_id, member_id))
-        group.told_to_rejoin.discard(member_id)
+        group.asked_to_rejoin.discard(member_id)
         settings = self._env.settings()
         if former_id is not None and migration.may_downgrade(group, former_id, settings, is_replaced=True):
             self._consumer.downgrade(group, former_id, moved, out, now_ms)
@@ -102,7 +103,7 @@ class ClassicMembers:
         ):
             raise Refused(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
         if group.group_epoch > member.member_epoch and member.state is not MemberState.UNREVOKED_PARTITIONS:
-            self._tell_to_rejoin(group, member, out)
+            self._ask_to_rejoin(group, member, out)
             return out.result(SyncGroupResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS))
         out.cancel_timer((MEMBER_SYNC, group.group_id, member.member_id))
         out.set_timer((SESSION, group.group_id, member.member_id), traits.session_timeout_ms)
@@ -126,15 +127,15 @@ class ClassicMembers:
             or (member.state is MemberState.UNRELEASED_PARTITIONS and not group.waits_for_others(member))
         )
         if has_to_rejoin:
-            self._tell_to_rejoin(group, member, out)
+            self._ask_to_rejoin(group, member, out)
         error = ErrorCode.REBALANCE_IN_PROGRESS if has_to_rejoin else ErrorCode.NONE
         return out.result(HeartbeatResponse(error_code=error))
 
     @staticmethod
-    def _tell_to_rejoin(group: ConsumerGroup, member: ConsumerMember, out: Outcome) -> None:
-        """The time-out starts with the first heartbeat that says so."""
-        if member.member_id not in group.told_to_rejoin:
-            group.told_to_rejoin.add(member.member_id)
+    def _ask_to_rejoin(group: ConsumerGroup, member: ConsumerMember, out: Outcome) -> None:
+        """Ask the member to rejoin. The time-out starts with the first heartbeat that gets this answer."""
+        if member.member_id not in group.asked_to_rejoin:
+            group.asked_to_rejoin.add(member.member_id)
             out.set_timer((MEMBER_JOIN, group.group_id, member.member_id), member.rebalance_timeout_ms)
 
     def leave(self, group: ConsumerGroup, leaving: list[MemberIdentity], out: Outcome) -> Result[LeaveGroupResponse]:
@@ -146,7 +147,7 @@ class ClassicMembers:
             try:
                 member_id = each.member_id
                 if member_id == NO_MEMBER_ID and each.group_instance_id is not None:
-                    # An administrator removes a static member by its name.
+                    # An administrator removes a static member by its instance id.
                     member_id = group.static_members.get(each.group_instance_id, NO_MEMBER_ID)
                 member, _ = self._require(group, member_id, each.group_instance_id)
                 if member.member_id in gone:

@@ -1,9 +1,9 @@
 """The classic protocol: JoinGroup, SyncGroup, Heartbeat, LeaveGroup and their time-outs, with the rules of Kafka 3.9.
 
-A rebalance: a member that comes, goes or changes sends the group to PreparingRebalance, where JoinGroups wait until every
-member has sent one or time is up. Then there is a new generation (CompletingRebalance): everybody is answered, the leader with
-the list of all. Its SyncGroup brings the assignments; they are written, and with them the group is Stable. The broker never
-looks into what members say to each other, so eager and cooperative rebalancing are the same to it.
+A rebalance: when a member comes, goes or changes, the group enters PreparingRebalance. JoinGroups wait there until every member
+has sent one or time is up. Then a new generation begins (CompletingRebalance): every member gets its answer, and the leader
+also gets the list of members. The leader's SyncGroup brings the assignments; once they are written, the group is Stable. The
+broker never reads what members send to each other, so it need not know whether a rebalance is eager or cooperative.
 
 Pure; owner: the group machine.
 """
@@ -27,7 +27,7 @@ NEW_MEMBER_JOIN_TIMEOUT_MS: Final = 5 * 60 * 1000
 ABANDONED_GRACE_MS: Final = 3_000
 #: From this version of JoinGroup on, a member must come with the id that it was given (KIP-394).
 KNOWN_MEMBER_ID_FROM: Final = 4
-#: From this version on, a leader can be told not to assign (KIP-814).
+#: From this version on, the answer can ask a leader not to assign partitions (KIP-814).
 SKIP_ASSIGNMENT_FROM: Final = 9
 
 HEARTBEAT: Final = "heartbeat"
@@ -184,7 +184,8 @@ class ClassicProtocol:
     def _update(
         group: ClassicGroup, member: ClassicMember, request: JoinGroupRequest, ticket: Ticket, out: Outcome
     ) -> None:
-        # The client sent JoinGroup again while the first one waits. Nobody reads the first response, but each request gets one.
+        # The client sent JoinGroup again while the first one waits. No client reads the first response, but each request gets
+        # one.
         group.answer_join(member, _join_error(member.member_id, ErrorCode.REBALANCE_IN_PROGRESS), out.effects)
         group.set_protocols(member, protocols_of(request.protocols))
         member.rebalance_timeout_ms = _rebalance_timeout_ms(request)
@@ -235,14 +236,17 @@ class ClassicProtocol:
         self._rebalance_or_complete(group, out, now_ms)
         return None
 
-    def join_abandoned(self, group: ClassicGroup, is_it: Callable[[Ticket], bool], out: Outcome, now_ms: int) -> None:
-        """A client disconnected while its JoinGroup waited. Kafka does not notice, and assigns partitions to the dead member.
+    def join_abandoned(
+        self, group: ClassicGroup, is_abandoned: Callable[[Ticket], bool], out: Outcome, now_ms: int
+    ) -> None:
+        """Handle a client that disconnected while its JoinGroup waited. Kafka does not notice, and assigns partitions to it.
 
-        A new member is forgotten: it has nothing, and nobody knows its id but a client that will ask again. One that was in a
-        generation does not count as joined, and has a little time to connect again: its partitions are still its own.
+        A new member is removed: it has no partitions, and only a client that will ask again knows its id. A member of an
+        earlier generation does not count as joined, and has a little time to connect again, because it still owns its
+        partitions.
         """
         for member in group.members.values():
-            if member.join_ticket is None or not is_it(member.join_ticket):
+            if member.join_ticket is None or not is_abandoned(member.join_ticket):
                 continue
             group.await_join(member, None)
             if member.is_new:
@@ -290,7 +294,7 @@ class ClassicProtocol:
             self.complete_join(group, out, now_ms)
 
     def complete_join(self, group: ClassicGroup, out: Outcome, now_ms: int) -> None:
-        """All members have joined, or time is up: begin the next generation with those who have."""
+        """Begin the next generation: all members have joined, or time is up and the others are removed."""
         out.cancel_timer((JOIN, group.group_id))
         out.cancel_timer((INITIAL, group.group_id))
         for member in list(group.members.values()):
@@ -298,7 +302,7 @@ class ClassicProtocol:
                 out.cancel_timer((HEARTBEAT, group.group_id, member.member_id))
                 group.remove(member.member_id)
         if not group.elect_joined_leader() and group.members:
-            # Only static members are left, and none has rejoined: wait until they rejoin or their sessions end.
+            # Only static members remain, and none has rejoined: wait until they rejoin or their sessions end.
             out.set_timer((JOIN, group.group_id), group.rebalance_timeout_ms)
             return
         group.next_generation(now_ms)
@@ -350,7 +354,7 @@ class ClassicProtocol:
         return out.result()
 
     def _start_over(self, group: ClassicGroup, now_ms: int) -> Result[None]:
-        """The assignments could not be written, and all members that waited for them got an error."""
+        """Begin another rebalance: the assignments could not be written, and all members that waited for them got an error."""
         out = Outcome()
         for member in group.members.values():
             # The timer of a member that waited may have fired without effect.
@@ -424,7 +428,7 @@ class ClassicProtocol:
     # -- time-outs -----------------------------------------------------------------------------------------------------
 
     def loaded(self, group: ClassicGroup, out: Outcome, now_ms: int) -> None:
-        """The group was read from the log. Each member has its session time-out to send a request."""
+        """Start the session time-outs: the group was read from the log, and each member has this time to send a request."""
         for member in group.members.values():
             self.heard_from(group, member, out)
         if len(group.members) > self._env.settings().max_size:
@@ -469,7 +473,7 @@ class ClassicProtocol:
 
 
 def _rebalance_timeout_ms(request: JoinGroupRequest) -> int:
-    """Version 0 has none."""
+    """Return the rebalance time-out; version 0 has none, so use the session time-out."""
     return request.session_timeout_ms if request.rebalance_timeout_ms == -1 else request.rebalance_timeout_ms
 
 
@@ -486,7 +490,7 @@ def _differs(requested: str | None, actual: str | None) -> bool:
 
 
 def _current_member(group: ClassicGroup, request: SyncGroupRequest | HeartbeatRequest) -> ClassicMember:
-    """Of the generation that the group has now."""
+    """Return the member, if the request belongs to the group's current generation."""
     if group.state is DEAD:
         raise Refused(ErrorCode.COORDINATOR_NOT_AVAILABLE)
     member = group.require_member(request.member_id, request.group_instance_id)

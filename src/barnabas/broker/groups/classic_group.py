@@ -1,8 +1,8 @@
-"""A classic group: its members, its state, and what it lets others do.
+"""A classic group: its members, its state, and its rules.
 
-What is written to the log (generation, protocol, leader, members and assignments) is hard state: `load` takes it from a
-record. Who waits for an answer, who is about to join, and a rebalance that is under way are soft: they die with the
-coordinator, and members find their way back by themselves.
+The log has the hard state: generation, protocol, leader, members and assignments; `load` takes it from a record. Waiting
+requests, joining members and a rebalance in progress are soft state: it is lost with the coordinator, and the members' next
+requests restore it.
 
 Pure; owner: the group machine.
 """
@@ -30,7 +30,7 @@ from barnabas.wire.messages.sync_group import SyncGroupResponse
 
 
 class GroupState(Enum):
-    """The value is Kafka's name, as tools show it."""
+    """The value is Kafka's name, which tools show."""
 
     EMPTY = "Empty"
     PREPARING_REBALANCE = "PreparingRebalance"
@@ -65,36 +65,36 @@ class ClassicGroup:
     group_id: str
     state: GroupState = EMPTY
     previous_state: GroupState = DEAD
-    #: None where the record is too old to say.
+    #: None if the record is too old to have it.
     state_timestamp_ms: int | None = None
     protocol_type: str | None = None
     #: Set by each generation that has members.
     protocol: str | None = None
     generation: int = 0
     leader_id: str | None = None
-    #: In the order of joining: the first one that is left takes over from a leader that goes.
+    #: In the order of joining: if the leader leaves, the first remaining member becomes leader.
     members: dict[str, ClassicMember] = field(default_factory=dict)
     #: How many members support each protocol.
     support: Counter[str] = field(default_factory=Counter)
     #: Member ids of static members by `group.instance.id`.
     static_members: dict[str, str] = field(default_factory=dict)
-    #: Ids that were given out (KIP-394) and have not joined with them yet.
+    #: Ids that the coordinator has given out (KIP-394), and with which no member has joined yet.
     pending_joins: set[str] = field(default_factory=set)
     #: Members of the current generation that have not synced yet.
     pending_syncs: set[str] = field(default_factory=set)
-    #: None: unknown, since the members' metadata is not a consumer's.
+    #: None: unknown, because the members' metadata is not that of a consumer.
     subscribed_topics: frozenset[str] | None = None
-    #: A member came during the initial delay: it is worth waiting for more.
+    #: A member joined during the initial delay, so it is worth waiting for more.
     new_member_added: bool = False
-    #: The initial delay: how long it runs this time, and how often it may still be extended.
+    #: Length of the current initial delay, and how much it may still be extended.
     initial_delay_ms: int = 0
     initial_remaining_ms: int = 0
-    #: Members that wait for their JoinGroup. Equal to the number of join tickets.
+    #: Number of members whose JoinGroup waits; equal to the number of join tickets.
     awaiting_join: int = 0
 
     type = GroupType.CLASSIC
 
-    # -- questions -----------------------------------------------------------------------------------------------------
+    # -- queries -----------------------------------------------------------------------------------------------------
 
     def is_in(self, *states: GroupState) -> bool:
         return self.state in states
@@ -105,7 +105,7 @@ class ClassicGroup:
 
     @property
     def is_disposable(self) -> bool:
-        """May be forgotten when it has no offsets."""
+        """Whether the group may be removed when it has no offsets."""
         return self.state is EMPTY and not self.pending_joins
 
     @property
@@ -131,7 +131,7 @@ class ClassicGroup:
         return self.leader_id == member_id
 
     def supports(self, protocol_type: str, protocols: Iterable[str]) -> bool:
-        """Whether a member with these could join: it must share one protocol with all the others."""
+        """Whether a member with these protocols could join: it must share one protocol with all other members."""
         names = set(protocols)
         if not self.members:
             return bool(protocol_type) and bool(names)
@@ -143,14 +143,15 @@ class ClassicGroup:
         return frozenset(name for name, count in self.support.items() if count == size)
 
     def select_protocol(self) -> str:
-        """Each member votes for the first candidate in its list. Ties go to the one that got its first vote earliest."""
+        """Each member votes for the first candidate in its list. In a tie the candidate that got its first vote earliest
+        wins."""
         candidates = self.candidates()
         votes: dict[str, int] = {}
         for member in self.members.values():
             choice = member.vote(candidates)
             votes[choice] = votes.get(choice, 0) + 1
         if not votes:
-            raise BrokenInvariant(f"group {self.group_id} has nobody to choose a protocol")
+            raise BrokenInvariant(f"group {self.group_id} has no member to choose a protocol")
         return max(votes, key=votes.__getitem__)
 
     def require_member(self, member_id: str, instance_id: str | None) -> ClassicMember:
@@ -204,7 +205,7 @@ class ClassicGroup:
             raise Refused(ErrorCode.NON_EMPTY_GROUP)
 
     def expiry(self) -> Expiry | None:
-        """KIP-211: from when on the retention of this group's offsets counts; None while nothing may expire."""
+        """Return when the retention of this group's offsets begins (KIP-211); None while nothing may expire."""
         if self.protocol_type is None:
             return Expiry(since_ms=None)  # a simple consumer: since each commit
         if self.state is EMPTY:
@@ -237,7 +238,7 @@ class ClassicGroup:
         self.await_join(member, ticket)
 
     def remove(self, member_id: str) -> None:
-        """Does nothing for an unknown id. Answer its waiting requests first."""
+        """Remove a member. Does nothing for an unknown id. The caller has answered its waiting requests."""
         member = self.members.pop(member_id, None)
         if member is not None:
             self.support.subtract(member.names())
@@ -256,7 +257,7 @@ class ClassicGroup:
         self.support.update(member.names())
 
     def await_join(self, member: ClassicMember, ticket: Ticket | None) -> None:
-        """The ticket replaces one that waits; the caller has answered that."""
+        """Set the waiting JoinGroup. The caller has answered the one that it replaces."""
         self.awaiting_join += (ticket is not None) - (member.join_ticket is not None)
         member.join_ticket = ticket
 
@@ -273,7 +274,8 @@ class ClassicGroup:
         return False
 
     def replace_static(self, instance_id: str, new_id: str, effects: list[Effect]) -> ClassicMember:
-        """A static member came back with a new member id. It takes over everything; the old member id is fenced."""
+        """Replace a static member that came back with a new member id. It takes over everything; the old member id is
+        fenced."""
         old_id = self.static_members[instance_id]
         old = self.members[old_id]
         self.answer_join(old, JoinGroupResponse(member_id=old_id, error_code=ErrorCode.FENCED_INSTANCE_ID), effects)
@@ -289,7 +291,7 @@ class ClassicGroup:
             protocols=old.protocols,
             assignment=old.assignment,
         )
-        # It keeps its place in the order of joining.
+        # The new member keeps its place in the order of joining.
         self.members = {
             new_id if key == old_id else key: new if key == old_id else m for key, m in self.members.items()
         }
@@ -303,7 +305,7 @@ class ClassicGroup:
         return Membership(dict(self.members), self.leader_id, dict(self.static_members), set(self.pending_syncs))
 
     def restore(self, before: Membership) -> None:
-        """The members themselves must not have changed since."""
+        """Restore the membership. The members themselves must not have changed since."""
         self.members, self.leader_id, self.static_members, self.pending_syncs = before
         self.support = self._count_support()
 
@@ -354,7 +356,7 @@ class ClassicGroup:
         return True
 
     def joined(self, member_id: str) -> JoinGroupResponse:
-        """The current generation, as a member gets it."""
+        """Return the current generation in the form of an answer to a member."""
         return JoinGroupResponse(
             generation_id=self.generation,
             protocol_type=self.protocol_type,
@@ -375,14 +377,14 @@ class ClassicGroup:
         ]
 
     def tickets(self) -> list[Ticket]:
-        """All requests that wait for an answer."""
+        """Return all requests that wait for an answer."""
         waiting = [(member.join_ticket, member.sync_ticket) for member in self.members.values()]
         return [ticket for pair in waiting for ticket in pair if ticket is not None]
 
     # -- the log -------------------------------------------------------------------------------------------------------
 
     def record(self, assignments: dict[str, bytes]) -> KeyValue:
-        """The group as it is to be, with these assignments."""
+        """Return the record of the group with these assignments."""
         members = []
         for member in self.members.values():
             assert self.protocol is not None
@@ -412,7 +414,7 @@ class ClassicGroup:
         return [records.group_tombstone(self.group_id)]
 
     def load(self, value: GroupMetadataValue) -> None:
-        """Take over the hard state of a record; members that are known keep their soft state."""
+        """Take over the hard state of a record; known members keep their soft state."""
         known = self.members
         self.members = {}
         self.static_members = {}
@@ -429,7 +431,8 @@ class ClassicGroup:
                 protocols=(chosen,),
             )
             if chosen not in member.protocols:
-                # Of an earlier generation, in a log that is being loaded: the member has said something else since.
+                # The record is from an earlier generation in a log that is being loaded: the member has changed its protocols
+                # since.
                 member.protocols = (chosen,)
             member.rebalance_timeout_ms = (
                 each.session_timeout if each.rebalance_timeout == -1 else each.rebalance_timeout
@@ -452,7 +455,7 @@ class ClassicGroup:
         self.support = self._count_support()
 
     def validate(self) -> None:
-        """Check the invariants. For tests and debugging."""
+        """Check the invariants, for tests and debugging."""
         tickets = sum(member.join_ticket is not None for member in self.members.values())
         assert self.awaiting_join == tickets, (self.awaiting_join, tickets)
         names = self._count_support()

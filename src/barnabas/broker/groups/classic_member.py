@@ -1,4 +1,4 @@
-"""A member of a classic group, and what it says of itself when it joins.
+"""A member of a classic group, with the data from its JoinGroup.
 
 Pure; owner: its group.
 """
@@ -34,14 +34,14 @@ class ClassicMember:
     rebalance_timeout_ms: int
     session_timeout_ms: int
     protocol_type: str
-    #: In order of preference. After a failover only the chosen one is known.
+    #: In order of preference. After a fail-over only the chosen protocol is known.
     protocols: tuple[Protocol, ...]
     assignment: bytes = b""
     #: Set while a JoinGroup of the member waits for the others.
     join_ticket: Ticket | None = None
-    #: Set while a SyncGroup of the member waits for the leader's.
+    #: Set while a SyncGroup of the member waits for the leader's SyncGroup.
     sync_ticket: Ticket | None = None
-    #: Has not been in a generation yet. Its JoinGroup expires, in case the client has gone.
+    #: The member has not been in a generation yet. Its JoinGroup expires, in case the client has gone.
     is_new: bool = False
 
     def names(self) -> list[str]:
@@ -75,7 +75,7 @@ class ClassicMember:
 
 
 def protocols_of(requested: Iterable[JoinGroupRequestProtocol]) -> tuple[Protocol, ...]:
-    """Each name once: the first entry counts."""
+    """Return each protocol once: of equal names the first entry counts."""
     unique: dict[str, Protocol] = {}
     for each in requested:
         unique.setdefault(each.name, Protocol(each.name, bytes(each.metadata)))
@@ -83,7 +83,7 @@ def protocols_of(requested: Iterable[JoinGroupRequestProtocol]) -> tuple[Protoco
 
 
 def subscription_prefix(metadata: bytes) -> ConsumerProtocolSubscription:
-    """Version 0 is a prefix of every later version."""
+    """Decode a subscription as version 0, which is a prefix of every later version."""
     if len(metadata) < 2:
-        raise Malformed("a subscription without a version")
+        raise Malformed("a subscription has no version")
     return codec.decode(ConsumerProtocolSubscription, metadata, 0, 2, allow_trailing=True)

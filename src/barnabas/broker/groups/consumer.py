@@ -1,8 +1,8 @@
-"""The consumer protocol (KIP-848): one request, ConsumerGroupHeartbeat, by which members join, stay, move and leave.
+"""The consumer protocol (KIP-848): members join, stay, move and leave by one request, ConsumerGroupHeartbeat.
 
-A heartbeat brings what changed on the member's side and answers with what changed on the coordinator's. It does up to three
-things: update the member, and the group epoch with it; compute a target assignment for a new epoch; take the member one
-step towards it. Everything that it changes, it writes; replay does the rest.
+A heartbeat brings the member's changes, and its answer has the coordinator's. Handling it has up to three steps: update the
+member, and the group epoch with it; compute a target assignment for a new epoch; move the member one step towards it. Every
+change is written to the log, and replay applies it.
 
 Pure; owner: the group machine.
 """
@@ -44,16 +44,16 @@ from barnabas.wire.messages.consumer_group_heartbeat import (
     ResponseTopicPartitions,
 )
 
-#: From this version on, members make up their own ids (KIP-1082).
+#: From this version on, members choose their own ids (KIP-1082).
 OWN_MEMBER_ID_FROM: Final = 1
 
 SESSION: Final = "session"
 REBALANCE: Final = "rebalance"
 MEMBER_JOIN: Final = "member join"
 MEMBER_SYNC: Final = "member sync"
-#: Time-outs that end a member's membership, by (group id, member id).
+#: Time-outs that remove a member, by (group id, member id).
 MEMBER_TIMERS: Final = (SESSION, REBALANCE, MEMBER_JOIN, MEMBER_SYNC)
-#: A group has just become classic: by (group id).
+#: Fires when a group has just become classic, by (group id).
 DOWNGRADED: Final = "downgraded"
 
 
@@ -103,7 +103,7 @@ class ConsumerProtocol:
                 if request.subscribed_topic_names is None
                 else frozenset(request.subscribed_topic_names)
             ),
-            # An empty expression ends the subscription by expression.
+            # An empty expression ends the subscription by regular expression.
             subscribed_regex=_unless_none(request.subscribed_topic_regex, member.subscribed_regex) or None,
             classic=None,
         )
@@ -121,13 +121,14 @@ class ConsumerProtocol:
             and (request.subscribed_topic_names is not None or request.subscribed_topic_regex is not None)
             and owned is not None
         )
-        # A member that owns something else than it was given may have missed the answer that told it: librdkafka sends no full
-        # request after a time-out. One that is to give something up is told until it says what it owns: others wait for it.
+        # Send the assignment to a member that owns other partitions than it was assigned: it may have missed the answer, and
+        # librdkafka sends no full request after a time-out. Repeat it to a member that must revoke partitions until it reports
+        # its partitions: other members wait for them.
         is_out_of_step = (
             owned != moved.assigned if owned is not None else moved.state is MemberState.UNREVOKED_PARTITIONS
         )
         if is_full or is_out_of_step or moved.assigned != member.assigned:
-            response.assignment = _told(moved.assigned)
+            response.assignment = _response_assignment(moved.assigned)
         return out.result(response)
 
     def _check(self, request: ConsumerGroupHeartbeatRequest, requester: Requester) -> None:
@@ -151,7 +152,7 @@ class ConsumerProtocol:
                 raise Refused(ErrorCode.INVALID_REQUEST, "RebalanceTimeoutMs must be provided in first request.")
             if request.topic_partitions is None or request.topic_partitions:
                 raise Refused(ErrorCode.INVALID_REQUEST, "TopicPartitions must be empty when (re-)joining.")
-            # Kafka 4 takes members without a topic: the Java client joins so while its pattern matches nothing yet.
+            # Kafka 4 accepts members without a topic: the Java client joins like this while its pattern matches no topic.
             if request.subscribed_topic_names is None and request.subscribed_topic_regex is None:
                 raise Refused(
                     ErrorCode.INVALID_REQUEST,
@@ -168,7 +169,7 @@ class ConsumerProtocol:
             )
 
     def _group_for(self, group_id: str, out: Outcome, *, is_joining: bool) -> ConsumerGroup:
-        """The group. A member that joins may create it, or convert a classic group where the policy allows that."""
+        """Return the group. A member that joins may create it, or convert a classic group if the policy allows that."""
         group = self._groups.get(group_id)
         if isinstance(group, ConsumerGroup):
             return group
@@ -188,7 +189,7 @@ class ConsumerProtocol:
 
     @staticmethod
     def _leave_classic_behind(former: ClassicGroup, group: ConsumerGroup) -> Result[None]:
-        """The upgrade is in the log: members that wait join again, and get the timers of a consumer group."""
+        """The upgrade is in the log: waiting members must join again, and all get the timers of a consumer group."""
         out = Outcome()
         migration.send_back_to_join(former, out)
         for member_id in (*former.members, *former.pending_joins):
@@ -244,7 +245,7 @@ class ConsumerProtocol:
         *,
         uses_classic_protocol: bool,
     ) -> ConsumerMember:
-        """A static member is back, with a new member id or its old one. It takes over the partitions of the old one."""
+        """Let a static member, back with a new member id or its old one, take over the partitions of the old member."""
         if (
             not uses_classic_protocol
             and not existing.uses_classic_protocol
@@ -278,21 +279,21 @@ class ConsumerProtocol:
         out: Outcome,
         now_ms: int,
     ) -> ConsumerMember:
-        """Write the changed member, update the group epoch and the target if needed, and reconcile the member by one step.
+        """Write the changed member, update the group epoch and the target if needed, and move the member one step.
 
-        Returns the member afterwards.
+        Returns the member after this.
         """
         topics = self._env.topics
         epoch = group.group_epoch
         has_changed = (
-            not group.members  # the first one begins an epoch, also where it wants no topic yet
+            not group.members  # the first member begins an epoch, even if it subscribes to no topic yet
             or updated.subscribed_topics != member.subscribed_topics
             or updated.subscribed_regex != member.subscribed_regex
         )
         if updated != member:
             out.records.append(updated.metadata_record(group.group_id))
         members = self._members_after(group, updated)
-        # A member that has taken another's place leaves its own: what it had is for the others.
+        # A member that has taken over a static member's place leaves its own place, so others get its partitions.
         has_changed = has_changed or len(members) < len(group.members)
         regexes, existing = group.regexes, group.topics
         if has_changed or group.topics_version != topics.version:
@@ -346,7 +347,7 @@ class ConsumerProtocol:
 
     @staticmethod
     def _watch_revocation(group_id: str, member: ConsumerMember, out: Outcome) -> None:
-        """A member has its own rebalance time-out to give partitions up."""
+        """Limit the time in which the member must revoke partitions: its own rebalance time-out."""
         key = (REBALANCE, group_id, member.member_id)
         if member.state is MemberState.UNREVOKED_PARTITIONS:
             out.set_timer(key, member.rebalance_timeout_ms)
@@ -369,7 +370,7 @@ class ConsumerProtocol:
         if request.member_epoch == LEAVING_EPOCH:
             self.fence(group, member, out, now_ms)
         else:
-            # It keeps its partitions until its session ends.
+            # The static member keeps its partitions until its session ends.
             gone = replace(member, member_epoch=LEAVING_STATIC_EPOCH, pending_revocation={})
             out.records.append(gone.assignment_record(group.group_id))
         return response
@@ -417,7 +418,7 @@ class ConsumerProtocol:
     def downgrade(
         self, group: ConsumerGroup, leaving_id: str, joining: ConsumerMember | None, out: Outcome, now_ms: int
     ) -> None:
-        """Write the group again as a classic one, without the member that leaves or with the one that takes its place."""
+        """Write the group as a classic one, without the member that leaves or with the one that takes its place."""
         classic, assignments = migration.to_classic(group, leaving_id, joining, self._env.topics, now_ms)
         if joining is not None:
             self._remove_records(group.group_id, joining.member_id, out)
@@ -452,7 +453,7 @@ def _check_member_epoch(member: ConsumerMember, received: int, owned: Partitions
     if received == member.member_epoch:
         return
     if received == member.previous_member_epoch and owned is not None and _is_subset(owned, member.assigned):
-        return  # the answer with the new epoch got lost
+        return  # the answer with the new epoch was lost
     relation = "greater" if received > member.member_epoch else "smaller"
     raise Refused(
         ErrorCode.FENCED_MEMBER_EPOCH,
@@ -469,7 +470,7 @@ def _owned(listed: Iterable[RequestTopicPartitions]) -> Partitions:
     return {each.topic_id: frozenset(each.partitions) for each in listed if each.partitions}
 
 
-def _told(assigned: Partitions) -> Assignment:
+def _response_assignment(assigned: Partitions) -> Assignment:
     return Assignment(
         topic_partitions=[
             ResponseTopicPartitions(topic_id=topic_id, partitions=sorted(numbers))

@@ -1,9 +1,9 @@
-"""A consumer group (KIP-848): members that the coordinator gives their partitions to, and the epochs that keep order.
+"""A consumer group (KIP-848): the coordinator assigns partitions to its members, and epochs keep the changes in order.
 
-The group epoch grows when subscriptions or topics change. Each epoch gets a target assignment; members move towards it one by
-one: they give up what is no longer theirs, and get what is free by then. Members are immutable values, replaced whole.
+The group epoch grows when subscriptions or topics change. Each epoch gets a target assignment. Members move towards it one by
+one: they revoke partitions that are no longer theirs, and get partitions that are free by then. Members are immutable values.
 
-All of this is hard state: it changes by replay alone. Pure; owner: the group machine.
+All of this is hard state: only replay changes it. Pure; owner: the group machine.
 """
 
 from collections import Counter
@@ -21,7 +21,7 @@ from barnabas.broker.runtime.machine import KeyValue
 from barnabas.wire.messages import consumer_group_describe as described
 from barnabas.wire.messages import consumer_group_records as modern
 
-#: Sent instead of an epoch by a member that leaves, and by a static member that will be back.
+#: Sent instead of an epoch by a member that leaves for good, and by a static member that will be back.
 LEAVING_EPOCH: Final = -1
 LEAVING_STATIC_EPOCH: Final = -2
 JOINING_EPOCH: Final = 0
@@ -32,14 +32,14 @@ EMPTY: Partitions = {}
 
 
 class MemberState(IntEnum):
-    """How far a member is on its way to the target; the numbers are those of the records."""
+    """A member's progress towards the target; the numbers are those in the records."""
 
     STABLE = 0
-    #: Has been asked to revoke partitions, and has not confirmed it yet.
+    #: The member was asked to revoke partitions, and has not confirmed it yet.
     UNREVOKED_PARTITIONS = 1
-    #: Waits for partitions that other members have not revoked yet.
+    #: The member waits for partitions that other members have not revoked yet.
     UNRELEASED_PARTITIONS = 2
-    #: Written by a version that knows more states than this one.
+    #: The record was written by a version that knows more states than this one.
     UNKNOWN = 127
 
 
@@ -53,7 +53,7 @@ class ConsumerGroupState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ClassicTraits:
-    """What the coordinator keeps of a member that uses the classic protocol in a consumer group."""
+    """The data of a member that uses the classic protocol in a consumer group."""
 
     session_timeout_ms: int
     protocols: tuple[Protocol, ...]
@@ -62,7 +62,7 @@ class ClassicTraits:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerMember:
     member_id: str
-    #: The epoch that the member is in; the one before it is accepted as well, in case an answer got lost.
+    #: The member's epoch. The previous one is accepted too, because an answer may have been lost.
     member_epoch: int = 0
     previous_member_epoch: int = -1
     state: MemberState = MemberState.STABLE
@@ -74,11 +74,11 @@ class ConsumerMember:
     subscribed_topics: frozenset[str] = frozenset()
     subscribed_regex: str | None = None
     server_assignor: str | None = None
-    #: What the member may consume.
+    #: Partitions that the member may consume.
     assigned: Partitions = field(default_factory=dict)
-    #: What it still holds and has been asked to give up. Disjoint from `assigned`.
+    #: Partitions that the member still holds and has been asked to revoke. Disjoint from `assigned`.
     pending_revocation: Partitions = field(default_factory=dict)
-    #: None for a member that speaks the consumer protocol.
+    #: None for a member with the consumer protocol.
     classic: ClassicTraits | None = None
 
     @property
@@ -155,7 +155,7 @@ class ConsumerMember:
 
 @dataclass(frozen=True, slots=True)
 class TopicMetadata:
-    """A topic as the group last saw it: a change of it calls for a new assignment."""
+    """A topic as the group last saw it: a change requires a new assignment."""
 
     topic_id: bytes
     name: str
@@ -175,25 +175,25 @@ class ResolvedRegex:
 class ConsumerGroup:
     group_id: str
     group_epoch: int = 0
-    #: The group epoch that the target assignment was made for; at most `group_epoch`.
+    #: The group epoch of the target assignment; at most `group_epoch`.
     target_epoch: int = -1
     members: dict[str, ConsumerMember] = field(default_factory=dict)
     static_members: dict[str, str] = field(default_factory=dict)
-    #: By member id.
+    #: Target assignments by member id.
     target: dict[str, Partitions] = field(default_factory=dict)
-    #: By topic name: the topics that the members subscribe to and that exist.
+    #: Topics by name, of those to which the members subscribe and which exist.
     topics: dict[str, TopicMetadata] = field(default_factory=dict)
     regexes: dict[str, ResolvedRegex] = field(default_factory=dict)
-    #: The member id that holds a partition, by (topic id, partition). No other member gets it before it is revoked.
+    #: Member ids by (topic id, partition) that they hold. No other member gets a partition before it is revoked.
     owners: dict[tuple[bytes, int], str] = field(default_factory=dict)
-    #: Soft: the version of the cluster's topics that the group has looked at. 0: it has to look.
+    #: Soft state: the version of the cluster's topics that the group has used. 0: it must be checked.
     topics_version: int = 0
-    #: Soft: classic members that were told to rejoin, and have a time-out running for it.
-    told_to_rejoin: set[str] = field(default_factory=set)
+    #: Soft state: classic members that were asked to rejoin, and have a time-out for it.
+    asked_to_rejoin: set[str] = field(default_factory=set)
 
     type = GroupType.CONSUMER
 
-    # -- questions -----------------------------------------------------------------------------------------------------
+    # -- queries -----------------------------------------------------------------------------------------------------
 
     @property
     def state(self) -> ConsumerGroupState:
@@ -238,7 +238,7 @@ class ConsumerGroup:
         return member
 
     def topics_of(self, member: ConsumerMember, regexes: Mapping[str, ResolvedRegex] | None = None) -> frozenset[str]:
-        """By name and by regular expression."""
+        """Return the topics that match the member's names and its regular expression."""
         if member.subscribed_regex is None:
             return member.subscribed_topics
         resolved = (self.regexes if regexes is None else regexes).get(member.subscribed_regex)
@@ -248,12 +248,12 @@ class ConsumerGroup:
         return any(topic in self.topics_of(member) for member in self.members.values())
 
     def preferred_assignor(self, members: Iterable[ConsumerMember], default: str) -> str:
-        """The one that most members ask for. Members without a preference do not count."""
+        """Return the assignor that most members ask for. Members without a preference do not count."""
         votes = Counter(member.server_assignor for member in members if member.server_assignor is not None)
         return max(votes, key=votes.__getitem__) if votes else default
 
     def waits_for_others(self, member: ConsumerMember) -> bool:
-        """Whether a partition that the member is to get is still held by someone."""
+        """Whether another member still holds a partition that this member is to get."""
         for topic_id, numbers in self.target.get(member.member_id, EMPTY).items():
             assigned = member.assigned.get(topic_id, frozenset())
             if any(number not in assigned and (topic_id, number) in self.owners for number in numbers):
@@ -266,10 +266,10 @@ class ConsumerGroup:
         if generation < 0 and not self.members:
             return  # an administrator, or a consumer without group management
         if is_transactional and generation < 0 and not member_id and instance_id is None:
-            return  # producers may leave out who consumed
+            return  # transactional producers may leave out the consumer
         member = self.require_member(member_id)
         if not is_transactional and not member.uses_classic_protocol and api_version < MEMBER_EPOCH_FROM:
-            raise Refused(ErrorCode.UNSUPPORTED_VERSION, "member epochs need OffsetCommit version 9 or above")
+            raise Refused(ErrorCode.UNSUPPORTED_VERSION, "member epochs need OffsetCommit version 9 or later")
         _check_epoch(generation, member)
 
     def check_offset_fetch(self, member_id: str | None, member_epoch: int) -> None:
@@ -278,7 +278,7 @@ class ConsumerGroup:
         _check_epoch(member_epoch, self.require_member(member_id or ""))
 
     def check_offset_delete(self) -> None:
-        """A topic without a subscriber may lose its offsets at any time."""
+        """Allow the deletion of offsets: a topic without a subscriber may lose them at any time."""
 
     def check_delete(self) -> None:
         if self.members:
@@ -296,7 +296,7 @@ class ConsumerGroup:
         return any(all(name in (p.name for p in each.protocols) for each in classic) for name in names)
 
     def all_classic_except(self, member_id: str) -> bool:
-        """Whether this member is the last one that speaks the consumer protocol."""
+        """Whether this is the only member with the consumer protocol."""
         return not self.members[member_id].uses_classic_protocol and all(
             member.uses_classic_protocol for key, member in self.members.items() if key != member_id
         )
@@ -316,7 +316,7 @@ class ConsumerGroup:
         ]
 
     def birth_records(self) -> list[KeyValue]:
-        """All records of the group, for a group that is new in the log."""
+        """Return all records of the group, to write a group that is new in the log."""
         group_id = self.group_id
         return [
             *(member.metadata_record(group_id) for member in self.members.values()),
@@ -330,7 +330,7 @@ class ConsumerGroup:
         ]
 
     def put(self, member: ConsumerMember) -> None:
-        """Add or replace."""
+        """Add or replace a member."""
         self._release(member.member_id)
         former = self.members.get(member.member_id)
         if former is not None and former.instance_id != member.instance_id:
@@ -347,7 +347,7 @@ class ConsumerGroup:
         self._release(member_id)
         member = self.members.pop(member_id, None)
         self.target.pop(member_id, None)
-        self.told_to_rejoin.discard(member_id)
+        self.asked_to_rejoin.discard(member_id)
         if member is not None:
             self._forget_instance(member)
 
@@ -365,7 +365,7 @@ class ConsumerGroup:
                     if self.owners.get((topic_id, number)) == member_id:
                         del self.owners[topic_id, number]
 
-    # -- looking at it -------------------------------------------------------------------------------------------------
+    # -- descriptions -------------------------------------------------------------------------------------------------
 
     def describe(self, topics: Topics, default_assignor: str) -> described.DescribedGroup:
         return described.DescribedGroup(
@@ -393,7 +393,7 @@ class ConsumerGroup:
         )
 
     def validate(self) -> None:
-        """Check the invariants. For tests and debugging."""
+        """Check the invariants, for tests and debugging."""
         held: dict[tuple[bytes, int], str] = {}
         for member in self.members.values():
             for partitions in (member.assigned, member.pending_revocation):
@@ -406,7 +406,7 @@ class ConsumerGroup:
         assert held == self.owners
         assert self.target_epoch <= self.group_epoch
         targeted = Counter((t, n) for each in self.target.values() for t, numbers in each.items() for n in numbers)
-        assert all(count == 1 for count in targeted.values()), "a partition is meant for two members"
+        assert all(count == 1 for count in targeted.values()), "two members have the same partition as their target"
         static = {m.instance_id: m.member_id for m in self.members.values() if m.instance_id is not None}
         assert static == self.static_members
 
@@ -414,7 +414,7 @@ class ConsumerGroup:
 def _check_epoch(received: int, member: ConsumerMember) -> None:
     if received != member.member_epoch:
         code = ErrorCode.ILLEGAL_GENERATION if member.uses_classic_protocol else ErrorCode.STALE_MEMBER_EPOCH
-        raise Refused(code, f"epoch {received} was sent, the member's is {member.member_epoch}")
+        raise Refused(code, f"the request has epoch {received}, but the member has {member.member_epoch}")
 
 
 def _partitions(listed: Iterable[modern.TopicPartitions]) -> Partitions:

@@ -1,6 +1,6 @@
-"""Replays the records of consumer groups. The only place where their hard state changes. Pure.
+"""Replays the records of consumer groups. Their hard state changes nowhere else. Pure.
 
-A tombstone for what is not there is ignored: compaction may have removed what it refers to.
+A tombstone for something that does not exist is ignored: compaction may have removed the record to which it refers.
 """
 
 from collections.abc import Callable
@@ -33,7 +33,7 @@ class ConsumerReplay:
         if not isinstance(group, ConsumerGroup):
             if value is None:
                 return
-            # What was there is a simple group that offsets brought to life, or one that became a consumer group.
+            # Replace a simple group that offset records created, or a classic group that became a consumer group.
             group = self._groups[group_id] = ConsumerGroup(group_id)
         apply(group, key, value)
         if value is None and isinstance(key, modern.ConsumerGroupMetadataKey):

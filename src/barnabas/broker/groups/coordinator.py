@@ -1,8 +1,8 @@
-"""The group coordinator of one broker: it knows which partition of `__consumer_offsets` a group lives in, runs operations on
-the machine of that partition, and tells the machines what happens to topics.
+"""The group coordinator of one broker: it finds the partition of `__consumer_offsets` in which a group is stored, runs
+operations on the machine of that partition, and passes changes of topics to the machines.
 
-Owner: the event loop. Operations answer with a future: it has its answer when what was written is committed, and often
-it has it at once. What keeps a client from being served is raised as `Refused`, or is the future's exception.
+Owner: the event loop. Operations return a future, which gets its answer when the written records are committed; often that is
+at once. An error for the client is raised as `Refused`, or is the future's exception.
 """
 
 import asyncio
@@ -46,7 +46,7 @@ log = logging.getLogger(__name__)
 
 
 class TransactionToVerify(NamedTuple):
-    """Offsets are about to be written to a partition of `__consumer_offsets` in a transaction: is it really open (KIP-890)?"""
+    """A transaction that is about to write offsets into a partition of `__consumer_offsets`, to verify it (KIP-890)."""
 
     partition: int
     transactional_id: str
@@ -55,7 +55,7 @@ class TransactionToVerify(NamedTuple):
     api_version: int
 
 
-#: The guard to append with, if one is needed. Raises `Refused` when there is no such transaction.
+#: Returns the guard to append with, if one is needed. Raises `Refused` if there is no such transaction.
 VerifyTransaction = Callable[[TransactionToVerify], Awaitable[object | None]]
 
 
@@ -99,7 +99,7 @@ class GroupCoordinator:
         return self.topic.partition_for(group_id)
 
     def elected(self, partition: int, epoch: int) -> None:
-        """This broker leads a partition of the topic now."""
+        """This broker has become leader of a partition of the topic."""
         self._runtime.elected(partition, epoch)
 
     def resigned(self, partition: int) -> None:
@@ -111,11 +111,11 @@ class GroupCoordinator:
 
     @property
     def machines(self) -> Mapping[int, GroupMachine]:
-        """Those that serve, by partition: for metrics and for tests."""
+        """Machines of the partitions that are served, for metrics and tests."""
         return self._runtime.active
 
     def partitions_in(self, state: ShardState) -> int:
-        """For metrics."""
+        """Number of partitions in this state, for metrics."""
         return self._runtime.count(state)
 
     # -- classic groups ------------------------------------------------------------------------------------------------
@@ -127,7 +127,7 @@ class GroupCoordinator:
         )
 
     def join_abandoned(self, group_id: str, future: "asyncio.Future[JoinGroupResponse]") -> None:
-        """The client went away before its JoinGroup was answered."""
+        """Handle a client that disconnected before its JoinGroup was answered."""
         self._runtime.submit(
             self.partition_for(group_id),
             lambda machine: machine.join_abandoned(group_id, lambda ticket: ticket.future is future, self._now_ms()),
@@ -171,8 +171,8 @@ class GroupCoordinator:
     def commit_offsets(
         self, request: OffsetCommitRequest, reply: Reply[OffsetCommitResponse], *, api_version: int
     ) -> None:
-        """`reply` is called with the answer, or with what kept it from coming; no future: there are many commits."""
-        # What a group may commit does not depend on what others have committed: their offsets share an append.
+        """Call `reply` with the answer or the error. There is no future, because commits are so frequent."""
+        # A group's commits do not depend on other groups' offsets, so several groups' offsets share an append.
         self._runtime.gather(
             self.partition_for(request.group_id),
             lambda machine, ticket: machine.commit_offsets(request, api_version=api_version, now_ms=self._now_ms()),
@@ -217,10 +217,10 @@ class GroupCoordinator:
     def txn_completed(
         self, partition: int, producer_id: int, producer_epoch: int, *, committed: bool, offset: int
     ) -> None:
-        """A transaction's marker was written to a partition of the topic that this broker leads."""
+        """Handle a transaction marker that was written to a partition of the topic that this broker leads."""
         self._runtime.replay_marker(partition, Marker(Producer(producer_id, producer_epoch), committed), offset)
 
-    # -- from outside --------------------------------------------------------------------------------------------------
+    # -- administration --------------------------------------------------------------------------------------------------
 
     async def describe(self, group_id: str, *, api_version: int) -> DescribedGroup:
         return await self._runtime.read(
@@ -228,7 +228,7 @@ class GroupCoordinator:
         )
 
     async def list_groups(self, request: ListGroupsRequest) -> list[ListedGroup]:
-        """The groups that this broker coordinates."""
+        """Return the groups that this broker coordinates."""
         return await self._runtime.read_all(lambda machine: machine.list_groups(request))
 
     async def delete_groups(self, group_ids: list[str]) -> list[DeletableGroupResult]:

@@ -1,4 +1,4 @@
-"""What classic groups and consumer groups have in common, as the rest of the machine sees it."""
+"""The common interface of classic groups and consumer groups for the rest of the machine."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ R = TypeVar("R")
 
 
 class GroupType(Enum):
-    """The value is Kafka's name, as ListGroups tells it."""
+    """The value is Kafka's name, as ListGroups returns it."""
 
     CLASSIC = "classic"
     CONSUMER = "consumer"
@@ -26,10 +26,10 @@ class Expiry:
 
 
 class Requester(NamedTuple):
-    """Who asks, and in which version of the API."""
+    """The sender of a request, and the API version of the request."""
 
     client_id: str
-    #: As Kafka shows it: `/127.0.0.1`.
+    #: The client's address as Kafka shows it: `/127.0.0.1`.
     client_host: str
     api_version: int
 
@@ -46,41 +46,41 @@ class Outcome(Result[Any]):
         self.effects.append(CancelTimer(key))
 
     def result(self, response: R | None = None) -> Result[R]:
-        """None: the answer comes later."""
+        """Finish the result. A response of None means that the answer comes later."""
         self.response = response
         return self
 
 
 class Topics(Protocol):
-    """The cluster's topics, as the machine sees them."""
+    """The cluster's topics, in the form that the machine uses."""
 
     def topic_id(self, name: str) -> bytes | None: ...
 
     def topic_name(self, topic_id: bytes) -> str | None: ...
 
     def partition_count(self, name: str) -> int:
-        """0 for a topic that does not exist."""
+        """Return the number of partitions; 0 if the topic does not exist."""
         ...
 
     def racks(self, name: str, partition: int) -> frozenset[str]:
-        """Of the brokers that have a replica."""
+        """Return the racks of the brokers that have a replica."""
         ...
 
     def names(self) -> Iterable[str]: ...
 
     @property
     def version(self) -> int:
-        """Grows with every change of any topic."""
+        """Return a number that grows with every change of any topic."""
         ...
 
 
 def _not_counted(amount: int = 1) -> None:
-    """For machines without metrics."""
+    """The counter of machines without metrics."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupCounts:
-    """What machines count: each is called with how many there were."""
+    """The counters of machines; each is called with an amount."""
 
     offset_commit: Callable[[int], None] = _not_counted
     offset_expiration: Callable[[int], None] = _not_counted
@@ -91,13 +91,13 @@ class GroupCounts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupEnvironment:
-    """What a machine is given from outside: settings, topics, chance."""
+    """The environment of a machine: settings, topics, randomness."""
 
     settings: Callable[[], GroupSettings]
     topics: Topics
     #: A random part for member ids, different at each call.
     unique: Callable[[], str]
-    #: Whether the consumer protocol (KIP-848) is served: not while some broker of the cluster does not know it.
+    #: Whether the consumer protocol (KIP-848) is served: only if every broker of the cluster knows it.
     consumer_protocol_enabled: Callable[[], bool]
     counts: GroupCounts = GroupCounts()
 
@@ -121,7 +121,7 @@ class Group(Protocol):
     def check_offset_commit(
         self, member_id: str, instance_id: str | None, generation: int, *, api_version: int, is_transactional: bool
     ) -> None:
-        """:raises Refused: with what keeps this member from committing."""
+        """:raises Refused: with the reason why this member may not commit."""
         ...
 
     def check_offset_fetch(self, member_id: str | None, member_epoch: int) -> None: ...

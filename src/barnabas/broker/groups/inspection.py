@@ -1,4 +1,4 @@
-"""DescribeGroups, ListGroups, DeleteGroups: looking at groups from outside, and removing them. Pure."""
+"""DescribeGroups, ListGroups, DeleteGroups: administration of groups. Pure."""
 
 from collections.abc import Mapping
 from typing import Final

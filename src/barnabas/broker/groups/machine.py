@@ -1,8 +1,9 @@
 """The group machine: every group and committed offset of one partition of `__consumer_offsets`.
 
-An operation answers with a `Result`: records to write, an answer or none yet, effects (timers, answers to others who
-waited). `replay` alone changes what the log stands for; handlers change only what dies with the coordinator (who waits,
-which rebalance is under way). No clock, no chance, no I/O: they come in as arguments and `GroupEnvironment`.
+An operation returns a `Result`: records to write, an answer or none yet, and effects (timers, answers to other waiting
+requests). Only `replay` changes the state that the log holds. Handlers change only the state that is lost with the coordinator,
+such as waiting requests and a rebalance in progress. Time and randomness come in as arguments and in `GroupEnvironment`; there
+is no I/O.
 """
 
 from collections.abc import Callable, Hashable, Iterable
@@ -55,7 +56,7 @@ class GroupMachine:
 
     def __init__(self, env: GroupEnvironment) -> None:
         self._env = env
-        #: Both kinds of groups, by id.
+        #: Groups of both kinds by id.
         self.groups: dict[str, Group] = {}
         self.store = OffsetStore()
         self._classic = ClassicProtocol(self.groups, env)
@@ -63,7 +64,7 @@ class GroupMachine:
         self._classic_members = ClassicMembers(self._consumer, env)
         self._consumer_replay = ConsumerReplay(self.groups)
         self._offsets = Offsets(self.groups, self.store, self._classic, env)
-        #: Deleted topics whose offsets are still to be removed: they come in batches.
+        #: Deleted topics whose offsets must still be removed, in batches.
         self._forgotten: set[str] = set()
 
     # -- classic groups ------------------------------------------------------------------------------------------------
@@ -87,12 +88,12 @@ class GroupMachine:
                 )
         return self._classic.join(request, requester, ticket, Outcome(), now_ms)
 
-    def join_abandoned(self, group_id: str, is_it: Callable[[Ticket], bool], now_ms: int) -> Result[None]:
-        """The client that sent the JoinGroup has disconnected."""
+    def join_abandoned(self, group_id: str, is_abandoned: Callable[[Ticket], bool], now_ms: int) -> Result[None]:
+        """Handle a client that disconnected while its JoinGroup waited."""
         out = Outcome()
         group = self._classic.find(group_id)
         if group is not None:
-            self._classic.join_abandoned(group, is_it, out, now_ms)
+            self._classic.join_abandoned(group, is_abandoned, out, now_ms)
         return out.result()
 
     def sync(self, request: SyncGroupRequest, ticket: Ticket, now_ms: int) -> Result[SyncGroupResponse]:
@@ -108,7 +109,7 @@ class GroupMachine:
         return self._classic.heartbeat(_classic(group), request, Outcome())
 
     def leave(self, request: LeaveGroupRequest, now_ms: int) -> Result[LeaveGroupResponse]:
-        """The caller has turned the one member of versions before 3 into a list."""
+        """Remove members. The caller has turned the one member of versions before 3 into a list."""
         group = self._require_group(request.group_id)
         if isinstance(group, ConsumerGroup):
             return self._classic_members.leave(group, request.members, Outcome())
@@ -130,7 +131,7 @@ class GroupMachine:
         now_ms: int,
         may_describe: MayDescribe = lambda topic: True,
     ) -> Result[ConsumerGroupHeartbeatResponse]:
-        """`may_describe`: whether the requester may know of a topic that its regular expression matches."""
+        """`may_describe`: whether the requester may see a topic that its regular expression matches."""
         return self._consumer.heartbeat(request, requester, may_describe, Outcome(), now_ms)
 
     def describe_consumer_group(self, group_id: str) -> consumer_group_describe.DescribedGroup:
@@ -165,7 +166,7 @@ class GroupMachine:
         _require_group_id(request.group_id)
         return self._offsets.delete(request)
 
-    # -- from outside --------------------------------------------------------------------------------------------------
+    # -- administration --------------------------------------------------------------------------------------------------
 
     def describe(self, group_id: str, *, api_version: int) -> DescribedGroup:
         return inspection.describe_classic(self.groups, group_id, api_version=api_version)
@@ -181,9 +182,11 @@ class GroupMachine:
         return self._forget_topics()
 
     def _forget_topics(self) -> Result[None]:
-        """A batch of tombstones at a time. What could not be written is tried again with the next expiry."""
+        """Write one batch of tombstones. If it cannot be written, the next expiry tries again."""
         topics = self._env.topics
-        self._forgotten = {name for name in self._forgotten if topics.partition_count(name) == 0}  # it may be back
+        self._forgotten = {
+            name for name in self._forgotten if topics.partition_count(name) == 0
+        }  # a topic may exist again
         out = Outcome()
         self._offsets.forget_topics(sorted(self._forgotten), out)
         if out.records:
@@ -218,7 +221,7 @@ class GroupMachine:
     def _replay_offset(self, commit: OffsetCommit, record: ReplayedRecord) -> None:
         group_id = commit.group_id
         if group_id not in self.groups:
-            # Offsets without members: a simple consumer, or an administrator.
+            # Offsets without members belong to a simple consumer, or an administrator wrote them.
             self.groups[group_id] = ClassicGroup(group_id, state_timestamp_ms=record.timestamp_ms)
         self.store.replay(commit, record_offset=record.offset, producer_id=record.producer.producer_id)
 
@@ -251,7 +254,7 @@ class GroupMachine:
         out = Outcome()
         what, *rest = key
         if what == CHECK_OFFSETS:
-            # Writes nothing, so it cannot be refused: the next check always comes.
+            # This writes nothing and cannot be refused, so there is always a next check.
             out.set_timer((CHECK_OFFSETS,), self._env.settings().offsets_retention_check_interval_ms)
             out.set_timer((EXPIRE_OFFSETS,), 0)
             out.set_timer((FORGET_TOPICS,), 0)

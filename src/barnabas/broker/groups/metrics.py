@@ -1,6 +1,6 @@
-"""The group coordinator's numbers, by Kafka's names: `GroupMetadataManager` and `group-coordinator-metrics`.
+"""The group coordinator's metrics, under Kafka's names: `GroupMetadataManager` and `group-coordinator-metrics`.
 
-Machines count what they decide; how many groups there are, and in which state, is counted when somebody scrapes.
+Machines count their decisions; the numbers of groups by state are computed at each scrape.
 """
 
 from collections.abc import Callable, Mapping
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class CountedGroups(Protocol):
-    """The coordinator, as far as metrics need it."""
+    """The methods of the coordinator that metrics use."""
 
     @property
     def machines(self) -> "Mapping[int, GroupMachine]": ...
@@ -27,7 +27,7 @@ class CountedGroups(Protocol):
 
 
 def group_counts(registry: Registry) -> GroupCounts:
-    """Counters of a registry. The scraper computes rates."""
+    """Create the counters in a registry. The scraper computes rates."""
 
     def counter(name: str, what: str) -> Callable[[int], None]:
         return registry.counter(f"kafka_server_group_coordinator_{name}", what).add
@@ -53,7 +53,7 @@ def load_time(registry: Registry) -> Callable[[float], None]:
 
 
 def add_gauges(registry: Registry, coordinator: CountedGroups) -> None:
-    """Computed at each scrape."""
+    """Add gauges that are computed at each scrape."""
 
     def groups(kind: GroupType | None = None, state: str | None = None) -> float:
         return sum(

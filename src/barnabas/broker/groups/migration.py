@@ -1,4 +1,4 @@
-"""Groups that change their protocol while they run: classic to consumer and back (`group.consumer.migration.policy`). Pure."""
+"""Groups that change their protocol while they are in use (`group.consumer.migration.policy`). Pure."""
 
 from collections.abc import Iterable
 
@@ -26,7 +26,7 @@ def may_upgrade(group: ClassicGroup, settings: GroupSettings) -> bool:
 
 
 def may_downgrade(group: ConsumerGroup, member_id: str, settings: GroupSettings, *, is_replaced: bool) -> bool:
-    """Whether the group becomes classic when this member goes, or is replaced by one that speaks the classic protocol."""
+    """Whether the group becomes classic when this member leaves, or is replaced by a member with the classic protocol."""
     size = len(group.members) - (not is_replaced)
     return (
         0 < size <= settings.max_size
@@ -36,7 +36,7 @@ def may_downgrade(group: ConsumerGroup, member_id: str, settings: GroupSettings,
 
 
 def send_back_to_join(group: ClassicGroup, out: Outcome) -> None:
-    """Members that wait in a rebalance of the classic group join again, now to a consumer group."""
+    """Make members that wait in a rebalance of the classic group join again, now to a consumer group."""
     for member in group.members.values():
         again = ErrorCode.REBALANCE_IN_PROGRESS
         group.answer_join(member, JoinGroupResponse(member_id=member.member_id, error_code=again), out.effects)
@@ -44,7 +44,7 @@ def send_back_to_join(group: ClassicGroup, out: Outcome) -> None:
 
 
 def to_consumer(group: ClassicGroup, topics: Topics) -> ConsumerGroup:
-    """The same members with what they have, in the epoch of the generation. Not yet in the log, nor in the machine."""
+    """Convert the group: the same members and assignments, with the generation as epoch. It is not yet in log or machine."""
     converted = ConsumerGroup(group.group_id, group_epoch=group.generation, target_epoch=group.generation)
     if not group.members:
         return converted
@@ -81,7 +81,7 @@ def to_consumer(group: ClassicGroup, topics: Topics) -> ConsumerGroup:
 def to_classic(
     group: ConsumerGroup, leaving_id: str, joining: ConsumerMember | None, topics: Topics, now_ms: int
 ) -> tuple[ClassicGroup, dict[str, bytes]]:
-    """The same members without the one that leaves, stable in the generation of the epoch, and their assignments."""
+    """Convert the group, without the member that leaves: stable, with the epoch as generation. Also return the assignments."""
     classic = ClassicGroup(
         group.group_id,
         state=STABLE,
@@ -117,7 +117,8 @@ def to_classic(
     return classic, assignments
 
 
-# -- what clients say to each other ------------------------------------------------------------------------------------
+# -- subscriptions and assignments in the clients' format
+# ------------------------------------------------------------------------------------
 
 
 def read_subscription(metadata: bytes) -> ConsumerProtocolSubscription:
@@ -125,7 +126,7 @@ def read_subscription(metadata: bytes) -> ConsumerProtocolSubscription:
 
 
 def subscription_version(metadata: bytes) -> int:
-    """The highest version of the embedded protocol that the member and we understand."""
+    """Return the highest version of the embedded protocol that both the member and this broker understand."""
     version = int.from_bytes(metadata[:2], "big")
     return min(version, ConsumerProtocolAssignment.MAX_VERSION)
 
@@ -150,7 +151,7 @@ def by_topic_id(named: Iterable[TopicPartition | OwnedPartition], topics: Topics
 
 
 def _free_partitions(group: ConsumerGroup, assignment: bytes, topics: Topics) -> Partitions:
-    """The assigned partitions that no earlier member has. A client-side assignor may have assigned one twice."""
+    """Return the assigned partitions that no earlier member has: a client-side assignor may assign a partition twice."""
     if not assignment:
         return {}
     read, _ = codec.decode_versioned(ConsumerProtocolAssignment, assignment, newest_known=True)

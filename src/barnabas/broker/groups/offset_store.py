@@ -1,11 +1,11 @@
-"""Committed offsets of one shard, and those that wait for the end of their transaction. Pure; changed by replay alone."""
+"""The committed offsets of one shard, and offsets whose transaction is open. Pure; only replay changes them."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
 
 
 class OffsetCommit(NamedTuple):
-    """What a record says that commits an offset."""
+    """The content of a record that commits an offset."""
 
     group_id: str
     topic: str
@@ -22,18 +22,18 @@ class CommittedOffset(NamedTuple):
     leader_epoch: int
     metadata: str
     commit_timestamp_ms: int
-    #: -1: it expires with the group (KIP-211); else by itself, as clients of before Kafka 2.1 could ask for.
+    #: -1: the offset expires with the group (KIP-211); otherwise at this time, as clients before Kafka 2.1 could ask.
     expire_timestamp_ms: int
-    #: Its offset in the log. The later record wins when a transaction commits late.
+    #: Offset of this record in the log. The later record wins if a transaction commits late.
     record_offset: int
 
 
-#: By topic and partition.
+#: Offsets by topic and partition.
 GroupOffsets = dict[str, dict[int, CommittedOffset]]
 
 
 class _Offsets:
-    """By group, topic and partition; nothing empty is kept."""
+    """Offsets by group, topic and partition, without empty entries."""
 
     __slots__ = ("by_group",)
 
@@ -70,18 +70,18 @@ class _Offsets:
 class OffsetStore:
     def __init__(self) -> None:
         self._committed = _Offsets()
-        #: By producer id.
+        #: Offsets of open transactions, by producer id.
         self._pending: dict[int, _Offsets] = {}
         #: Producer ids with pending offsets, by group.
         self._open: dict[str, set[int]] = {}
 
-    # -- questions -----------------------------------------------------------------------------------------------------
+    # -- queries -----------------------------------------------------------------------------------------------------
 
     def get(self, group_id: str, topic: str, partition: int) -> CommittedOffset | None:
         return self._committed.get(group_id, topic, partition)
 
     def of_group(self, group_id: str) -> GroupOffsets:
-        """Not to be changed by the caller."""
+        """Return the group's offsets. The caller must not change them."""
         return self._committed.by_group.get(group_id, {})
 
     def has_open_transaction(self, group_id: str) -> bool:
@@ -101,7 +101,7 @@ class OffsetStore:
                     yield topic, partition
 
     def holding(self, topic: str) -> set[tuple[str, int]]:
-        """Groups and partitions that have an offset for the topic, pending or not."""
+        """Return groups and partitions that have an offset for the topic, including pending ones."""
         found: set[tuple[str, int]] = set()
         for offsets in (self._committed, *self._pending.values()):
             for group_id, topics in offsets.by_group.items():
@@ -142,6 +142,6 @@ class OffsetStore:
             for topic, partitions in topics.items():
                 for partition, offset in partitions.items():
                     current = self._committed.get(group_id, topic, partition)
-                    # A plain commit that was written later wins, although the marker is later still.
+                    # A plain commit with a later record wins, although the marker is even later.
                     if current is None or offset.record_offset > current.record_offset:
                         self._committed.put(group_id, topic, partition, offset)

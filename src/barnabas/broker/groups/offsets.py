@@ -40,25 +40,27 @@ from barnabas.wire.messages.txn_offset_commit import (
     TxnOffsetCommitResponseTopic,
 )
 
-#: From this version of OffsetCommit on, a missing group has an error code of its own.
+#: From this version of OffsetCommit on, there is an error code for a missing group.
 GROUP_ID_NOT_FOUND_FROM: Final = 9
 NO_OFFSET: Final = -1
 NO_EPOCH: Final = -1
 #: An offset that expires with its group.
 NO_EXPIRY: Final = -1
-#: What a record has room for.
+#: The largest value that a record can hold.
 EXPIRY_MAX_MS: Final = 2**63 - 1
 #: Tombstones in one batch: it must fit into `max.message.bytes`.
 TOMBSTONES_MAX: Final = 2_000
-#: Of their keys, which have a group and a topic in them.
+#: Bytes of the keys in one batch of tombstones; a key has a group and a topic.
 TOMBSTONE_BYTES_MAX: Final = 256 * 1024
 
 R = TypeVar("R")
 
 
 def removed_in_batches(tombstones: list[KeyValue], response: R) -> Result[R]:
-    """What a request removes may be more than a batch takes: a group of a few topics has tens of thousands of offsets. So it is
-    written in several, and answered when the last is committed."""
+    """Write the tombstones of a request in batches; answer when the last batch is committed.
+
+    One batch may be too small: a group with a few topics has tens of thousands of offsets.
+    """
     fitting = _fitting(tombstones)
     if fitting == len(tombstones):
         return Result(tombstones, response)
@@ -66,7 +68,7 @@ def removed_in_batches(tombstones: list[KeyValue], response: R) -> Result[R]:
 
 
 def _fitting(tombstones: list[KeyValue]) -> int:
-    """How many of them go into one batch."""
+    """Return how many of the tombstones fit into one batch."""
     size_bytes = 0
     for at, (key, _) in enumerate(tombstones):
         size_bytes += len(key)
@@ -76,7 +78,7 @@ def _fitting(tombstones: list[KeyValue]) -> int:
 
 
 class _Batch:
-    """Whether one more tombstone goes into the batch that these are to be written in."""
+    """Tells whether one more tombstone fits into the batch."""
 
     __slots__ = ("_counted", "_size_bytes", "_tombstones")
 
@@ -128,7 +130,7 @@ class Offsets:
         if isinstance(group, ClassicGroup) and group.is_in(STABLE, PREPARING):
             # A commit renews the session.
             self._classic.heard_from(group, group.members[request.member_id], out)
-        # "For ever" is as many milliseconds as there can be, to some clients.
+        # Some clients send the largest int64 for an unlimited retention.
         expire_ms = (
             NO_EXPIRY if request.retention_time_ms == -1 else min(now_ms + request.retention_time_ms, EXPIRY_MAX_MS)
         )
@@ -162,7 +164,7 @@ class Offsets:
                 )
             except Refused as refusal:
                 if refusal.code is ErrorCode.STALE_MEMBER_EPOCH:
-                    raise Refused(ErrorCode.ILLEGAL_GENERATION) from refusal  # producers know no member epochs
+                    raise Refused(ErrorCode.ILLEGAL_GENERATION) from refusal  # producers do not know member epochs
                 raise
         response = TxnOffsetCommitResponse()
         for topic in request.topics:
@@ -206,7 +208,7 @@ class Offsets:
     # -- fetch ---------------------------------------------------------------------------------------------------------
 
     def fetch(self, request: OffsetFetchRequestGroup, *, require_stable: bool) -> OffsetFetchResponseGroup:
-        """What the group has committed for the partitions asked for, or for all (`topics` is None)."""
+        """Return the group's offsets for the requested partitions, or for all (`topics` is None)."""
         response = OffsetFetchResponseGroup(group_id=request.group_id)
         offsets = {}
         group = self._groups.get(request.group_id)
@@ -260,14 +262,14 @@ class Offsets:
         )
 
     def delete_all(self, group_id: str) -> list[KeyValue]:
-        """The tombstones of all offsets of a group that is deleted, pending ones of open transactions included."""
+        """Return tombstones for all offsets of a deleted group, including those of open transactions."""
         doomed = {(topic, partition) for topic, each in self._store.of_group(group_id).items() for partition in each}
         doomed.update(self._store.pending_of_group(group_id))
         self._env.counts.offset_deletion(len(doomed))
         return [records.offset_tombstone(group_id, *each) for each in sorted(doomed)]
 
     def forget_topics(self, topics: Iterable[str], out: Outcome) -> None:
-        """The topics are gone, and so are their offsets: as many as fit into one batch."""
+        """Remove offsets of deleted topics: as many as fit into one batch."""
         batch = _Batch(out.records)
         for topic in topics:
             for group_id, partition in sorted(self._store.holding(topic)):
@@ -291,7 +293,7 @@ class Offsets:
         return True
 
     def _expire_group(self, group: Group, out: Outcome, batch: _Batch, now_ms: int) -> bool:
-        """Whether nothing is left of the group's offsets."""
+        """Remove the group's expired offsets. Return whether it has no offsets any more."""
         offsets = self._store.of_group(group.group_id)
         if not offsets:
             return not self._store.has_open_transaction(group.group_id)

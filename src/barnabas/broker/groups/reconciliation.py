@@ -1,4 +1,4 @@
-"""One step of a member towards its target assignment (KIP-848): give up first, then take what is free. Pure."""
+"""One step of a member towards its target assignment (KIP-848): first revoke partitions, then take free ones. Pure."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,13 +16,13 @@ def reconcile(
     owned: Partitions | None,
     is_held: Callable[[bytes, int], bool],
 ) -> ConsumerMember:
-    """The member after this heartbeat. `owned` is what it says it holds; None when it did not say."""
+    """Return the member after this heartbeat. `owned`: the partitions that it reports; None if it reports none."""
     if member.is_reconciled_to(target_epoch):
         return member
     if member.state is MemberState.UNREVOKED_PARTITIONS:
         if _still_owns(owned, member.pending_revocation):
             return member
-        # It has revoked everything that this epoch asked for.
+        # The member has revoked everything that this epoch asked for.
         return _next(member, member.member_epoch + 1, target_epoch, target, owned, is_held)
     if member.state is MemberState.UNKNOWN:
         if owned is None or owned:
@@ -81,7 +81,7 @@ def _moved(
 
 
 def _still_owns(owned: Partitions | None, revoked: Partitions) -> bool:
-    """A member that does not say what it owns has not given anything up."""
+    """Whether the member still has revoked partitions. A member that does not report what it owns has revoked nothing."""
     if owned is None:
         return True
     return any(not numbers.isdisjoint(revoked.get(topic_id, frozenset())) for topic_id, numbers in owned.items())

@@ -1,7 +1,8 @@
-"""Keys and values of `__consumer_offsets`, byte for byte Kafka's.
+"""Keys and values of `__consumer_offsets`, byte for byte as Kafka writes them.
 
-A key begins with its version, and the version is the type of the record: 0 and 1 a committed offset, 2 a classic group, 3 to
-8 a consumer group (KIP-848), 16 what a regular expression matched. 9 to 15 are share groups, which are not kept here.
+A key begins with its version, which is the type of the record: 0 and 1 are a committed offset, 2 a classic group, 3 to 8 a
+consumer group (KIP-848), 16 the topics that a regular expression matched. 9 to 15 are share groups, which this broker does not
+store.
 """
 
 from collections.abc import Iterable, Mapping
@@ -50,30 +51,30 @@ _INT32: Final = Struct(">i")
 _INT64: Final = Struct(">q")
 #: Version, offset, leader epoch, length of the metadata.
 _OFFSET_VALUE_HEAD: Final = Struct(">hqih")
-#: Characters whose UTF-8 is surely shorter than an int16 can say.
+#: Texts of up to so many characters certainly fit into an int16 length in UTF-8.
 _METADATA_FAST_MAX: Final = 8000
 
 
 class Entry(NamedTuple):
-    """A record, decoded. A value of None is a tombstone."""
+    """A decoded record. A value of None is a tombstone."""
 
     key: Record
     value: Record | None
 
 
 class OffsetRecord(KeyValue):
-    """A committed offset that keeps its decoded form: the coordinator that wrote it need not decode it to replay it."""
+    """A committed offset with its decoded form, so that the coordinator that wrote it can replay it without decoding."""
 
     commit: OffsetCommit
 
 
 def decode(record: KeyValue) -> Entry | None:
-    """None for a type of record that is not ours to read: Kafka skips those as well.
+    """Decode a record. None: this type of record is not used here, and Kafka skips those as well.
 
-    :raises Malformed: for bytes that are not a record.
+    :raises Malformed: if the bytes are not a valid record.
     """
     if len(record.key) < 2:
-        raise Malformed(f"a key of __consumer_offsets with {len(record.key)} bytes")
+        raise Malformed(f"a key of __consumer_offsets has only {len(record.key)} bytes")
     types = _TYPES.get(_INT16.unpack_from(record.key)[0])
     if types is None:
         return None
@@ -111,7 +112,7 @@ def _pair(key: Record, version: int, value: Record, value_version: int = 0) -> K
 def offset_commit(commit: OffsetCommit) -> OffsetRecord:
     group_id, topic, partition, offset, leader_epoch, metadata, commit_timestamp_ms, expire_timestamp_ms = commit
     if expire_timestamp_ms == -1 and len(metadata) < _METADATA_FAST_MAX:
-        # Nearly all commits are like this, and there are many: by hand, in little more than half the time.
+        # Nearly all commits are of this form, and there are many: this takes little more than half the time.
         text = metadata.encode()
         head = _OFFSET_VALUE_HEAD.pack(OFFSET_VALUE_VERSION, offset, leader_epoch, len(text))
         value_bytes = head + text + _INT64.pack(commit_timestamp_ms)
@@ -132,7 +133,7 @@ def offset_commit(commit: OffsetCommit) -> OffsetRecord:
 
 @lru_cache(maxsize=4096)
 def _offset_key_head(group_id: str, topic: str) -> bytes:
-    """The key of a group's offset for a topic, without the partition, which comes last."""
+    """Return the key of a group's offset for a topic without the partition, which comes last."""
     return codec.encode_versioned(OffsetCommitKey(group=group_id, topic=topic), OFFSET_KEY_VERSION)[: -_INT32.size]
 
 

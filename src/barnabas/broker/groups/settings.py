@@ -1,4 +1,4 @@
-"""What a group machine needs to know of the broker's settings, taken as one immutable value."""
+"""A group machine's settings, as one immutable value."""
 
 from dataclasses import dataclass
 from enum import Enum
@@ -7,13 +7,13 @@ from typing import Final
 from barnabas.base.config.broker import BrokerConfig
 from barnabas.base.topics import NewInternalTopic
 
-#: These are not for the operator to choose.
+#: Settings of the topic that the operator cannot change.
 _ENFORCED: Final = {"cleanup.policy": "compact", "compression.type": "producer"}
 
 UNIFORM: Final = "uniform"
 RANGE: Final = "range"
 
-#: The server-side assignors that exist, by the Java class that Kafka users configure and by their short name.
+#: The server-side assignors, by the Java class that Kafka users configure and by their short name.
 ASSIGNOR_NAMES: Final = {
     "org.apache.kafka.coordinator.group.assignor.UniformAssignor": UNIFORM,
     "org.apache.kafka.coordinator.group.assignor.RangeAssignor": RANGE,
@@ -23,7 +23,7 @@ ASSIGNOR_NAMES: Final = {
 
 
 class MigrationPolicy(Enum):
-    """Which way a group that has members may change its protocol. An empty group may always."""
+    """The directions in which a group with members may change its protocol. An empty group may always."""
 
     DISABLED = "disabled"
     UPGRADE = "upgrade"
@@ -53,7 +53,7 @@ class GroupSettings:
     consumer_session_timeout_ms: int = 45_000
     consumer_heartbeat_interval_ms: int = 5_000
     consumer_max_size: int = 2**31 - 1
-    #: The first one is used where no member asks for one.
+    #: The first assignor is the default.
     consumer_assignors: tuple[str, ...] = (UNIFORM, RANGE)
     migration_policy: MigrationPolicy = MigrationPolicy.DISABLED
     topic_partitions: int = 50
@@ -83,6 +83,6 @@ class GroupSettings:
 
     @property
     def new_topic(self) -> NewInternalTopic:
-        """`__consumer_offsets` when it is created."""
+        """Return `__consumer_offsets` as it is created."""
         settings = {**_ENFORCED, "segment.bytes": str(self.topic_segment_bytes)}
         return NewInternalTopic(self.topic_partitions, self.topic_replication_factor, settings, "offsets.topic")

@@ -1,7 +1,7 @@
-"""What the members of a consumer group subscribe to, by name and by regular expression, and which of it exists. Pure.
+"""Resolves the subscriptions of a consumer group's members, by name and by regular expression, to existing topics. Pure.
 
-Expressions are RE2's: their cost is linear, so that no member can keep the coordinator busy. They match whole names, those of
-internal topics as well, as in Kafka 4.
+Regular expressions are RE2's: their cost is linear, so that no member can keep the coordinator busy. They match whole names,
+also those of internal topics, as in Kafka 4.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -39,7 +39,7 @@ def refresh_regexes(
     out: Outcome,
     now_ms: int,
 ) -> dict[str, ResolvedRegex]:
-    """What the expressions of these members match; those that are new, or that topics may have changed for, are resolved."""
+    """Return the topics that the members' expressions match. Resolve those that are new, or older than a change of topics."""
     used = dict.fromkeys(member.subscribed_regex for member in members if member.subscribed_regex)
     resolved: dict[str, ResolvedRegex] = {}
     for expression in used:
@@ -68,7 +68,7 @@ def existing_topics(
     regexes: Mapping[str, ResolvedRegex],
     topics: Topics,
 ) -> dict[str, TopicMetadata]:
-    """The topics that the members subscribe to, as far as there are any."""
+    """Return the topics to which the members subscribe and which exist."""
     names = {name for member in members for name in group.topics_of(member, regexes)}
     found: dict[str, TopicMetadata] = {}
     for name in sorted(names):

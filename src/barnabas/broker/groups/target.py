@@ -1,4 +1,4 @@
-"""The target assignment of a consumer group: who is to have which partitions in the current group epoch. Pure."""
+"""The target assignment of a consumer group: the partitions of each member in the current group epoch. Pure."""
 
 from collections.abc import Mapping
 
@@ -19,7 +19,8 @@ def compute_target(
     existing: Mapping[str, TopicMetadata],
     topics: Topics,
 ) -> dict[str, Partitions]:
-    """For the members as they will be; what they had, themselves or under a former id, is kept where it can be."""
+    """Assign partitions to the members after this change. They keep former partitions, also those under a former id, if
+    possible."""
     names = {each.topic_id: name for name, each in existing.items()}
     spec = GroupSpec(
         members={
@@ -40,7 +41,7 @@ def compute_target(
 
 
 def target_before(group: ConsumerGroup, member: ConsumerMember) -> Partitions | None:
-    """Who takes the place of a static member has that one's target, also where it was a member itself with another."""
+    """Return the member's former target. A member that replaces a static one has that one's target, even if it had its own."""
     return group.target.get(group.static_members.get(member.instance_id or "", member.member_id))
 
 
@@ -51,7 +52,7 @@ def write_target(
     epoch: int,
     out: Outcome,
 ) -> None:
-    """Only what changed is written."""
+    """Write the targets that have changed."""
     for member_id, partitions in target.items():
         if target_before(group, members[member_id]) != partitions:
             out.records.append(records.target_assignment(group.group_id, member_id, partitions))

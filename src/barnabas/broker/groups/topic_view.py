@@ -1,4 +1,4 @@
-"""The cluster's topics as group machines see them, over the broker's metadata cache."""
+"""The cluster's topics for group machines, from the broker's metadata cache."""
 
 from collections.abc import Iterable
 

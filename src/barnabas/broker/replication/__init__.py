@@ -1,1 +1,1 @@
-"""Copies of a partition: who leads, who is in sync, what is committed, and how a follower catches up."""
+"""Replication of partitions: leadership, the in-sync replicas, the high watermark, and followers that copy from leaders."""

@@ -1,6 +1,6 @@
-"""Appends to the partitions that this broker leads, and the wait for their replicas.
+"""Appends to the partitions that this broker leads, and the wait until their replicas have the records.
 
-Owner: the event loop. Produce comes straight through here: no coroutine, no queue, one pass over the partitions.
+Owner: the event loop. A Produce runs here without a coroutine or a queue, in one pass over its partitions.
 """
 
 import logging
@@ -20,9 +20,9 @@ from barnabas.broker.storage.log_types import InvalidRecords, Origin, RecordErro
 
 log = logging.getLogger(__name__)
 
-#: What was written is waited for as long as it takes.
+#: Timeout of writes that wait for as long as it takes.
 NEVER_MS: Final = 2**31 - 1
-# A name: Python makes the annotations of an inner function again each time.
+# These are names because Python evaluates the annotations of an inner function at each call.
 _Errors = dict[int, ErrorCode]
 _MaybeWait = DelayedProduce | None
 
@@ -42,13 +42,13 @@ class AppendOutcome:
 
 
 class AppendEntry(NamedTuple):
-    """What is to be appended to one partition."""
+    """Records to append to one partition."""
 
     tp: TopicPartition
     records: memoryview | bytearray
-    #: From the verification of the transaction that the records begin (KIP-890).
+    #: Comes from the verification of the transaction that the records begin (KIP-890).
     guard: object | None = None
-    #: The topic as the client named it, from Produce v13 on: a topic of the same name that was created again is another one.
+    #: The topic id in the request, from Produce v13 on. If a topic was created again under the same name, the ids differ.
     topic_id: bytes | None = None
 
 
@@ -59,7 +59,8 @@ class Appends:
         self.early = EarlyBatches(clock)
 
     def elected(self, partition: Partition) -> None:
-        """This broker leads from now on. Producers may have batches under way that the leader before has refused."""
+        """This broker is the new leader. Producers may have batches in flight that follow one which the former leader
+        refused."""
         if partition.machine.leader_epoch > 0:
             self.early.elected(partition.tp)
 
@@ -72,9 +73,9 @@ class Appends:
         origin: Origin,
         on_done: Callable[[list[AppendOutcome]], None],
     ) -> DelayedProduce | None:
-        """Append, and answer when what `required_acks` promises holds. The buffers are not needed after the call.
+        """Append, and call `on_done` when the condition of `required_acks` holds. The buffers are not needed after the call.
 
-        Returns what waits for the replicas, where something does by then.
+        Returns the operation that waits for the replicas, if one waits by then.
         """
         hosted = self._hosted
         now_ms = self._clock.now_ms()
@@ -88,7 +89,7 @@ class Appends:
             try:
                 partition = hosted.require(tp)
                 if topic_id is not None and partition.topic_id not in (None, topic_id):
-                    raise Refused(ErrorCode.UNKNOWN_TOPIC_ID, f"{tp} is of another topic of that name")
+                    raise Refused(ErrorCode.UNKNOWN_TOPIC_ID, f"{tp} belongs to another topic with the same name")
                 if not self.early.is_quiet and origin is Origin.CLIENT:
                     code = self.early.code_for(tp, records, partition.log)
                     if code is ErrorCode.NONE and topic_id is not None:
@@ -117,7 +118,8 @@ class Appends:
                 to_flush.append((outcome, partition))
             if info.duplicate:
                 if info.first_offset < 0:
-                    # From before a restart: it is here, but nobody knows where. Clients take this for success.
+                    # The batch is a duplicate from before a restart, and its offset is not known. Clients take this error for
+                    # success.
                     outcome.error = ErrorCode.DUPLICATE_SEQUENCE_NUMBER
                 continue
             counters = hosted.counters(tp.topic)
@@ -161,10 +163,10 @@ class Appends:
         guard: object | None = None,
         on_committed: Callable[[ErrorCode], None],
     ) -> Offset:
-        """Append a batch of this broker's own with acks=all, which waits as long as it takes; the first offset.
+        """Append a batch of this broker's own with acks=all, without a timeout; return its first offset.
 
-        Raises `Refused` where nothing was written. Else `on_committed` is called once, before this returns where nobody
-        else is in the ISR. A coordinator does this for each request that changes something: one batch, no lists.
+        Raises `Refused` if nothing was written. Otherwise `on_committed` is called once; if no other broker is in the ISR,
+        before this method returns. Coordinators do this for each request that changes something: one batch, no lists.
         """
         hosted = self._hosted
         try:
@@ -201,7 +203,7 @@ class Appends:
             if error is None:
                 self.when_replicated(partition, end, leadership, on_committed)
             elif isinstance(error, LogDirFault) and descriptors.are_exhausted(error.cause):
-                # The disk is well, and the record may be on others already: it will be committed.
+                # The disk is healthy, and other replicas may have the record already: it will be committed. Try again.
                 self._hosted.timers.call_later(descriptors.WAIT_S, flush)
             else:
                 on_committed(ErrorCode.KAFKA_STORAGE_ERROR)
@@ -211,7 +213,7 @@ class Appends:
     def when_replicated(
         self, partition: Partition, end: int, leadership: int, on_done: Callable[[ErrorCode], None]
     ) -> None:
-        """Call `on_done` when what is below `end` is committed, or with the error that prevents it; at once if known."""
+        """Call `on_done` once all records below `end` are committed, or cannot be any more; at once if that is known."""
         verdict = partition.machine.check_replicated(end, leadership)
         if verdict is not None:
             on_done(verdict)
@@ -222,12 +224,12 @@ class Appends:
         self._hosted.produce_purgatory.watch(operation, (partition,), timeout_ms=NEVER_MS)
 
     def refused(self, tp: TopicPartition, records: memoryview | bytearray, code: ErrorCode) -> None:
-        """A client's batch was refused, here or before it came here: those that follow it may be early."""
+        """Note that a client's batch was refused, here or before it came here: the batches behind it may be early."""
         partition = self._hosted.partitions.get(tp)
         self.early.refused(tp, records, code, partition.log if partition is not None else None)
 
     def refuse(self, entry: AppendEntry, error: Refused) -> AppendOutcome:
-        """The answer for a client's batch that must not come to the log, because of something that the log does not know."""
+        """Return the answer for a client's batch that another part of the broker refused before the append."""
         outcome = AppendOutcome()
         self._note_refusal(entry.tp, outcome, error)
         self.refused(entry.tp, entry.records, outcome.error)
@@ -245,22 +247,23 @@ class Appends:
                 outcome.record_errors = error.record_errors
         if outcome.error not in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
             self._hosted.counters(tp.topic).failed_produce.add()
-            log.debug("append to %s refused: %s", tp, error)
+            log.debug("[partition %s] an append was refused: %s", tp, error)
             partition = self._hosted.partitions.get(tp)
             if partition is not None and partition.log is not None:
-                # Clients look whether the log begins after what they wrote last: then they may have been forgotten.
+                # Clients compare the log start with the end of their last write: if it is later, the broker may have forgotten
+                # them.
                 outcome.log_start_offset = partition.log.log_start_offset
 
     def _flush_then(self, to_flush: list[tuple[AppendOutcome, Partition]], then: Callable[[], object]) -> None:
-        """`flush.messages` is reached: the answer waits for the disk; the loop does not."""
-        left = len(to_flush)
+        """Wait for the disk because `flush.messages` is reached, then call `then`. The event loop is not blocked."""
+        remaining = len(to_flush)
 
         def flushed(outcome: AppendOutcome, error: Exception | None) -> None:
-            nonlocal left
+            nonlocal remaining
             if error is not None:
                 outcome.error, outcome.message, outcome.base_offset = ErrorCode.KAFKA_STORAGE_ERROR, str(error), -1
-            left -= 1
-            if left == 0:
+            remaining -= 1
+            if remaining == 0:
                 then()
 
         for outcome, partition in to_flush:
@@ -271,7 +274,7 @@ class Appends:
 
         def flushed(error: Exception | None) -> None:
             if error is not None and partition.log not in (None, flushed_log):
-                # The log has moved to another directory, and has the records there.
+                # The log has moved to another directory, which has the records.
                 self._flush(partition, then)
             else:
                 then(error)

@@ -1,7 +1,7 @@
-"""What the controller tells this broker: lead, follow, stop, delete. Carried out here, decided in `control` and `machine`.
+"""Carries out the controller's requests: lead, follow, stop, delete. `control` and `machine` make the decisions.
 
-Owner: the event loop. A request for many partitions is carried out in slices of time, so that others are served in between;
-the controller sends the next one only after the answer. Partitions to lead come before those to follow: clients wait for them.
+Owner: the event loop. A request for many partitions is carried out in slices of time, so that other work gets its turn; the
+controller sends the next request only after the answer. Partitions to lead come before those to follow: clients wait for them.
 """
 
 import asyncio
@@ -37,11 +37,11 @@ from barnabas.broker.storage.log import Log
 
 log = logging.getLogger(__name__)
 
-#: How long partitions are carried out before others get their turn on the loop. Creating a log takes about a millisecond, a
-#: fail-over twenty microseconds: in slices of a few partitions it would wait for everything else the loop has to do, hundreds
-#: of times, with acknowledgements waiting for it.
+#: How long partitions are carried out before other tasks get a turn of the event loop. Creating a log takes about a
+#: millisecond, a fail-over twenty microseconds. In slices of a few partitions, a fail-over would wait hundreds of times for
+#: everything else on the loop, while acknowledgements wait for the fail-over.
 SLICE_S = 0.015
-#: Partitions that a line of the log names; DEBUG names all.
+#: Partitions that a log line names; the level DEBUG names all.
 NAMED_IN_LOG = 20
 
 
@@ -71,7 +71,7 @@ class StopOrder(NamedTuple):
 
 
 class _Slices:
-    """Turns on the loop, for work that is longer than one."""
+    """Splits long work into turns of the event loop."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -86,7 +86,7 @@ class _Slices:
         self._end_s = self._clock.monotonic_s() + SLICE_S
 
 
-#: Called with (led, followed): who must know when leadership comes and goes, the group and transaction coordinators.
+#: Called with (led, followed). The group and transaction coordinators follow leadership with it.
 LeadershipListener = Callable[[list[Partition], list[Partition]], None]
 
 
@@ -104,7 +104,7 @@ class ControlRequests:
         is_alive: Callable[[BrokerId], bool],
         load_settings: Callable[[Iterable[str]], Awaitable[None]],
     ) -> None:
-        """`load_settings` reads the settings of topics that this broker hosts for the first time."""
+        """`load_settings` reads the settings of topics of which this broker gets its first replica."""
         self._load_settings = load_settings
         self._broker_id = broker_id
         self._replicas = replicas
@@ -116,19 +116,21 @@ class ControlRequests:
         self._is_alive = is_alive
         self.controller_epoch = ControllerEpoch(0)
         self._listeners: list[LeadershipListener] = []
-        #: Requests that touch partitions are carried out one after the other, also when two controllers send at once.
+        #: Requests that change partitions are carried out one after the other, also if two controllers send at once.
         self._lock = asyncio.Lock()
 
     def subscribe(self, listener: LeadershipListener) -> None:
         self._listeners.append(listener)
 
     def check_epochs(self, *, controller_epoch: int, broker_epoch: int) -> ErrorCode:
-        """The outer fences of every controller request. A newer controller is remembered."""
+        """Check the broker epoch and the controller epoch of a controller's request. Remember a newer controller epoch."""
         if is_broker_epoch_stale(broker_epoch, self._broker_epoch()):
             return ErrorCode.STALE_BROKER_EPOCH
         if is_controller_epoch_stale(controller_epoch, self.controller_epoch):
             log.warning(
-                "ignoring a request of controller epoch %d, known is %d", controller_epoch, self.controller_epoch
+                "[controller] refusing a request with the controller epoch %d, which is over: the current epoch is %d",
+                controller_epoch,
+                self.controller_epoch,
             )
             return ErrorCode.STALE_CONTROLLER_EPOCH
         self.controller_epoch = ControllerEpoch(controller_epoch)
@@ -158,8 +160,8 @@ class ControlRequests:
                                 return ErrorCode.STALE_CONTROLLER_EPOCH, errors
                         errors[order.tp] = self._carry_out(order, led, followed)
             finally:
-                # Also of a part: the newer controller repeats the same leader epochs, and that changes nothing.
-                self._tell(led, followed)
+                # Report a partial result, too: a newer controller repeats the same leader epochs, and then nothing changes.
+                self._notify_listeners(led, followed)
             return ErrorCode.NONE, errors
 
     def _carry_out(self, order: PartitionOrder, led: list[Partition], followed: list[Partition]) -> ErrorCode:
@@ -190,8 +192,8 @@ class ControlRequests:
                 case Verdict.REFUSE:
                     return decision.error
         except (LogDirFault, Refused) as error:
-            # Of this partition alone: those after it in the request may be on a disk that is well.
-            log.error("cannot open the log of %s: %s", order.tp, error)
+            # Only this partition fails: the next ones in the request may be on a healthy disk.
+            log.error("[partition %s] cannot open the log: look at its log directory: %s", order.tp, error)
             code = _code_of(error)
             if code is ErrorCode.KAFKA_STORAGE_ERROR:
                 self._fetchers.remove([order.tp])
@@ -220,17 +222,21 @@ class ControlRequests:
         except LogDirFault as fault:
             if not descriptors.are_exhausted(fault.cause):
                 raise
-            # The log serves as before, and has the id when the next order says it.
-            log.warning("the log of %s gets its topic id later: %s", partition.tp, fault)
+            # The log serves without the id, and gets it with the next LeaderAndIsr that has it.
+            log.warning(
+                "[partition %s] the topic id could not be written and is written later; look at the log directory: %s",
+                partition.tp,
+                fault,
+            )
         partition.topic_id = topic_id
 
     def _lead(self, partition: Partition, order: PartitionOrder) -> None:
         self._fetchers.remove([order.tp])
         self._open_log(partition, order)
-        # In the very next epoch it is the same leadership with another ISR. If epochs are missing, another broker has led.
+        # The very next epoch is the same leadership with another ISR. If epochs are missing, another broker led in between.
         led_before = partition.is_leader and partition.machine.leader_epoch >= order.state.leader_epoch - 1
         partition.become_leader(order.state, now_ms=self._clock.now_ms())
-        log.debug("leading %s in epoch %d, ISR %s", order.tp, order.state.leader_epoch, order.state.isr)
+        log.debug("[partition %s] leading in epoch %d, ISR %s", order.tp, order.state.leader_epoch, order.state.isr)
         if not led_before:
             self._replicas.appends.elected(partition)
         self._replicas.hosted.wake_all(partition)
@@ -238,7 +244,7 @@ class ControlRequests:
     def _follow(self, partition: Partition, order: PartitionOrder) -> None:
         self._open_log(partition, order)
         must_refetch = partition.become_follower(order.state)
-        log.debug("following %s of %s in epoch %d", order.state.leader, order.tp, order.state.leader_epoch)
+        log.debug("[partition %s] following %s in epoch %d", order.tp, order.state.leader, order.state.leader_epoch)
         self._replicas.hosted.wake_all(partition)
         leader = order.state.leader
         if leader < 0 or not self._is_alive(leader):
@@ -268,8 +274,8 @@ class ControlRequests:
                 if slices.is_over:
                     await slices.let_others()
                 errors[order.tp] = self._stop(order, stopped)
-            self._tell([], stopped)
-        # The controller makes a topic of the same name only after the answer.
+            self._notify_listeners([], stopped)
+        # The controller creates a topic of the same name only after the answer, so wait until the old one is forgotten.
         forgotten = asyncio.Event()
         self._logs.when_forgotten(forgotten.set)
         await forgotten.wait()
@@ -296,18 +302,21 @@ class ControlRequests:
             try:
                 self._logs.delete(order.tp)
             except (LogDirFault, Refused) as error:
-                log.error("cannot delete the log of %s: %s", order.tp, error)
+                log.error("[partition %s] cannot delete the log: look at its log directory: %s", order.tp, error)
                 return _code_of(error)
-            log.info("deleted the log of %s", order.tp)
+            log.info("[partition %s] deleted the log", order.tp)
         return ErrorCode.NONE
 
     # -- UpdateMetadata -----------------------------------------------------------------------------------------------
 
     def stop_strays(self, elsewhere: Iterable[tuple[TopicPartition, bytes, int, Sequence[int]]]) -> None:
-        """Partitions that this broker has no replica of, with their topic ids, leader epochs and replicas: stop those that it
-        leads or follows in an earlier epoch, or of a former topic of that name. It was away, without a restart, as they were
-        moved to other brokers, and a controller tells who returns only of what it has. As a leader it would go on taking
-        records that nobody will ever read."""
+        """Stop partitions that the broker leads or follows although their replicas are elsewhere.
+
+        `elsewhere` lists partitions without a replica on this broker: topic id, leader epoch, replicas. A partition stops if it
+        has an earlier epoch here, or belongs to a former topic of that name. Its replicas were moved while this broker was
+        disconnected but not restarted, and the controller sends a returning broker only the partitions that it has now. As a
+        leader it would go on taking records that no consumer will ever read.
+        """
         stopped: list[Partition] = []
         for tp, topic_id, leader_epoch, replicas in elsewhere:
             partition = self._replicas.hosted.get(tp)
@@ -315,17 +324,20 @@ class ControlRequests:
                 continue
             is_former = topic_id != ZERO_TOPIC_ID and partition.topic_id not in (None, topic_id)
             if is_former or leader_epoch > partition.machine.leader_epoch:
-                log.warning("%s has moved to the brokers %s: it is not served here any more", tp, list(replicas))
+                log.warning(
+                    "[partition %s] has moved to the brokers %s and is not served here any more", tp, list(replicas)
+                )
                 self._fetchers.remove([tp])
                 partition.machine.stop()
                 stopped.append(partition)
                 self._replicas.hosted.wake_all(partition)
-        self._tell([], stopped)
+        self._notify_listeners([], stopped)
 
     # -- brokers come and go ------------------------------------------------------------------------------------------
 
     def leaders_changed_liveness(self) -> None:
-        """UpdateMetadata said who is alive: follow leaders that have come back; count no longer on followers that are gone."""
+        """UpdateMetadata changed the live brokers: follow leaders that came back, and stop waiting for followers that are
+        gone."""
         self._replicas.tick()
         with self._fetchers.together():
             for partition in self._replicas:
@@ -346,13 +358,14 @@ class ControlRequests:
             )
 
     def went_offline(self, gone: list[Partition]) -> None:
-        """Their disk failed. No request of the controller will say so here, and others lead them soon."""
-        self._tell([], gone)
+        """Stop serving partitions whose disk failed. The controller sends this broker no request for that; it elects other
+        leaders."""
+        self._notify_listeners([], gone)
 
-    def _tell(self, led: list[Partition], followed: list[Partition]) -> None:
+    def _notify_listeners(self, led: list[Partition], followed: list[Partition]) -> None:
         if led or followed:
-            # One line for all: a fail-over may be of thousands, and clients wait for it.
-            log.info("leading %s; following %s", _some(led), _some(followed))
+            # Write one line for all: a fail-over may move thousands of partitions, and clients wait for it.
+            log.info("[replication] leading %s; following %s", _named(led), _named(followed))
             for listener in self._listeners:
                 listener(led, followed)
 
@@ -361,9 +374,9 @@ def _code_of(error: LogDirFault | Refused) -> ErrorCode:
     return error.code if isinstance(error, Refused) else ErrorCode.KAFKA_STORAGE_ERROR
 
 
-def _some(partitions: list[Partition]) -> str:
-    """The first few with their leader epochs, and how many more there are."""
+def _named(partitions: list[Partition]) -> str:
+    """Name the first few partitions with their leader epochs, and count the others."""
     named = [f"{each.tp} in epoch {each.machine.leader_epoch}" for each in partitions[:NAMED_IN_LOG]]
     if len(partitions) > NAMED_IN_LOG:
         named.append(f"{len(partitions) - NAMED_IN_LOG} more")
-    return ", ".join(named) or "nothing more"
+    return ", ".join(named) or "none"

@@ -1,7 +1,7 @@
-"""Requests that wait for replication: acks=all, long polls, DeleteRecords.
+"""Requests that wait for replication: Produce with acks=all, long-polling Fetch, DeleteRecords.
 
-Each waits in a purgatory under the partitions that can satisfy it. A partition is watched under itself by those who
-wait for its high watermark, and under `partition.log_end_key` by followers, who wait for its log end.
+Each waits in a purgatory under the partitions that can satisfy it. Requests that wait for a high watermark watch the partition
+itself; followers, which wait for the log end, watch `partition.log_end_key`.
 """
 
 from collections.abc import Callable, Container, Hashable, Sequence
@@ -14,7 +14,7 @@ from barnabas.broker.replication.fetch_session_cache import FetchSession
 from barnabas.broker.replication.partition import Partition
 from barnabas.broker.runtime.purgatory import DelayedOperation
 
-#: Partitions of one operation that are shown to who looks inside.
+#: Partitions of one operation that the console and the CLI show.
 NAMED_MAX: Final = 20
 _LogEndKey = tuple[str, TopicPartition]
 
@@ -24,7 +24,7 @@ def _named(partition: Partition) -> dict[str, Any]:
 
 
 class DelayedProduce(DelayedOperation):
-    """acks=all: done when every partition's records are committed, or can no longer be.
+    """acks=all: done when every partition's records are committed, or cannot be any more.
 
     `waiting` maps the index of a partition in the request to the partition, the offset that must be committed, and the
     leadership in which it was written.
@@ -65,9 +65,9 @@ class DelayedProduce(DelayedOperation):
 
 
 class DelayedFetch(DelayedOperation):
-    """A long poll: done when `min.bytes` have come, when a partition has news of another kind, or when time is up.
+    """A long poll: done when `min.bytes` have come, when a partition has other news, or when its time is up.
 
-    Only what was touched while the request waited is looked at again. A follower's session is a key too: it is checked when
+    Only partitions that changed during the wait are examined again. A follower's session is a key too: it is checked when
     partitions that rested in it have woken.
     """
 
@@ -84,11 +84,11 @@ class DelayedFetch(DelayedOperation):
         join_woken: Callable[["DelayedFetch"], Sequence[int]],
         on_done: Callable[[Container[int]], None],
     ) -> None:
-        """`places`: for each key, which partition of the request it is. `ready`: those that have some bytes already.
+        """`places`: key -> index of the partition in the request. `ready`: index -> bytes that can be read already.
 
-        `bytes_ready` says how much could be read of a partition, or None when the fetch must be answered at once, whatever
-        it gets. `session`: a follower's, in which partitions may rest; `join_woken` adds those that have woken to the
-        request, and returns which ones they are there. `on_done` gets the partitions that may have changed.
+        `bytes_ready` returns how much can be read of a partition, or None if the fetch must be answered at once, whatever it
+        gets. `session`: a follower's session, in which partitions may rest; `join_woken` adds partitions that have woken to the
+        request, and returns their indexes. `on_done` gets the indexes of the partitions that may have changed.
         """
         super().__init__()
         self._places = places
@@ -101,7 +101,7 @@ class DelayedFetch(DelayedOperation):
 
     def waits_for(self) -> dict[str, Any]:
         keys = list(islice(self._places, NAMED_MAX))
-        # A follower watches log ends, each under ("log end", partition); what rests in its session it watches by that.
+        # A follower watches each log end under ("log end", partition), and its resting partitions under the session.
         is_follower = self._session is not None or any(not isinstance(key, Partition) for key in keys)
         if self._session is not None:
             count = len(self._session.partitions)
@@ -124,7 +124,7 @@ class DelayedFetch(DelayedOperation):
         return self._is_satisfied_by_woken() if place is None else self._is_satisfied_by(place)
 
     def _is_satisfied_by_woken(self) -> bool:
-        # All of them, also after one that is enough: they are part of the request now.
+        # Evaluate all of them, also after one that is enough: they are part of the request now.
         satisfied = [self._is_satisfied_by(place) for place in self._join_woken(self)]
         return any(satisfied)
 

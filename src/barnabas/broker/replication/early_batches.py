@@ -1,14 +1,16 @@
-"""Batches that come before their turn: an earlier one of their producer was refused a moment ago, and will come again.
+"""Batches that arrive too early: an earlier batch of their producer was refused a moment ago, and will be sent again.
 
-A producer has up to five batches under way. After an election the new leader may refuse the first because it does not know
-of its election yet, and know of it when the second arrives; or the former leader refuses the first while librdkafka sends
-the second to the new one. Nothing is out of order then, the second is only early. Kafka answers
-OUT_OF_ORDER_SEQUENCE_NUMBER, whereupon librdkafka raises its epoch and sends everything unacknowledged again, in all
-partitions, also what had been written; or it appends the second batch before the first where it does not know the
-producer. Here the second gets a retriable error, and both come again in their order.
+A producer has up to five batches in flight. After an election the new leader may refuse the first one because it does not know
+of its election yet, and know of it when the second one arrives. Or the former leader refuses the first one while librdkafka
+sends the second one to the new leader. The second batch is not out of order then, only early.
 
-A true gap is not hidden for long: four batches may follow the one that is missing, so four times it is early. Then the log
-judges, as it does where nothing was refused and no leader elected. Owner: the event loop.
+Kafka answers OUT_OF_ORDER_SEQUENCE_NUMBER, and librdkafka raises its epoch and sends everything unacknowledged again, in all
+partitions, also batches that had been written. If Kafka does not know the producer, it appends the second batch before the
+first.
+Here the second batch gets a retriable error, and the producer sends both again in order.
+
+A real gap is not hidden for long: at most four batches may follow the missing one, so the error is sent at most four times.
+After that the log judges, as it does if nothing was refused and no leader elected. Owner: the event loop.
 """
 
 import struct
@@ -29,36 +31,36 @@ from barnabas.wire.record_batch import (
     increment_sequence,
 )
 
-#: Producers and partitions that are remembered, about 3 MB. Beyond it the oldest goes, and Kafka's answer is given.
+#: Remembered pairs of producer and partition, about 3 MB. Above this the oldest is forgotten, and Kafka's answer is given.
 MISSING_MAX: Final = 10_000
-#: `delivery.timeout.ms` of Java: after that the refused batch does not come again.
+#: `delivery.timeout.ms` of the Java client: later than that the producer does not send the refused batch again.
 KEPT_S: Final = 120.0
-#: How long a producer may have batches under way to the leader before this one.
+#: How long after an election a producer may have batches in flight to the former leader.
 ELECTED_S: Final = 10.0
-#: For what another broker has refused. Clients repeat it, and do not look for another leader.
+#: Answer when another broker has refused the missing batch. Clients retry, and do not look for another leader.
 _NOT_YET: Final = ErrorCode.NOT_ENOUGH_REPLICAS
-#: Whether these bytes are what the producer sent is not known: its name would be no more certain.
+#: With these errors the bytes may be corrupt, and so may the producer id in them.
 _UNTRUSTED: Final = frozenset({ErrorCode.CORRUPT_MESSAGE})
 
 _producer_id = struct.Struct(">q").unpack_from
 
 
 class _Missing:
-    """A batch that has to come before those that follow it."""
+    """A refused batch that has to come before those that follow it."""
 
     __slots__ = ("at_s", "code", "epoch", "followers_left", "sequence")
 
     def __init__(self, epoch: int, sequence: int, code: ErrorCode, at_s: float) -> None:
         self.epoch = epoch
-        #: Its first.
+        #: First sequence number of the batch.
         self.sequence = sequence
         self.code = code
         self.at_s = at_s
-        #: How many more batches may have been under way behind it.
+        #: How many more batches may have been in flight behind it.
         self.followers_left = BATCHES_RETAINED - 1
 
     def has_come(self, log: Log | None, producer_id: int) -> bool:
-        """Whether the log has it: through a leader in between, whose log this one copied."""
+        """Whether the log has the batch: it may have got it from a leader in between."""
         entry = log.producers.entry(producer_id) if log is not None else None
         if entry is None or entry.producer_epoch != self.epoch:
             return entry is not None and entry.producer_epoch > self.epoch
@@ -68,20 +70,20 @@ class _Missing:
 class EarlyBatches:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        #: Oldest first.
+        #: Refused batches by partition and producer, oldest first.
         self.missing: dict[tuple[TopicPartition, int], _Missing] = {}
-        #: When this broker was elected, where that was lately.
+        #: When this broker became leader, for recent elections.
         self._elected_s: dict[TopicPartition, float] = {}
-        #: Nothing was refused and nobody elected lately: the hot path looks at nothing else.
+        #: True while no batch was refused and no leader elected lately: then the hot path checks nothing else.
         self.is_quiet = True
 
     def elected(self, tp: TopicPartition) -> None:
-        """This broker leads a partition that another one has led, or itself in another epoch."""
+        """This broker leads a partition that another broker led before, or that it led itself in an earlier epoch."""
         self._elected_s[tp] = self._clock.monotonic_s()
         self.is_quiet = False
 
     def refused(self, tp: TopicPartition, records: memoryview | bytearray, code: ErrorCode, log: Log | None) -> None:
-        """A client's batch was refused with `code`, and nothing of it was written."""
+        """Note that a client's batch was refused with `code`, and that nothing of it was written."""
         if code not in RETRIABLE or code in _UNTRUSTED:
             return
         header = _header(records)
@@ -103,10 +105,10 @@ class EarlyBatches:
         return missing
 
     def code_for(self, tp: TopicPartition, records: memoryview | bytearray, log: Log | None) -> ErrorCode:
-        """What to answer a client's batch with that is early; NONE where it is not, and the log may judge it."""
+        """Return the error for a client's batch that is early; NONE if it is not early, and the log may judge it."""
         if len(records) < HEADER_SIZE:
             return ErrorCode.NONE
-        # All producers come here for a while after an election: most have no early batch.
+        # For a while after an election all producers come here, and most have no early batch.
         key = (tp, _producer_id(records, PRODUCER_ID_AT)[0])
         missing = self.missing.get(key)
         if missing is None and tp not in self._elected_s:
@@ -130,7 +132,7 @@ class EarlyBatches:
         return missing.code
 
     def _missing_since_election(self, tp: TopicPartition, header: BatchHeader, log: Log | None) -> _Missing | None:
-        """What a producer leaves out soon after an election has probably been refused by the leader before."""
+        """Return the batch that a producer skips soon after an election: the former leader has probably refused it."""
         if log is None or self._clock.monotonic_s() - self._elected_s[tp] > ELECTED_S:
             return None
         entry = log.producers.entry(header.producer_id)
@@ -142,7 +144,7 @@ class EarlyBatches:
         return self._add(tp, header.producer_id, header.producer_epoch, expected, _NOT_YET)
 
     def forget_old(self) -> None:
-        """Now and then: producers that did not come again, and elections that are over."""
+        """Forget producers that did not come again, and old elections. Called periodically."""
         if self.is_quiet:
             return
         now_s = self._clock.monotonic_s()
@@ -155,12 +157,12 @@ class EarlyBatches:
 
 
 def nameless(topic_id: bytes, partition: int) -> TopicPartition:
-    """A partition of a topic of which only the id is known. No topic has such a name."""
+    """Return a stand-in for a partition whose topic is known by id only. No topic can have such a name."""
     return TopicPartition(f"/{topic_id.hex()}", partition)
 
 
 def _header(records: memoryview | bytearray) -> BatchHeader | None:
-    """Of an idempotent producer's batch; None for any other bytes."""
+    """Decode the header of an idempotent producer's batch; None for any other bytes."""
     if len(records) < HEADER_SIZE or records[MAGIC_AT] != MAGIC_V2:
         return None
     header = BatchHeader._make(HEADER.unpack_from(records))

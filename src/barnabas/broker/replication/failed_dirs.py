@@ -1,4 +1,4 @@
-"""What follows when a log directory fails. Owner: the event loop."""
+"""Reacts to a failed log directory. Owner: the event loop."""
 
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -29,7 +29,7 @@ class FailedDirs:
         report: Callable[[str], None],
         fail: Callable[[BaseException], None],
     ) -> None:
-        """`report` tells the controller, which elects other leaders."""
+        """`report` notifies the controller, which elects other leaders."""
         self._logs = logs
         self._replicas = replicas
         self._fetchers = fetchers
@@ -45,9 +45,9 @@ class FailedDirs:
             partition.machine.go_offline()
             partition.log = None
             self._replicas.hosted.wake_all(partition)
-        # Later: a coordinator may be in the middle of the append that found the failure.
+        # Do this later: a coordinator may be in the middle of the append that found the failure.
         self._call_soon(self._control.went_offline, offline)
         if not self._logs.live_dirs:
-            self._fail(BarnabasError("every log directory has failed"))
+            self._fail(BarnabasError("every log directory has failed: mend the disks and restart the broker"))
         else:
             self._report(directory)

@@ -1,10 +1,10 @@
-"""Fetch sessions (KIP-227): the broker remembers what a client fetches, so that a request costs only what changed.
+"""Fetch sessions (KIP-227): the broker remembers a client's partitions, so that each request names only those that changed.
 
-A follower's session may hold thousands of partitions, of which few change between two requests. One that is in sync, and has
-been told all there is to tell, *rests*: requests pass it over until something happens to it, here (`Partition.stir`) or
-in what the follower asks for. To be passed over is to be caught up: `state.LastFetch` says when.
+A follower's session may hold thousands of partitions, of which few change between two requests. A partition whose follower is
+in sync and has got all news *rests*: requests skip it until something happens to it, here (`Partition.stir`) or in the
+follower's requests. A follower is caught up in a skipped partition; `state.LastFetch` has the time.
 
-Owner: the event loop. Serves Fetch v7 and later; before that every request is whole and has no session. Bounded by
+Owner: the event loop. Serves Fetch v7 and later; an earlier request names all partitions and has no session. Bounded by
 `max.incremental.fetch.session.cache.slots`, with Kafka's rules of eviction.
 """
 
@@ -22,7 +22,7 @@ INITIAL_EPOCH: Final = 0
 #: Ends a session.
 FINAL_EPOCH: Final = -1
 EPOCH_MAX: Final = 2**31 - 1
-#: What sessions of all clients together remember: some 200 MB. Followers' sessions do not count.
+#: Partitions in the sessions of all clients together: some 200 MB. Followers' sessions do not count.
 CLIENTS_PARTITIONS_MAX: Final = 500_000
 
 
@@ -35,7 +35,7 @@ class FetchKey(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class CachedPartition:
-    """What a client wants of one partition, and what the last answer said about it."""
+    """A client's position and limits in one partition, and the offsets in the last response about it."""
 
     key: FetchKey
     fetch_offset: int
@@ -43,13 +43,13 @@ class CachedPartition:
     current_leader_epoch: int
     last_fetched_epoch: int
     follower_log_start: int
-    #: What the last response said; -1 forces the next one to speak of this partition.
-    told_high_watermark: int = -1
-    told_log_start: int = -1
-    #: The partition that the key meant last time.
+    #: Offsets in the last response; -1 forces the next response to mention this partition.
+    sent_high_watermark: int = -1
+    sent_log_start: int = -1
+    #: The partition to which the key resolved last time.
     tp: TopicPartition | None = None
     session: "FetchSession | None" = None
-    #: While it rests: all that rest in the same partition, and the follower's position there.
+    #: While this rests: all entries that rest in the same partition, and the follower's position there.
     resting_with: "list[CachedPartition] | None" = None
     position: FollowerPosition | None = None
 
@@ -65,19 +65,19 @@ class CachedPartition:
     ) -> bool:
         """Whether an incremental response must mention this partition. `has_more`: records, or advice for the client."""
         must = has_more
-        if high_watermark != self.told_high_watermark:
+        if high_watermark != self.sent_high_watermark:
             must = True
-            self.told_high_watermark = high_watermark
-        if log_start != self.told_log_start:
+            self.sent_high_watermark = high_watermark
+        if log_start != self.sent_log_start:
             must = True
-            self.told_log_start = log_start
+            self.sent_log_start = log_start
         if is_diverging:
-            # The follower truncates and takes nothing else from this answer: tell the high watermark again.
-            self.told_high_watermark = -1
+            # The follower truncates, and takes no high watermark from this answer: send it again.
+            self.sent_high_watermark = -1
             must = True
         if error:
-            # The error must be followed by good news when it is over, even if nothing else changed.
-            self.told_high_watermark = -1
+            # When the error is over, the next response must mention the partition, even if nothing else changed.
+            self.sent_high_watermark = -1
             must = True
         return must
 
@@ -103,18 +103,18 @@ class FetchSession:
         self.id = session_id
         #: The epoch that the next request must carry.
         self.epoch = 1
-        #: Followers' sessions: consumers' never push them out.
+        #: True for followers' sessions: consumers' sessions never evict them.
         self.privileged = privileged
         self.uses_topic_ids = uses_topic_ids
         self.created_s = now_s
         self.last_used_s = now_s
         self.partitions: dict[FetchKey, CachedPartition] = {}
-        #: Those that do not rest: a request looks at them.
+        #: Partitions that do not rest: each request examines them.
         self.awake: dict[FetchKey, CachedPartition] = {}
-        #: Those that have woken since a request looked last.
+        #: Partitions that have woken since the last request.
         self.woken: list[CachedPartition] = []
         self.last_fetch = LastFetch()
-        #: Who sent the last request: (broker, its epoch).
+        #: Sender of the last request: (broker, its epoch).
         self.replica: tuple[int, int] | None = None
 
     def apply(self, wanted: Iterable[CachedPartition], forgotten: Iterable[FetchKey]) -> None:
@@ -133,7 +133,7 @@ class FetchSession:
                 del self.awake[key]
 
     def to_the_back(self, keys: Iterable[FetchKey]) -> None:
-        """Partitions that got data come last next time: a response limit must not starve the others."""
+        """Move partitions that got data to the end: a response limit must not starve the others."""
         for key in keys:
             partition = self.partitions.pop(key, None)
             if partition is not None:
@@ -142,9 +142,10 @@ class FetchSession:
                     self.awake[key] = partition
 
     def look(self, replica: tuple[int, int] | None, now_ms: int) -> list[CachedPartition]:
-        """What a request must look at. `replica`: the follower that sent it, and its broker epoch; None: not a follower."""
+        """Return the partitions that a request must examine. `replica`: the follower and its broker epoch; None for a
+        client."""
         if replica is None or replica != self.replica:
-            # Another sender, or another life of the same: what rests says nothing about it.
+            # This is another sender, or another life of the same one: the resting partitions say nothing about it.
             self.wake_all()
             self.replica = replica
         self.last_fetch.ms = now_ms
@@ -152,7 +153,7 @@ class FetchSession:
         return list(self.awake.values())
 
     def rest(self, partition: CachedPartition, position: FollowerPosition, resting: "list[CachedPartition]") -> None:
-        """`resting`: all that rest in the same partition of this broker."""
+        """Let requests skip the partition. `resting`: all entries that rest in the same partition of this broker."""
         if self.awake.get(partition.key) is partition:
             del self.awake[partition.key]
             partition.position, partition.resting_with = position, resting
@@ -176,13 +177,13 @@ class FetchSession:
 
 
 class FetchContext(NamedTuple):
-    """What one request fetches, and how its response is to be shaped."""
+    """The partitions that one request fetches, and the form of its response."""
 
-    #: The session that the response names; None: there is none, the request stands alone.
+    #: The session that the response names; None: the request has no session.
     session: FetchSession | None
-    #: What it must look at: what rests is left out.
+    #: Partitions to examine, without the resting ones.
     partitions: Iterable[CachedPartition]
-    #: Only partitions with news are answered.
+    #: The response contains only partitions with news.
     incremental: bool
 
 
@@ -190,9 +191,11 @@ class FetchSessionCache:
     def __init__(self, *, slots_max: int, eviction_ms: int, random_id: Callable[[], int]) -> None:
         self._slots_max = slots_max
         self._eviction_s = eviction_ms / 1000
-        self._random_id = random_id  #: a positive int32 by chance, so that sessions of a former life are not met again
+        #: Returns a random positive int32, so that sessions of a former life of the broker are not hit by accident.
+        self._random_id = random_id
         self._sessions: dict[int, FetchSession] = {}
-        self._clients_partitions = 0  #: in sessions of those who are not followers
+        #: Partitions in sessions of clients that are not followers.
+        self._clients_partitions = 0
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -209,7 +212,7 @@ class FetchSessionCache:
         now_s: float,
         now_ms: int,
     ) -> FetchContext:
-        """`replica`: the broker that follows, and its epoch; None: whoever asks is not a follower, or may not be one."""
+        """`replica`: the following broker and its epoch; None: the sender is not a follower, or may not be one."""
         if epoch in (INITIAL_EPOCH, FINAL_EPOCH):
             self._drop(session_id)
             session = None
@@ -223,13 +226,13 @@ class FetchSessionCache:
             return FetchContext(session, wanted, incremental=False)
         session = self._sessions.get(session_id)
         if session is None:
-            raise Refused(ErrorCode.FETCH_SESSION_ID_NOT_FOUND, f"no fetch session {session_id} here")
+            raise Refused(ErrorCode.FETCH_SESSION_ID_NOT_FOUND, f"there is no fetch session {session_id}")
         if session.epoch != epoch:
             raise Refused(
-                ErrorCode.INVALID_FETCH_SESSION_EPOCH, f"session {session_id} is at {session.epoch}, not {epoch}"
+                ErrorCode.INVALID_FETCH_SESSION_EPOCH, f"session {session_id} has epoch {session.epoch}, not {epoch}"
             )
         if session.uses_topic_ids != uses_topic_ids:
-            raise Refused(ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR, "a session keeps to topic names or to topic ids")
+            raise Refused(ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR, "a session uses either topic names or topic ids")
         self._apply(session, wanted, forgotten)
         if self._clients_partitions > CLIENTS_PARTITIONS_MAX and not session.privileged:
             self._drop(session_id)
@@ -245,7 +248,7 @@ class FetchSessionCache:
         self, wanted: list[CachedPartition], *, privileged: bool, uses_topic_ids: bool, now_s: float
     ) -> FetchSession | None:
         if not privileged and self._clients_partitions + len(wanted) > CLIENTS_PARTITIONS_MAX:
-            return None  # as in a full cache: the client names all its partitions again each time
+            return None  # as if the cache were full: the client names all its partitions in each request
         if len(self._sessions) >= self._slots_max and not self._evict_for(len(wanted), privileged, now_s):
             return None
         session_id = self._random_id()
@@ -257,7 +260,7 @@ class FetchSessionCache:
         return session
 
     def _evict_for(self, size: int, privileged: bool, now_s: float) -> bool:
-        """Make room: the longest unused session if it is stale, else a lesser one that had its time."""
+        """Make room: evict the longest unused session if it is stale, else a less important one that was kept long enough."""
         if not self._sessions:
             return False
         stalest = min(self._sessions.values(), key=lambda s: s.last_used_s)

@@ -1,4 +1,4 @@
-"""Where a fetcher is with one partition. Pure."""
+"""The state of one partition in a fetcher. Pure."""
 
 from enum import Enum
 from typing import Final
@@ -9,17 +9,17 @@ from barnabas.broker.replication.fetch_steps import UNDEFINED, LocalLog
 
 
 class Phase(Enum):
-    #: It must ask where the leader's epochs ended before it may fetch.
+    #: Before fetching, it must ask the leader where the epochs ended.
     TRUNCATING = "truncating"
     FETCHING = "fetching"
-    #: The leader does not have its offset: it must ask where the leader's log starts and ends.
+    #: The leader does not have the fetch offset: it must ask where the leader's log starts and ends.
     RESETTING = "resetting"
-    #: The leader has its offset in the tier only, or this replica what it has in common with the leader: it must ask where
+    #: The leader has the fetch offset in the tier only, or the two logs agree only below the end of the tier: it must ask where
     #: the leader's log begins on disk, and start there.
     TIERING = "tiering"
 
 
-#: Every legal step: (phase, event) -> phase. Anything else raises `IllegalTransition`.
+#: Every legal transition: (phase, event) -> phase. Any other event raises `IllegalTransition`.
 TRANSITIONS: Final[dict[tuple[Phase, str], Phase]] = {
     (Phase.TRUNCATING, "truncated"): Phase.FETCHING,
     (Phase.TRUNCATING, "truncated_in_part"): Phase.TRUNCATING,
@@ -41,7 +41,7 @@ TRANSITIONS: Final[dict[tuple[Phase, str], Phase]] = {
 
 
 class FetchState:
-    """One partition on its way. `fetch_offset` equals the local log end whenever it is FETCHING."""
+    """The progress of one partition. While it is FETCHING, `fetch_offset` equals the local log end."""
 
     __slots__ = (
         "backoff_ms",
@@ -64,25 +64,26 @@ class FetchState:
         self.leader_epoch = leader_epoch
         latest = log.latest_epoch
         if truncates_on_fetch and latest is not None:
-            # The leader compares epochs at every fetch: nothing need be asked first.
+            # The leader compares epochs at every fetch, so nothing must be asked first.
             self.phase = Phase.FETCHING
             self.fetch_offset = log.log_end
         else:
-            # Without an epoch in the log there is nothing to compare but the high watermark.
+            # Without an epoch in the log, only the high watermark can be compared.
             self.phase = Phase.TRUNCATING
             self.fetch_offset = log.high_watermark
         self.last_fetched_epoch: int = UNDEFINED if latest is None else latest
-        #: How far behind the leader's high watermark; None: not known yet.
+        #: Records between this log's end and the leader's high watermark; None: not known yet.
         self.lag: int | None = None
         self.delayed_until_ms: int | None = None
         self.backoff_ms = 0
-        #: In this leader epoch it has begun where the tier ends. What its leader cuts off of that, the tier has of another one.
+        #: In this leader epoch the log has begun where the tier ends. If the leader makes it truncate below that, the tier has
+        #: its records from another leader, and beginning there again would not help.
         self.began_in_tier = False
 
     def step(self, event: str) -> None:
         target = TRANSITIONS.get((self.phase, event))
         if target is None:
-            raise IllegalTransition(f"{event} is not a step that {self.phase.name} allows")
+            raise IllegalTransition(f"the phase {self.phase.name} does not allow the event {event}")
         self.phase = target
 
     @property

@@ -1,4 +1,4 @@
-"""What a fetcher does next, what its leader answers, and what follows for the local logs: values. Pure."""
+"""The values between a fetcher, its leader and the local logs: next steps, answers, effects. Pure."""
 
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
@@ -11,7 +11,7 @@ UNDEFINED: Final = -1
 
 
 class LocalLog(Protocol):
-    """What the machine reads of a replica."""
+    """The parts of a replica that the machine reads."""
 
     @property
     def log_start(self) -> Offset: ...
@@ -26,13 +26,13 @@ class LocalLog(Protocol):
     def latest_epoch(self) -> LeaderEpoch | None: ...
 
     def end_offset_for_epoch(self, epoch: int) -> EpochEnd:
-        """The largest epoch <= `epoch` that wrote here and where it ended; (-1, -1) where that is not known."""
+        """Return the largest epoch <= `epoch` in this log, and where it ended; (-1, -1) if that is not known."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Append:
-    """Append these bytes (perhaps none) at the log end, then take the leader's high watermark and log start."""
+    """Append these bytes (perhaps none) at the log end, then take over the leader's high watermark and log start."""
 
     partition: TopicPartition
     records: memoryview
@@ -44,7 +44,7 @@ class Append:
 class TruncateTo:
     partition: TopicPartition
     offset: Offset
-    #: False: the leader must be asked again with the epoch that the log then ends in (KIP-279).
+    #: False: after this, ask the leader again with the epoch in which the log then ends (KIP-279).
     is_complete: bool
 
 
@@ -58,23 +58,23 @@ class TruncateFully:
 
 @dataclass(frozen=True, slots=True)
 class StartFromTier:
-    """Drop all records, and begin where the tier ends: the leader has what would come next in the tier only."""
+    """Drop all records and begin where the tier ends: the leader has the next records in the tier only."""
 
     partition: TopicPartition
-    #: Where the leader's log begins on its disk, and in all.
+    #: Start of the leader's log on its disk, and start of the whole log.
     local_start: int
     log_start: int
-    #: In which the record before `local_start` was written: by it the tier is asked.
+    #: Epoch of the record before `local_start`; with it the tier is asked.
     epoch: int
 
 
 @dataclass(frozen=True, slots=True)
 class GiveUp:
-    """The partition is no longer fetched here, until the controller speaks again."""
+    """Stop fetching the partition, until the controller sends another LeaderAndIsr for it."""
 
     partition: TopicPartition
     reason: str
-    #: Only its leader epoch is over: the controller has spoken, and the word is on its way here.
+    #: Only the leader epoch is over: the controller has elected a leader, and its request is on the way.
     is_fenced: bool = False
 
 
@@ -110,7 +110,7 @@ class AskTierStarts:
 
 @dataclass(frozen=True, slots=True)
 class Truncate:
-    """Nothing to ask: carry these out and report them."""
+    """Carry these effects out and report them; the leader is not asked."""
 
     effects: tuple[TruncateTo, ...]
 
@@ -118,7 +118,7 @@ class Truncate:
 @dataclass(frozen=True, slots=True)
 class SendFetch:
     plan: FetchPlan
-    #: The leader must not keep it waiting for longer: a partition's pause ends then. None: no such limit.
+    #: The leader must answer by then, because a partition's pause ends. None: no such limit.
     until_ms: int | None = None
 
 
@@ -139,7 +139,7 @@ class FetchedPartition(NamedTuple):
     error_code: int
     high_watermark: int = UNDEFINED
     log_start: int = UNDEFINED
-    #: The leader's logs part from ours: its last epoch <= ours, and where that one ended.
+    #: Set if the leader's log differs from ours: its last epoch <= ours, and where that epoch ended.
     diverging: EpochEnd | None = None
     records: memoryview | bytes | None = None
 
@@ -153,7 +153,7 @@ class TierAnswer(NamedTuple):
     error_code: int
     local_start: int = UNDEFINED
     log_start: int = UNDEFINED
-    #: Of the record before the local start.
+    #: Epoch of the record before the local start.
     epoch: int = UNDEFINED
 
 
@@ -164,13 +164,14 @@ class OffsetsAnswer(NamedTuple):
 
 
 def where_to_cut(partition: TopicPartition, log: LocalLog, leader: EpochEnd) -> TruncateTo:
-    """So that this log is a beginning of the leader's. `leader`: its last epoch up to one of ours, and where that one ended.
+    """Choose where to truncate, so that this log becomes a beginning of the leader's.
 
-    KIP-101: cutting at the own high watermark would lose records that are committed, where the leader's word of
-    that had not arrived yet, and keep others that differ. KIP-279: cut at the end of the last epoch that both know.
+    `leader`: the leader's last epoch up to one of ours, and where that epoch ended. KIP-101: truncating to this replica's own
+    high watermark would lose records that are committed but not yet known to be, and would keep others that differ. KIP-279:
+    truncate to the end of the last epoch that both logs have.
     """
     if leader.end_offset == UNDEFINED:
-        # The leader cannot tell: what is left is what is surely committed.
+        # The leader does not know: keep only records that are certainly committed.
         return TruncateTo(partition, Offset(min(log.high_watermark, log.log_end)), True)
     if leader.epoch == UNDEFINED:
         return TruncateTo(partition, min(leader.end_offset, log.log_end), True)
@@ -178,6 +179,6 @@ def where_to_cut(partition: TopicPartition, log: LocalLog, leader: EpochEnd) -> 
     if ours.end_offset == UNDEFINED:
         return TruncateTo(partition, min(leader.end_offset, log.log_end), True)
     if ours.epoch != leader.epoch:
-        # The leader's last epoch below ours is one that we never had: cut what is above it, and ask again.
+        # This log never had the leader's last epoch below ours: truncate the records above it, and ask again.
         return TruncateTo(partition, min(ours.end_offset, log.log_end), False)
     return TruncateTo(partition, min(ours.end_offset, leader.end_offset, log.log_end), True)

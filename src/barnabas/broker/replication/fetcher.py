@@ -1,10 +1,10 @@
 """Replica fetchers: tasks that copy partitions from their leaders.
 
-`num.replica.fetchers` tasks for each source broker, each with one connection, one long-poll Fetch in flight, and one
-`FetcherMachine`, which takes every decision. Appending is the partition's; records are not looked at here.
+For each source broker there are `num.replica.fetchers` tasks. Each has one connection, one long-poll Fetch in flight, and one
+`FetcherMachine`, which makes every decision. The partition appends; this module does not read records.
 
-Owner: the event loop. A fetcher ends by itself when its last partition is taken from it. Nothing polls: an idle fetcher
-waits for its leader's answer, for a back-off to end, or for a partition.
+Owner: the event loop. A fetcher ends when its last partition is removed. It never polls: an idle fetcher waits for its leader's
+answer, for the end of a back-off, or for a partition.
 """
 
 import asyncio
@@ -40,30 +40,32 @@ from barnabas.client.errors import ClientError
 
 _log = logging.getLogger(__name__)
 
-#: What goes wrong on the way to a leader; the fetcher tries again.
+#: Failures of requests to a leader; the fetcher tries again.
 _WIRE_FAILURES: Final = (ClientError, Malformed, OSError, EOFError)
 
 
 class FollowerPartition(LocalLog, Protocol):
-    """What a fetcher needs of a replica; `replication.partition.Partition` is one."""
+    """The parts of a replica that a fetcher uses; `replication.partition.Partition` is one."""
 
     @property
     def tier_end(self) -> Offset:
-        """Below it a tiered log has its records in the tier only."""
+        """A tiered log has its records below this offset in the tier only."""
         ...
 
     def append_follower(self, records: memoryview, leader_high_watermark: int, leader_log_start: int) -> bool:
-        """Append whole batches (a cut one at the end is left out), then take the leader's high watermark and start.
+        """Append whole batches (an incomplete one at the end is left out), then take over the leader's high watermark and
+        start.
 
-        True: they have to be on disk (`flush`) before the leader hears of them, which the next fetch tells it.
-        Raises `Malformed` or `Refused` for bytes that are no batches, `LogDirFault` for a disk that failed.
+        True: the records must be on disk (`flush`) before the next fetch, which acknowledges them to the leader.
+        Raises `Malformed` or `Refused` for invalid batches, `LogDirFault` if the disk fails.
         """
         ...
 
     async def flush(self) -> None: ...
 
     async def truncate_to(self, offset: Offset, *, is_wanted: Callable[[], bool]) -> None:
-        """Cut the log. That may take a while: `is_wanted` is asked right before the cut, which is left out if it says no."""
+        """Truncate the log, which may take a while. `is_wanted` is called right before: if it is False, nothing is
+        truncated."""
         ...
 
     async def truncate_fully_and_start_at(self, offset: Offset, *, is_wanted: Callable[[], bool]) -> None: ...
@@ -81,8 +83,10 @@ class TierStarts(Protocol):
         log_start: int,
         is_wanted: Callable[[], bool],
     ) -> None:
-        """Drop what the replica has, if `is_wanted` then, and begin where the tier ends: it has the record before
-        `local_start`, which was written in `epoch`. Raises `Refused`: it is tried again."""
+        """Drop the replica's records and begin where the tier ends, if `is_wanted()` still holds right before.
+
+        The tier has the record before `local_start`, which was written in `epoch`. Raises `Refused`: the caller tries again.
+        """
         ...
 
 
@@ -90,14 +94,14 @@ class Throttle(Protocol):
     """The replication quota of the follower's side."""
 
     def is_throttled(self, partition: TopicPartition) -> bool:
-        """In `follower.replication.throttled.replicas` while the rate is used up."""
+        """Whether the partition is in `follower.replication.throttled.replicas` and the rate is used up."""
         ...
 
     def record(self, partition: TopicPartition, size: int) -> None: ...
 
 
 class ReplicaFetcher:
-    """One task, one source broker, some of its partitions."""
+    """One task that copies some of one source broker's partitions."""
 
     def __init__(
         self,
@@ -125,20 +129,20 @@ class ReplicaFetcher:
             end_after=end_after,
         )
         self._partitions: dict[TopicPartition, FollowerPartition] = {}
-        #: Appended to, and to be flushed before the next fetch.
+        #: Replicas with appended records that must be flushed before the next fetch.
         self._unflushed: list[FollowerPartition] = []
         self._changed = asyncio.Event()
-        #: What the leader has been asked for and has not answered.
+        #: The request that the leader has not answered yet.
         self._polled: FetchPlan | None = None
-        #: What the answer before has brought, with the state that it was asked in; appended while the next is under way.
+        #: Appends from the previous answer, with the state at its request; they run while the next request is in flight.
         self._waiting: list[tuple[Append, FetchState | None]] = []
         self._failure: Exception | None = None
         self._was_interrupted = False
         self._interrupted_ms = -self._wait_max_ms
         self._stopping = False
-        #: The task, while it connects.
+        #: The task that connects, while it does.
         self._connecting: asyncio.Task[None] | None = None
-        #: True from the moment at which the task will do nothing more: give its partitions to another one.
+        #: True as soon as the task will do nothing more: then give its partitions to another fetcher.
         self.ended = False
         self.fetched_bytes = 0
 
@@ -147,7 +151,7 @@ class ReplicaFetcher:
     def add(
         self, partition: TopicPartition, replica: FollowerPartition, *, topic_id: TopicId, leader_epoch: LeaderEpoch
     ) -> bool:
-        """True where that is news: then `interrupt`, or it waits for the end of a long poll."""
+        """Follow a partition. True if that changes anything: then call `interrupt`, or it waits for the end of a long poll."""
         self._partitions[partition] = replica
         is_news = self._machine.add(partition, replica, topic_id=topic_id, leader_epoch=leader_epoch)
         if is_news:
@@ -155,12 +159,12 @@ class ReplicaFetcher:
         return is_news
 
     def remove(self, partition: TopicPartition) -> bool:
-        """Nothing is appended to it any more once this returns."""
+        """Stop following a partition. Nothing is appended to it once this returns."""
         self._partitions.pop(partition, None)
         removed = self._machine.remove(partition)
         self._changed.set()
         if not self._partitions:
-            self._give_up_connecting()
+            self._cancel_connecting()
         return removed
 
     def set_topic_id(self, partition: TopicPartition, topic_id: TopicId) -> None:
@@ -179,15 +183,15 @@ class ReplicaFetcher:
 
     @property
     def max_lag(self) -> int:
-        """How many records the slowest partition is behind its leader's high watermark."""
+        """Records that the slowest partition is behind its leader's high watermark."""
         states = (self._machine.state(partition) for partition in self._partitions)
         return max((state.lag or 0 for state in states if state is not None), default=0)
 
     def interrupt(self) -> None:
-        """A long poll must not hold back a new partition: its leader's high watermark may wait for this follower.
+        """End a long poll that would hold back a new partition: its leader's high watermark may wait for this follower.
 
-        The connection is given up, with the request; the fetch session goes on. A request that begins a session names every
-        partition, and so would the next: of those one is given up in the time that a poll takes.
+        The connection is closed with the request; the fetch session goes on. A request that begins a session names every
+        partition, and so would its repetition: such a request is interrupted at most once in the time of a poll.
         """
         if self._polled is None or self._was_interrupted:
             return
@@ -200,16 +204,19 @@ class ReplicaFetcher:
         self._endpoint.close()
 
     def stop(self) -> None:
-        """Nothing is appended any more once this returns, also not from an answer that has just arrived."""
+        """Stop the task. Nothing is appended once this returns, not even from an answer that has just arrived."""
         self._stopping = True
         self._partitions.clear()
         self._changed.set()
-        self._give_up_connecting()
+        self._cancel_connecting()
         self._endpoint.close()
 
-    def _give_up_connecting(self) -> None:
-        """A leader that does not answer would keep the task for half a minute: from the end of the broker, or from the
-        address at which the leader is back. What is added from now on needs another fetcher."""
+    def _cancel_connecting(self) -> None:
+        """Cancel the connecting, if it is in progress.
+
+        A leader that does not answer would block the task for half a minute, and delay the end of the broker, or a leader that
+        is back at another address. Partitions that are added from now on need another fetcher.
+        """
         if self._connecting is not None:
             self.ended = True
             self._connecting.cancel()
@@ -219,7 +226,8 @@ class ReplicaFetcher:
     async def run(self) -> None:
         try:
             while not self._stopping:
-                # Planned once it is connected: what comes meanwhile, the rest of a fail-over perhaps, is in the plan.
+                # Plan after connecting: then the plan has partitions that were added meanwhile, perhaps the rest of a
+                # fail-over.
                 now_ms = self._now_ms()
                 if self._machine.has_work(now_ms):
                     if not await self._connect():
@@ -261,7 +269,7 @@ class ReplicaFetcher:
             ahead = await self._fetch_once(ahead)
 
     async def _fetch_once(self, step: SendFetch) -> SendFetch | None:
-        """What is to be fetched next, where that is known before this answer is appended."""
+        """Fetch, and return the next request if it is known before this answer is appended."""
         try:
             self._polled = step.plan
             wait_ms = self._wait_max_ms
@@ -279,7 +287,7 @@ class ReplicaFetcher:
                 self._machine.fetch_abandoned(step.plan, self._now_ms())
         self._append_waiting()
         if was_interrupted or self._stopping:
-            return None  # the logs of a broker that stops are gone already, also for whoever only looks
+            return None  # the logs of a stopping broker are gone already, even for reads
         self.fetched_bytes += answer.size
         effects = self._machine.fetched(
             step.plan,
@@ -293,12 +301,12 @@ class ReplicaFetcher:
             await self._carry_out(effects)
             return None
         self._waiting = [(each, self._machine.state(each.partition)) for each in effects if isinstance(each, Append)]
-        # In the next turn of the loop: at the end of this one the request leaves.
+        # Append in the next turn of the loop: at the end of this turn the next request is sent.
         asyncio.get_running_loop().call_soon(self._append_in_turn)
         return ahead
 
     def _append_in_turn(self) -> None:
-        """A bug is the task's, which waits for the next answer."""
+        """Append, and keep an exception for the task, which raises it after the next answer."""
         try:
             self._append_waiting()
         except Exception as error:
@@ -306,7 +314,7 @@ class ReplicaFetcher:
             self._endpoint.close()
 
     def _append_waiting(self) -> None:
-        """What the answer before has brought: to partitions that are still followed as they were then."""
+        """Append the previous answer to the partitions whose state has not changed since its request."""
         if self._failure is not None:
             raise self._failure
         waiting, self._waiting = self._waiting, []
@@ -335,7 +343,7 @@ class ReplicaFetcher:
         self._endpoint.close()
         if self._stopping or self._was_interrupted:
             return
-        _log.info("%s: cannot %s: %s; will try again", self.name, doing, error)
+        _log.info("[%s] cannot %s, will try again: %s", self.name, doing, error)
         self._machine.fetch_failed(self._now_ms())
 
     async def _wait(self, until_ms: int | None) -> None:
@@ -352,7 +360,7 @@ class ReplicaFetcher:
     # --- effects ---------------------------------------------------------------------------------------------------
 
     async def _carry_out(self, effects: Iterable[Effect]) -> None:
-        """Truncations come last, for they may take a while, in which everything else may change."""
+        """Carry effects out. Truncations come last, as they may take a while, in which everything else may change."""
         truncations: list[Cut] = []
         fenced = 0
         for effect in effects:
@@ -364,13 +372,13 @@ class ReplicaFetcher:
             self._try(effect)
         if fenced:
             _log.info(
-                "%s: the leader epochs of %d partitions are over; waiting for the controller to tell the next",
+                "[%s] the leader epochs of %d partitions are over; waiting for the controller's next request",
                 self.name,
                 fenced,
             )
         states = [self._machine.state(effect.partition) for effect in truncations]
         unflushed, self._unflushed = self._unflushed, []
-        # All at once: they wait for the disk, and share the checkpoints that they write.
+        # Truncate all at once: the truncations wait for the disk, and share the checkpoints that they write.
         await asyncio.gather(
             *(
                 self._truncate(each, state)
@@ -401,7 +409,7 @@ class ReplicaFetcher:
                 self._give_up(effect)
 
     async def _truncate(self, effect: Cut, state: FetchState) -> None:
-        """Unless the partition has been taken away meanwhile, or is followed in another epoch: this broker may lead it."""
+        """Truncate, unless the partition was removed or is in another epoch meanwhile: this broker may lead it now."""
         partition = effect.partition
 
         def is_wanted() -> bool:
@@ -412,19 +420,28 @@ class ReplicaFetcher:
         replica = self._partitions[partition]
         may_begin_in_tier = self._tier() is not None and not state.began_in_tier
         if isinstance(effect, TruncateTo) and effect.offset < replica.tier_end and may_begin_in_tier:
-            # Nothing on its disk is of use, and what was known there of producers and transactions, only the tier tells.
-            _log.warning("%s: %s is to be cut to %d, which is in the tier", self.name, partition, effect.offset)
+            # The records on disk are useless, and only the tier knows the state of producers and transactions at that offset.
+            _log.warning(
+                "[partition %s] must be truncated to %d, which is in the tier: it starts again from the tier",
+                partition,
+                effect.offset,
+            )
             self._machine.below_tier_end(partition)
             return
         if isinstance(effect, TruncateTo) and effect.offset < replica.high_watermark:
-            _log.warning("%s: truncating %s to %d, below the high watermark", self.name, partition, effect.offset)
+            _log.warning(
+                "[partition %s] truncating to %d, below the high watermark %d: an unclean election may lose records",
+                partition,
+                effect.offset,
+                replica.high_watermark,
+            )
         try:
             if isinstance(effect, TruncateFully):
                 await replica.truncate_fully_and_start_at(effect.offset, is_wanted=is_wanted)
             elif isinstance(effect, StartFromTier):
                 await self._start_from_tier(effect, is_wanted)
             else:
-                # Even with nothing to cut: an epoch that this replica began as leader, without a record, must go.
+                # Truncate even if there is nothing to remove: an empty epoch that this replica began as leader must be removed.
                 await replica.truncate_to(effect.offset, is_wanted=is_wanted)
         except (Malformed, Refused, LogDirFault) as error:
             if is_wanted():
@@ -438,7 +455,7 @@ class ReplicaFetcher:
         if tier is None:
             raise Refused(
                 ErrorCode.KAFKA_STORAGE_ERROR,
-                "the leader has it in the tier; remote.log.storage.system.enable is off here",
+                "the leader has the records in the tier: set remote.log.storage.system.enable on this broker",
             )
         await tier.begin(
             effect.partition,
@@ -451,18 +468,20 @@ class ReplicaFetcher:
     def _effect_failed(self, effect: Effect, error: Exception) -> None:
         is_disk = isinstance(error, LogDirFault) and not descriptors.are_exhausted(error.cause)
         if not is_disk:
-            # Bytes that broke on the way, a leader in the middle of a truncation, or no descriptor free: the next fetch
-            # mends it.
-            _log.warning("%s: %s: %s; will fetch again", self.name, effect.partition, error)
+            # The bytes broke on the way, the leader is in the middle of a truncation, or no file descriptor is free. The next
+            # fetch resolves it.
+            _log.warning(
+                "[partition %s] the fetch of %s failed and is repeated: %s", effect.partition, self.name, error
+            )
         self._give_up(
             self._machine.failed(effect.partition, is_retriable=not is_disk, reason=str(error), now_ms=self._now_ms())
         )
 
     def _give_up(self, effect: GiveUp | None) -> None:
         if effect is not None:
-            # Thousands at once when a broker fails, and nothing to worry about.
+            # A failed broker causes thousands of these at once, and they are harmless.
             level = logging.DEBUG if effect.is_fenced else logging.WARNING
-            _log.log(level, "%s: no longer fetching %s: %s", self.name, effect.partition, effect.reason)
+            _log.log(level, "[partition %s] is no longer fetched by %s: %s", effect.partition, self.name, effect.reason)
             self._partitions.pop(effect.partition, None)
             self._on_give_up(effect.partition, effect.reason)
 

@@ -1,7 +1,7 @@
-"""The fetcher machine: what a follower asks its leader next, and what it does with the answer. Pure.
+"""The fetcher machine decides what a follower asks its leader next, and what it does with the answer. Pure.
 
-One machine follows one source broker, for any number of partitions. It reads the local logs through `LocalLog`, and says
-what to do to them by effects, which its driver (`replication.fetcher`) carries out at once and reports back:
+One machine follows one source broker, for any number of partitions. It reads the local logs through `LocalLog`, and changes
+them by effects, which its driver (`replication.fetcher`) carries out at once and reports back:
 
     step = machine.next_step(now_ms)        # AskEpochEnds | AskOffsets | AskTierStarts | SendFetch | Idle
     effects = machine.fetched(plan, ...)    # Append | TruncateTo | TruncateFully | StartFromTier | GiveUp
@@ -14,9 +14,9 @@ A partition's life, as in Kafka 3.9 (KIP-101, KIP-279, KIP-320, KIP-595's trunca
                                                   │  ▼               │
                                                   └─ RESETTING ──────┘      any of them ──(error)──▶ delayed, then back
 
-KIP-405: a partition whose offset the leader has in the tier only is TIERING until it has begun where the tier ends.
+KIP-405: a partition whose next records the leader has in the tier only is TIERING until it has begun where the tier ends.
 
-Owner: the event loop. Cost: a step costs what changed, not the number of partitions.
+Owner: the event loop. The cost of a step depends on the changes, not on the number of partitions.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -54,16 +54,16 @@ from barnabas.broker.replication.follower_session import FetchEntry, FetchPlan, 
 
 A = TypeVar("A", EpochAnswer, OffsetsAnswer, TierAnswer)
 
-#: Where a log ends once these records are in it; None: they do not tell.
+#: Returns where a log ends once these records are in it; None if the records do not show it.
 EndAfter = Callable[[memoryview], int | None]
 
-#: The first pause after an error; it doubles up to `replica.fetch.backoff.ms`. A leader that is about to hear of its
-#: election needs milliseconds, and the partition's acks=all waits for this follower meanwhile.
+#: The first pause after an error; it doubles up to `replica.fetch.backoff.ms`. A new leader learns of its election within
+#: milliseconds, and meanwhile the partition's acks=all waits for this follower.
 FIRST_BACKOFF_MS: Final = 20
-#: For how long a session goes on of which an answer was lost. It may have told how far a partition is committed, which the
-#: leader tells once: only a new session makes it tell it again. That costs something for every partition, so not in the
-#: middle of a fail-over, which is what answers get lost in.
-DOUBT_MS: Final = 2000
+#: How long a session goes on after an answer was lost. The answer may have had a high watermark, which the leader sends only
+#: once; only a new session makes it send it again. A new session costs something for every partition, so it does not begin in
+#: the middle of a fail-over, when most answers are lost.
+NEW_SESSION_AFTER_MS: Final = 2000
 NO_ENDS: Final[Mapping[TopicPartition, int]] = {}
 
 
@@ -81,8 +81,8 @@ class FetcherMachine:
         is_throttled: Callable[[TopicPartition], bool] = never_throttled,
         end_after: EndAfter | None = None,
     ) -> None:
-        """`is_throttled(partition)`: in the throttled list while the replication quota is used up. `end_after`: see
-        `read_ahead`; None: never."""
+        """`is_throttled(partition)`: whether it is in the throttled list while the replication quota is used up.
+        `end_after`: see `read_ahead`; None: do not read ahead."""
         self._partition_bytes_max = partition_bytes_max
         self._backoff_max_ms = backoff_max_ms
         self._truncates_on_fetch = truncates_on_fetch
@@ -90,19 +90,20 @@ class FetcherMachine:
         self._end_after = end_after
         self._states: dict[TopicPartition, FetchState] = {}
         self._session = FetchSessionHandler()
-        #: Partitions whose entry in the fetch session may be out of date. Bounded by the partitions.
+        #: Partitions whose entry in the fetch session may be outdated. Bounded by the number of partitions.
         self._dirty: dict[TopicPartition, None] = {}
-        #: Those not FETCHING: few, and looked at in every step.
+        #: Partitions that are not FETCHING: few, and examined in every step.
         self._unsettled: dict[TopicPartition, None] = {}
-        #: Held back by the quota; looked at again in every step.
+        #: Partitions that the quota holds back; examined in every step.
         self._held: dict[TopicPartition, None] = {}
         self._delays: list[tuple[int, TopicPartition]] = []
-        #: When to begin a new session because something that was told may have been lost.
-        self._doubt_ends_ms: int | None = None
-        #: Told of since the last plan while they were not followed: one that is back by the next has missed it.
-        self._untold: set[TopicPartition] = set()
+        #: When to begin a new session because an answer may have been lost.
+        self._new_session_at_ms: int | None = None
+        #: Partitions that an answer mentioned while they were not followed: if they are added again before the next plan, they
+        #: have missed this answer.
+        self._missed_answers: set[TopicPartition] = set()
 
-    # --- who is followed -------------------------------------------------------------------------------------------
+    # --- partitions -------------------------------------------------------------------------------------------
 
     @property
     def partitions(self) -> Iterable[TopicPartition]:
@@ -116,7 +117,8 @@ class FetcherMachine:
         return self._truncates_on_fetch
 
     def set_truncates_on_fetch(self, value: bool) -> None:
-        """Known only once the leader has sent its versions (Fetch from 12 on): partitions start over if it changes."""
+        """Note whether the leader truncates on fetch (Fetch v12 and later), once its versions are known. A change restarts
+        all."""
         if value == self._truncates_on_fetch:
             return
         self._truncates_on_fetch = value
@@ -124,7 +126,7 @@ class FetcherMachine:
             self._put(partition, state.log, state.topic_id, state.leader_epoch)
 
     def add(self, partition: TopicPartition, log: LocalLog, *, topic_id: TopicId, leader_epoch: LeaderEpoch) -> bool:
-        """Follow a partition in a leader epoch. False: it is followed in that epoch already, and goes on."""
+        """Follow a partition in a leader epoch. False: it is followed in that epoch already, and nothing changes."""
         known = self._states.get(partition)
         if known is not None and known.leader_epoch == leader_epoch and known.log is log:
             return False
@@ -153,13 +155,13 @@ class FetcherMachine:
             self._touch(partition, state)
 
     def log_start_moved(self, partition: TopicPartition) -> None:
-        """The replica deleted records on its own: the leader should know."""
+        """Send the leader the new log start: the replica deleted records on its own."""
         state = self._states.get(partition)
         if state is not None:
             self._touch(partition, state)
 
     def mark_for_truncation(self, partition: TopicPartition, offset: Offset) -> None:
-        """For a future replica: the current one was truncated, so this one must be, too."""
+        """Truncate a future replica, because the current one was truncated."""
         state = self._states.get(partition)
         if state is not None:
             state.step("mark_for_truncation")
@@ -177,7 +179,7 @@ class FetcherMachine:
     # --- what to do next -------------------------------------------------------------------------------------------
 
     def has_work(self, now_ms: int) -> bool:
-        """Some partition does not wait: the leader will be asked."""
+        """Whether some partition is not delayed, so that the leader will be asked."""
         self._wake(now_ms)
         return any(state.delayed_until_ms is None for state in self._states.values())
 
@@ -194,7 +196,8 @@ class FetcherMachine:
                 self._touch(partition, state)
 
     def _settle(self) -> Step | None:
-        """Partitions that must not fetch yet: those that truncate, then those that lost their place."""
+        """Return the step for partitions that must not fetch yet: first those that truncate, then those that lost their
+        offset."""
         questions: dict[TopicPartition, EpochQuestion] = {}
         to_high_watermark: list[TruncateTo] = []
         resetting: dict[TopicPartition, LeaderEpoch] = {}
@@ -220,9 +223,13 @@ class FetcherMachine:
         return AskTierStarts(tiering) if tiering else None
 
     def read_ahead(self, effects: list[Effect], now_ms: int) -> SendFetch | None:
-        """The request that follows an answer, to be sent before the answer is appended: its leader reads on meanwhile. Not for
-        followers, whose fetches acknowledge what is below their offsets. While a partition is behind, and nothing else comes
-        first. If a log does not come to end where this expects it, `fetched` drops what comes."""
+        """Return the request that follows an answer, to send it before the answer is appended: then the leader reads on
+        meanwhile.
+
+        Followers do not read ahead, because their fetches acknowledge the records below their offsets. It happens only while a
+        partition is behind and nothing else comes first. If a log does not end where this expects it, `fetched` drops the
+        answer.
+        """
         self._wake(now_ms)
         if self._end_after is None or self._settle() is not None:
             return None
@@ -244,16 +251,16 @@ class FetcherMachine:
         return step if isinstance(step, SendFetch) else None
 
     def _plan(self, now_ms: int, ends: Mapping[TopicPartition, int] = NO_ENDS) -> SendFetch | Idle:
-        """`ends`: where logs will end, of those that are about to be appended to."""
+        """`ends`: where logs will end to which records are about to be appended."""
         self._dirty.update(dict.fromkeys(ends))
         if self._held:
             self._dirty.update(self._held)
         session = self._session
-        if self._doubt_ends_ms is not None and now_ms >= self._doubt_ends_ms:
+        if self._new_session_at_ms is not None and now_ms >= self._new_session_at_ms:
             session.broken()
         if session.next_is_full:
-            self._doubt_ends_ms = None
-            self._untold.clear()
+            self._new_session_at_ms = None
+            self._missed_answers.clear()
             entries, _ = self._entries(self._states, ends)
             self._dirty.clear()
             if entries:
@@ -261,10 +268,10 @@ class FetcherMachine:
         else:
             changed, dropped = self._entries(self._dirty, ends)
             self._dirty.clear()
-            if self._untold:
-                if not self._untold.isdisjoint(changed):
-                    self._doubt(now_ms)
-                self._untold.clear()
+            if self._missed_answers:
+                if not self._missed_answers.isdisjoint(changed):
+                    self._renew_session_later(now_ms)
+                self._missed_answers.clear()
             plan = session.plan_increment(changed, dropped)
             if session.sent or plan.forgotten:
                 return SendFetch(plan, self._next_wake_ms(now_ms))
@@ -280,7 +287,7 @@ class FetcherMachine:
             if state is None or not state.is_ready:
                 dropped.append(partition)
             elif not state.is_in_sync and self._is_throttled(partition):
-                # A replica in sync is never throttled, or it would fall out of the ISR and come back for ever.
+                # A replica in sync is never throttled: otherwise it would leave the ISR and come back again and again.
                 self._held[partition] = None
                 dropped.append(partition)
             else:
@@ -297,8 +304,8 @@ class FetcherMachine:
 
     def _next_wake_ms(self, now_ms: int) -> int | None:
         until_ms = self._delays[0][0] if self._delays else None
-        if self._doubt_ends_ms is not None:
-            until_ms = self._doubt_ends_ms if until_ms is None else min(until_ms, self._doubt_ends_ms)
+        if self._new_session_at_ms is not None:
+            until_ms = self._new_session_at_ms if until_ms is None else min(until_ms, self._new_session_at_ms)
         if self._held:
             retry_ms = now_ms + self._backoff_max_ms
             until_ms = retry_ms if until_ms is None else min(until_ms, retry_ms)
@@ -315,10 +322,11 @@ class FetcherMachine:
         partitions: Iterable[FetchedPartition],
         now_ms: int,
     ) -> list[Effect]:
-        """A Fetch response. The effects must be carried out and reported before the next step."""
+        """Handle a Fetch response. The driver carries out and reports the effects before the next step."""
         if not self._session.answered(plan, error_code=error_code, session_id=session_id):
             if plan.is_full:
-                # The leader is in trouble: there is no other way to ask, and asking at once would not end.
+                # The leader has a problem with the whole request. A full request cannot be replaced by another, and repeating
+                # it at once would never end.
                 self._delay_all(now_ms)
             return []
         effects: list[Effect] = []
@@ -333,17 +341,17 @@ class FetcherMachine:
                 or asked.fetch_offset != state.fetch_offset
                 or asked.current_leader_epoch != state.leader_epoch
             ):
-                # It was removed, moved or truncated while the request was under way. The leader believes that
-                # it has told its news. (What follows an error or a truncation it tells whole.)
+                # The partition was removed, moved or truncated while the request was in flight. The leader believes that it has
+                # sent its news. (After an error or a truncation it sends everything.)
                 if state is None:
-                    self._untold.add(fetched.partition)
+                    self._missed_answers.add(fetched.partition)
                 elif fetched.error_code == ErrorCode.NONE and fetched.diverging is None:
-                    self._doubt(now_ms)
+                    self._renew_session_later(now_ms)
                 continue
             if fetched.error_code != ErrorCode.NONE:
                 self._refused(state, fetched, now_ms, effects)
             elif fetched.diverging is not None and self._truncates_on_fetch:
-                # Neither high watermark nor log start are taken from this answer: first the logs must agree.
+                # Take neither high watermark nor log start from this answer: first the logs must agree.
                 effects.append(where_to_cut(fetched.partition, state.log, fetched.diverging))
             else:
                 effects.append(
@@ -357,7 +365,7 @@ class FetcherMachine:
         return effects
 
     def fetch_failed(self, now_ms: int) -> None:
-        """No answer: the connection broke, or the leader answered nonsense. Everything waits a moment."""
+        """Handle a lost connection or a malformed answer: begin a new session, and delay all partitions."""
         self._session.broken()
         self._delay_all(now_ms)
 
@@ -366,13 +374,13 @@ class FetcherMachine:
             self._delay(partition, state, now_ms)
 
     def fetch_abandoned(self, plan: FetchPlan, now_ms: int) -> None:
-        """The driver gave a request up under way, to send another one at once."""
+        """Handle that the driver gave up a request in flight to send another one at once."""
         if self._session.abandoned(plan):
-            self._doubt(now_ms)
+            self._renew_session_later(now_ms)
 
-    def _doubt(self, now_ms: int) -> None:
-        if self._doubt_ends_ms is None:
-            self._doubt_ends_ms = now_ms + DOUBT_MS
+    def _renew_session_later(self, now_ms: int) -> None:
+        if self._new_session_at_ms is None:
+            self._new_session_at_ms = now_ms + NEW_SESSION_AFTER_MS
 
     def _refused(self, state: FetchState, fetched: FetchedPartition, now_ms: int, effects: list[Effect]) -> None:
         code = fetched.error_code
@@ -385,18 +393,18 @@ class FetcherMachine:
         elif code == ErrorCode.FENCED_LEADER_EPOCH:
             effects.append(self._fenced(fetched.partition, state))
         else:
-            # NOT_LEADER_OR_FOLLOWER, UNKNOWN_LEADER_EPOCH, UNKNOWN_TOPIC_OR_PARTITION, ...: the leader does not know
-            # yet, or the controller's next word is under way.
+            # NOT_LEADER_OR_FOLLOWER, UNKNOWN_LEADER_EPOCH, UNKNOWN_TOPIC_OR_PARTITION, ...: the leader has not got the
+            # controller's request yet, or this broker has not.
             self._delay(fetched.partition, state, now_ms)
 
     def _fenced(self, partition: TopicPartition, state: FetchState) -> GiveUp:
         epoch = state.leader_epoch
         self.remove(partition)
-        reason = f"leader epoch {epoch} is over; waiting for the controller to tell the next"
+        reason = f"the leader epoch {epoch} is over; waiting for the controller's next request"
         return GiveUp(partition, reason, is_fenced=True)
 
     def epoch_ends(self, asked: AskEpochEnds, answers: dict[TopicPartition, EpochAnswer], now_ms: int) -> list[Effect]:
-        """The answer to OffsetForLeaderEpoch. A partition without an answer is asked for again after a pause."""
+        """Handle the answer to OffsetForLeaderEpoch. A partition without an answer is asked for again after a pause."""
         effects: list[Effect] = []
         epochs = {partition: question.current_leader_epoch for partition, question in asked.questions.items()}
         for partition, state, answer in self._answered(epochs, Phase.TRUNCATING, answers, now_ms, effects):
@@ -411,7 +419,7 @@ class FetcherMachine:
         now_ms: int,
         effects: list[Effect],
     ) -> Iterator[tuple[TopicPartition, FetchState, A]]:
-        """Those that still wait for their answer, and have it. The others are asked for again after a pause, or given up."""
+        """Yield partitions that still wait and have an answer. Ask for the others again after a pause, or give them up."""
         for partition, leader_epoch in current_leader_epochs.items():
             state = self._states.get(partition)
             if state is None or state.phase is not phase or state.delayed_until_ms is not None:
@@ -429,31 +437,31 @@ class FetcherMachine:
     def offsets_listed(
         self, asked: AskOffsets, answers: dict[TopicPartition, OffsetsAnswer], now_ms: int
     ) -> list[Effect]:
-        """The answer to ListOffsets after OFFSET_OUT_OF_RANGE."""
+        """Handle the answer to ListOffsets after OFFSET_OUT_OF_RANGE."""
         effects: list[Effect] = []
         for partition, state, answer in self._answered(
             asked.current_leader_epochs, Phase.RESETTING, answers, now_ms, effects
         ):
             if answer.latest < state.log.log_end:
-                # An unclean election: the leader has less than this replica. What it has not got never counted.
+                # After an unclean election the leader has less than this replica. The records beyond its log end are lost.
                 effects.append(TruncateTo(partition, Offset(answer.latest), True))
             elif answer.earliest > state.log.log_end:
-                # It was away for so long that the leader has deleted what would come next.
+                # This replica was away so long that the leader has deleted the next records.
                 effects.append(TruncateFully(partition, Offset(answer.earliest)))
             else:
-                # By now the leader has the offset.
+                # Meanwhile the leader has the offset.
                 state.step("kept")
                 self._resume(partition, state, max(0, answer.latest - state.log.log_end))
         return effects
 
     def tier_starts(self, asked: AskTierStarts, answers: dict[TopicPartition, TierAnswer], now_ms: int) -> list[Effect]:
-        """The answers after OFFSET_MOVED_TO_TIERED_STORAGE."""
+        """Handle the answers to the questions after OFFSET_MOVED_TO_TIERED_STORAGE."""
         effects: list[Effect] = []
         for partition, _, answer in self._answered(
             asked.current_leader_epochs, Phase.TIERING, answers, now_ms, effects
         ):
             if answer.local_start <= answer.log_start:
-                # By now the leader has deleted what it had in the tier.
+                # Meanwhile the leader has deleted its records from the tier.
                 effects.append(TruncateFully(partition, Offset(answer.log_start)))
             else:
                 effects.append(StartFromTier(partition, answer.local_start, answer.log_start, answer.epoch))
@@ -475,7 +483,7 @@ class FetcherMachine:
         self._dirty[effect.partition] = None
 
     def below_tier_end(self, partition: TopicPartition) -> None:
-        """Instead of a truncation: it would go where this replica has nothing but what the tier has."""
+        """Start from the tier instead of truncating: below that offset only the tier has this replica's records."""
         state = self._states.get(partition)
         if state is not None:
             state.step("moved_to_tier")
@@ -485,14 +493,14 @@ class FetcherMachine:
         state = self._states.get(effect.partition)
         if state is None:
             return
-        # A leader that truncates on fetch compares again at the next one, so a truncation in part need not wait.
+        # A leader that truncates on fetch compares again at the next fetch, so an incomplete truncation need not wait.
         complete = not isinstance(effect, TruncateTo) or effect.is_complete or self._truncates_on_fetch
         state.began_in_tier = state.began_in_tier or isinstance(effect, StartFromTier)
         state.step("truncated" if complete else "truncated_in_part")
         self._resume(effect.partition, state, state.lag)
 
     def failed(self, partition: TopicPartition, *, is_retriable: bool, reason: str, now_ms: int) -> GiveUp | None:
-        """An effect did not work. Retriable: corrupt bytes on the way. Else: the log directory, or a bug."""
+        """Handle a failed effect. Retriable: the bytes were corrupt on the way. Otherwise the log directory failed."""
         state = self._states.get(partition)
         if state is None:
             return None

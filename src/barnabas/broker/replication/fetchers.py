@@ -1,4 +1,4 @@
-"""All replica fetchers of a broker: who fetches which partition from whom. Owner: the event loop."""
+"""All replica fetchers of a broker, and the assignment of partitions to them. Owner: the event loop."""
 
 import asyncio
 import zlib
@@ -23,25 +23,28 @@ class FetcherManager:
         throttle: Throttle | None = None,
         end_after: EndAfter | None = None,
     ) -> None:
-        """`open_endpoint(broker)` makes an endpoint that connects when it is first used; `tasks` is their parent. With
-        `end_after` fetchers read ahead: for a log that is nobody's follower."""
+        """`open_endpoint(broker)` makes an endpoint that connects when it is first used; `tasks` owns the fetchers' tasks.
+
+        With `end_after`, fetchers read ahead; only logs that do not follow a leader of this cluster may do so (a link's
+        mirrors).
+        """
         self._settings = settings
         self._tasks = tasks
         self._clock = clock
         self._open_endpoint = open_endpoint
         self._throttle = throttle
         self._end_after = end_after
-        #: Where followers begin whose leader has the rest in the tier; None: this broker has none.
+        #: Starts followers in the tier whose leader has the next records there only; None: this broker has no tier.
         self.tier: TierStarts | None = None
         self._fetcher_count = settings.num_replica_fetchers
         self._fetchers: dict[tuple[BrokerId, int], ReplicaFetcher] = {}
-        #: Which fetcher has a partition, with the arguments of `add`.
+        #: The fetcher of each partition, with the arguments of `add`.
         self._homes: dict[TopicPartition, tuple[ReplicaFetcher, BrokerId, FollowerPartition, TopicId, LeaderEpoch]] = {}
         self._takes_no_more = False
-        #: Who is inside of `together`, and which fetchers wait for its end.
+        #: Callers inside of `together`, and the fetchers to interrupt when the last one leaves.
         self._holds = 0
         self._held: dict[ReplicaFetcher, None] = {}
-        #: Partitions that are fetched no more, and why; until they are added again.
+        #: Partitions that are not fetched any more, with the reasons, until they are added again.
         self.failed: dict[TopicPartition, str] = {}
 
     def add(
@@ -53,7 +56,7 @@ class FetcherManager:
         leader_epoch: LeaderEpoch,
         topic_id: TopicId,
     ) -> None:
-        """Fetch a partition from its leader, in a leader epoch. It is taken from where it was fetched before."""
+        """Fetch a partition from its leader in a leader epoch. If another fetcher has it, it is removed there."""
         if self._takes_no_more:
             return
         self.failed.pop(partition, None)
@@ -70,8 +73,11 @@ class FetcherManager:
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """Partitions that are added meanwhile interrupt a long poll in the end only, so that the next request has them all:
-        a fetcher is interrupted rarely, and the last of thousands should not wait for the poll that the first began."""
+        """Interrupt long polls only at the end, so that the next request has all partitions that are added in between.
+
+        A fetcher is rarely interrupted, so the last of thousands of partitions should not wait for the poll that the first one
+        began.
+        """
         self._holds += 1
         try:
             yield
@@ -83,7 +89,7 @@ class FetcherManager:
                     fetcher.interrupt()
 
     def remove(self, partitions: Iterable[TopicPartition]) -> None:
-        """Nothing is appended to them any more once this returns."""
+        """Stop fetching these partitions. Nothing is appended to them once this returns."""
         for partition in partitions:
             self.failed.pop(partition, None)
             home = self._homes.pop(partition, None)
@@ -95,7 +101,7 @@ class FetcherManager:
         return None if home is None else home[0]
 
     def resize(self, fetcher_count: int) -> None:
-        """`num.replica.fetchers` changed: partitions move to their new fetchers."""
+        """Move partitions to other fetchers, because `num.replica.fetchers` changed."""
         self._fetcher_count = fetcher_count
         with self.together():
             for partition, (fetcher, leader, replica, topic_id, leader_epoch) in list(self._homes.items()):
@@ -111,12 +117,15 @@ class FetcherManager:
         return sum(1 for _ in self._live())
 
     def take_no_more(self) -> None:
-        """The broker is about to stop. What it has led it need not follow: a leader that sees it fetch would count on it,
-        and hold acknowledgements back until it notices that it is gone."""
+        """Refuse further partitions: the broker is about to stop.
+
+        It need not follow the partitions that it has led. A leader that sees it fetch would wait for it, and delay
+        acknowledgements until it notices that the broker is gone.
+        """
         self._takes_no_more = True
 
     def stop(self) -> None:
-        """End all fetchers, for good: a LeaderAndIsr that is still under way starts none. Their tasks are the parent's."""
+        """End all fetchers for good: a LeaderAndIsr in progress starts no more. The task group ends their tasks."""
         self._takes_no_more = True
         for fetcher in self._live():
             fetcher.stop()

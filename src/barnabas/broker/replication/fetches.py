@@ -1,6 +1,6 @@
-"""Reads from the partitions on this broker, for consumers and followers, and the wait for more.
+"""Reads from the partitions on this broker, for consumers and followers, and the wait for more records.
 
-Owner: the event loop. Fetch comes straight through here: no coroutine, no queue, one pass over the partitions.
+Owner: the event loop. A Fetch runs here without a coroutine or a queue, in one pass over its partitions.
 """
 
 from collections.abc import Callable, Container, Hashable, Sequence
@@ -19,18 +19,18 @@ from barnabas.broker.replication.remote_reads import RemoteReads
 from barnabas.broker.replication.state import ProposeIsr
 from barnabas.broker.runtime.purgatory import DelayedOperation, Purgatory
 
-# A name: Python makes the annotations of an inner function again each time.
+# This is a name because Python evaluates the annotations of an inner function at each call.
 _MaybeBytes = int | None
 
 
 class WaitingFetch(NamedTuple):
     purgatory: Purgatory
     operation: DelayedOperation
-    #: What has been read for the answer by now.
+    #: The reads for the answer so far.
     reads: Sequence[PartitionRead] = ()
 
     def cancel(self) -> None:
-        """The client has gone: release what was read, so that its files are closed."""
+        """Release what was read because the client has disconnected, so that its files are closed."""
         if not self.operation.completed:
             self.purgatory.cancel(self.operation)
             for read in self.reads:
@@ -48,15 +48,15 @@ class Fetches:
         prefers_replica: Callable[[Partition, FetchParams, int], int | None],
         is_throttled: Callable[[TopicPartition], bool],
     ) -> None:
-        """`prefers_replica` tells whom a consumer should ask; `is_throttled` whether a partition's records are held back from
-        followers that are not in sync."""
+        """`prefers_replica` chooses the replica that a consumer should read from. `is_throttled` says whether a partition's
+        records are withheld from followers that are not in sync."""
         self._hosted = hosted
         self._clock = clock
         self._bytes_max = bytes_max
         self._submit_isr_change = submit_isr_change
         self._prefers_replica = prefers_replica
         self._is_throttled = is_throttled
-        #: Reads what is in the tier; None: this broker has none.
+        #: Reads records from the tier; None: this broker has no tier.
         self.tier: RemoteReads | None = None
 
     def fetch(
@@ -67,10 +67,11 @@ class Fetches:
         *,
         session: FetchSession | None = None,
     ) -> WaitingFetch | None:
-        """Read, or wait until there is enough to read. Returns the wait, so that a client that goes away ends it.
+        """Read, or wait until there is enough to read. Returns the wait, so that it can be cancelled when the client
+        disconnects.
 
-        `session`: a follower's, in which partitions may rest. Those that wake in the meantime are added to `wanted`. What is in
-        the tier is waited for unless `max_wait_ms` is negative: then the answer is what is here now.
+        `session`: a follower's session, in which partitions may rest; partitions that wake meanwhile are added to `wanted`. If
+        `max_wait_ms` is negative, the answer has only what is on this broker now; otherwise it waits for the tier.
         """
         before = self._hosted.movements
         reads, readable_bytes, has_news = self._read_all(params, wanted)
@@ -88,12 +89,12 @@ class Fetches:
         ready: dict[int, int] = {}
         is_follower = params.is_from_follower
         for place, ((_, tp), read) in enumerate(zip(wanted, reads, strict=True)):
-            assert not isinstance(tp, ErrorCode)  # an error would have been news
+            assert not isinstance(tp, ErrorCode)  # an error would have counted as news
             partition = self._hosted.partitions[tp]
             positions.append((partition, partition.machine.leader_epoch))
             key = partition.log_end_key if is_follower else partition
             if read.readable_bytes or key in places:
-                # Of a partition that is asked for twice only one has the key: look at both in the end.
+                # If a partition is in the request twice, only one entry has the key: read both at the end.
                 ready[place] = read.readable_bytes
                 read.release()
             places.setdefault(key, place)
@@ -109,7 +110,7 @@ class Fetches:
                 return ()
             first = len(wanted)
             for want in session.woken:
-                assert want.tp is not None  # it has rested, so it was found
+                assert want.tp is not None  # the entry has rested, so its partition was found
                 partition = self._hosted.get(want.tp)
                 if partition is not None:
                     places.setdefault(partition.log_end_key, len(wanted))
@@ -130,19 +131,19 @@ class Fetches:
             on_done=lambda touched: on_done(self._read_again(params, wanted, positions, reads, touched)),
         )
         purgatory = self._hosted.fetch_purgatory
-        # Looked at when it begins to wait: what has woken by then is there.
+        # `join_woken` runs when the wait begins, so partitions that have woken by then are included.
         keys = places if session is None else chain((session,), places)
         if self._hosted.movements == before:
             purgatory.watch(operation, keys, timeout_ms=params.max_wait_ms)
         else:
-            # What this request said about its sender has moved others, who may have written in turn.
+            # Recording this follower's position has moved others' high watermarks, and their producers may have written again.
             purgatory.try_complete_else_watch(operation, keys, timeout_ms=params.max_wait_ms)
         return None if operation.completed else WaitingFetch(purgatory, operation)
 
     def _read_all(
         self, params: FetchParams, wanted: Sequence[tuple[CachedPartition, TopicPartition | ErrorCode]]
     ) -> tuple[list[PartitionRead], int, bool]:
-        """All reads, the bytes that count for `min.bytes`, and whether one of them must be answered at once."""
+        """Read all; return the reads, the bytes that count for `min.bytes`, and whether a read must be answered at once."""
         now_ms = self._clock.now_ms()
         left_bytes = min(params.max_bytes, self._bytes_max)
         total_bytes = readable_bytes = 0
@@ -175,7 +176,7 @@ class Fetches:
         reads: list[PartitionRead],
         touched: Container[int],
     ) -> list[PartitionRead]:
-        """The wait is over: what was touched meanwhile is read, of the rest only how far it goes now."""
+        """After the wait, read the changed partitions again; refresh only the offsets of the others."""
         left_bytes = min(params.max_bytes, self._bytes_max)
         total_bytes = 0
         for place, (partition, leader_epoch) in enumerate(positions):
@@ -189,7 +190,7 @@ class Fetches:
                 continue
             want, tp = wanted[place]
             assert not isinstance(tp, ErrorCode)
-            # Where the sender is was recorded when its request came: this is no news of it.
+            # The follower's position was recorded when its request came: None means that this is not a new request.
             read = reads[place] = self._read_one(params, want, tp, left_bytes, total_bytes == 0, None)
             total_bytes += read.size_bytes
             left_bytes = max(0, left_bytes - read.size_bytes)
@@ -204,12 +205,12 @@ class Fetches:
         min_one_batch: bool,
         record_ms: int | None,
     ) -> PartitionRead:
-        """`record_ms`: when a follower's request came, which tells where it is; None where that is known."""
+        """`record_ms`: when a follower's request came, to record its position; None if that was done."""
         read: PartitionRead | None = None
         try:
             partition = self._hosted.require(tp)
             if isinstance(want.key.topic, bytes) and partition.topic_id not in (None, want.key.topic):
-                # A topic of the same name was created again; its LeaderAndIsr or StopReplica is under way.
+                # A topic of the same name was created again, and its LeaderAndIsr or StopReplica is on the way.
                 return PartitionRead(ErrorCode.INCONSISTENT_TOPIC_ID)
             if params.replica_id >= 0 and record_ms is not None:
                 read = partition.read_nothing(want)
@@ -239,7 +240,7 @@ class Fetches:
         return read
 
     def _holds_back(self, partition: Partition, params: FetchParams) -> bool:
-        """A replication throttle is used up, and it is not a replica in sync that asks."""
+        """Whether the replication throttle is used up and the request does not come from a replica in sync."""
         return self._is_throttled(partition.tp) and params.replica_id not in partition.machine.isr
 
     def _note_follower(

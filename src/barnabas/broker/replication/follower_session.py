@@ -1,7 +1,7 @@
 """The follower's side of an incremental fetch session (KIP-227). Pure.
 
-Owner: the fetcher machine of one source broker. The leader remembers which partitions are asked for at which offsets; a
-request then names only what changed. `sent` is what the leader remembers, as long as it remembers it.
+Owner: the fetcher machine of one source broker. The leader remembers partitions and offsets, and a request names only those
+that changed. `sent` holds the entries that the leader remembers, as long as the session lives.
 """
 
 from dataclasses import dataclass
@@ -13,13 +13,13 @@ from barnabas.broker.replication.fetch_session_cache import EPOCH_MAX, FINAL_EPO
 
 
 class FetchEntry(NamedTuple):
-    """What a request says of one partition. Two equal entries need not be sent twice."""
+    """The part of a request about one partition. Equal entries need not be sent twice."""
 
     topic_id: TopicId
     fetch_offset: int
     log_start: int
     current_leader_epoch: int
-    #: The epoch of the last record in the log; -1: there is none, or the leader is too old to be told (before v12).
+    #: The epoch of the last record in the log; -1: there is no record, or the leader is too old for this field (before v12).
     last_fetched_epoch: int
     max_bytes: int
 
@@ -31,13 +31,13 @@ class Forgotten(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FetchPlan:
-    """One Fetch request, without its fixed settings."""
+    """One Fetch request, without the settings that are the same for all."""
 
     session_id: int
     session_epoch: int
     to_send: dict[TopicPartition, FetchEntry]
     forgotten: tuple[Forgotten, ...]
-    #: All partitions have topic ids: versions from 13 on may be used.
+    #: All partitions have topic ids, so versions from 13 on may be used.
     has_topic_ids: bool
 
     @property
@@ -49,7 +49,7 @@ class FetchSessionHandler:
     def __init__(self) -> None:
         self._id = INVALID_SESSION_ID
         self._epoch = INITIAL_EPOCH
-        #: What the leader believes that is asked for: the entry that was sent last for each partition.
+        #: The last entry that was sent for each partition of the session.
         self.sent: dict[TopicPartition, FetchEntry] = {}
         self._without_topic_id = 0
 
@@ -63,7 +63,7 @@ class FetchSessionHandler:
         return FetchPlan(self._id, self._epoch, entries, (), self._without_topic_id == 0)
 
     def plan_increment(self, changed: dict[TopicPartition, FetchEntry], dropped: list[TopicPartition]) -> FetchPlan:
-        """Only what differs from what the leader remembers goes on the wire."""
+        """Plan a request with the entries that differ from those that the leader remembers."""
         sent = self.sent
         to_send: dict[TopicPartition, FetchEntry] = {}
         forgotten: list[Forgotten] = []
@@ -79,7 +79,7 @@ class FetchSessionHandler:
             if old is not None:
                 self._without_topic_id -= old.topic_id == ZERO_TOPIC_ID
                 if old.topic_id not in (entry.topic_id, ZERO_TOPIC_ID):
-                    # The topic was created again: the leader must drop what it knows by the old id.
+                    # The topic was created again: the leader must drop its entry with the old id.
                     forgotten.append(Forgotten(partition, old.topic_id))
             self._without_topic_id += entry.topic_id == ZERO_TOPIC_ID
             sent[partition] = entry
@@ -87,7 +87,7 @@ class FetchSessionHandler:
         return FetchPlan(self._id, self._epoch, to_send, tuple(forgotten), self._without_topic_id == 0)
 
     def answered(self, plan: FetchPlan, *, error_code: int, session_id: int) -> bool:
-        """Take note of a response. False: it holds no partitions worth looking at."""
+        """Handle a response. False: it has no partitions that may be used."""
         if error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND:
             self._id, self._epoch = INVALID_SESSION_ID, INITIAL_EPOCH
             return False
@@ -95,7 +95,7 @@ class FetchSessionHandler:
             self.broken()
             return False
         if session_id == INVALID_SESSION_ID:
-            # The leader has no room for a session, or closed this one: every request is a full one until it has.
+            # The leader has no room for a session, or has closed this one: send full requests until it has room.
             self._id, self._epoch = INVALID_SESSION_ID, INITIAL_EPOCH
         elif plan.is_full:
             self._id, self._epoch = session_id, 1
@@ -104,8 +104,11 @@ class FetchSessionHandler:
         return True
 
     def abandoned(self, plan: FetchPlan) -> bool:
-        """A request was given up under way. The leader goes on from it, if it has got it; if not, it refuses the next one.
-        False: there is no session to go on with yet."""
+        """Handle that a request in flight was given up.
+
+        The leader goes on from that request if it got it, and refuses the next request if not. Return False if there is no
+        session yet.
+        """
         if plan.is_full:
             self.broken()
             return False
@@ -113,7 +116,7 @@ class FetchSessionHandler:
         return True
 
     def broken(self) -> None:
-        """No answer, or one that makes no sense: begin a new session, and let the leader close the old one."""
+        """Begin a new session after a lost or malformed answer, and let the leader close the old one."""
         self._epoch = INITIAL_EPOCH
 
 

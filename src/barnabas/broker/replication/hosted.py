@@ -13,16 +13,16 @@ from barnabas.broker.runtime.timers import Timers
 
 class HostedPartitions:
     """Code that moves a log end, a high watermark or a log start calls `log_end_moved`, `high_watermark_moved` or
-    `log_start_moved`, to wake who waits."""
+    `log_start_moved`, which wake the waiting requests."""
 
     def __init__(
         self, broker_id: BrokerId, *, timers: Timers, registry: Registry, is_known: Callable[[TopicPartition], bool]
     ) -> None:
-        """`is_known`: whether the cluster has such a partition."""
+        """`is_known` returns whether the cluster has the partition."""
         self.broker_id = broker_id
         self.timers = timers
         self.partitions: dict[TopicPartition, Partition] = {}
-        #: Counts moves of log ends and high watermarks, of any partition.
+        #: Number of moves of log ends and high watermarks, of all partitions.
         self.movements = 0
         self._registry = registry
         self._is_known = is_known
@@ -51,7 +51,7 @@ class HostedPartitions:
         return partition
 
     def require(self, tp: TopicPartition) -> Partition:
-        """The partition, or the error that sends a client to look for it elsewhere."""
+        """Return the partition, or raise the error that sends a client to another broker."""
         partition = self.partitions.get(tp)
         if partition is not None:
             return partition
@@ -66,7 +66,7 @@ class HostedPartitions:
         return counters
 
     def forget_topic(self, topic: str) -> None:
-        """It was deleted: its counters go, or a broker that sees many topics grows for ever."""
+        """Remove the counters of a deleted topic: otherwise a broker with many short-lived topics grows without end."""
         if self._counters.pop(topic, None) is not None:
             TopicCounters.remove(self._registry, topic)
 
@@ -89,12 +89,12 @@ class HostedPartitions:
             self.stir(partition)
 
     def stir(self, partition: Partition) -> None:
-        """Followers' sessions that pass the partition over look at it again."""
+        """Wake the followers' sessions that skip the partition."""
         for session in partition.stir():
             self.fetch_purgatory.check(session)
 
     def wake_all(self, partition: Partition) -> None:
-        """The partition changed its role or is gone: waiting requests must look again."""
+        """Wake all requests that wait for the partition: it has changed its role, or is gone."""
         self.high_watermark_moved(partition)
         self.log_end_moved(partition)
         self.delete_records_purgatory.check(partition)

@@ -1,6 +1,6 @@
-"""ISR changes on their way to the controller: AlterPartition, one request at a time, as many partitions as have come.
+"""Sends ISR changes to the controller: one AlterPartition request at a time, with all partitions that wait by then.
 
-Owner: the event loop. A proposal that got no answer is sent again: its partition epoch lets it take effect only once.
+Owner: the event loop. A proposal without an answer is sent again; its partition epoch lets it take effect only once.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from barnabas.wire.messages.alter_partition import (
 
 log = logging.getLogger(__name__)
 
-#: The pause before a proposal is sent again. A new controller needs about this long to be found.
+#: The pause before a proposal is sent again. The broker needs about this long to find a new controller.
 RETRY_MS = 50
 
 
@@ -55,12 +55,12 @@ class IsrChanges:
         )
 
     def submit(self, partition: Partition, proposal: ProposeIsr) -> None:
-        """A machine has one proposal at a time; a later one replaces an earlier that was not sent yet."""
+        """Queue a proposal. A machine has one at a time; a later one replaces an earlier one that was not sent yet."""
         self._waiting[partition] = proposal
         self._wake.set()
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Send proposals until cancelled."""
         while True:
             await self._wake.wait()
             self._wake.clear()
@@ -70,12 +70,16 @@ class IsrChanges:
             try:
                 response = await self._send(self._request(batch))
             except (BarnabasError, OSError, TimeoutError) as error:
-                log.info("AlterPartition for %d partitions not answered: %s", len(batch), error)
+                log.info(
+                    "[controller] no answer to AlterPartition for %d partitions, sending it again: %s",
+                    len(batch),
+                    error,
+                )
                 await self._again(batch)
                 continue
             top = ErrorCode(response.error_code)
             if top is not ErrorCode.NONE:
-                log.info("AlterPartition for %d partitions refused: %s", len(batch), top.name)
+                log.info("[controller] refused AlterPartition for %d partitions: %s", len(batch), top.name)
                 await self._again(batch)
                 continue
             if unsettled := self._settle(batch, response):
@@ -119,7 +123,7 @@ class IsrChanges:
     def _settle(
         self, batch: dict[Partition, ProposeIsr], response: AlterPartitionResponse
     ) -> dict[Partition, ProposeIsr]:
-        """Answers with those that may or may not have taken effect."""
+        """Apply the answers; return the proposals that may or may not have taken effect."""
         unsettled: dict[Partition, ProposeIsr] = {}
         answers = {
             (topic.topic_id, answer.partition_index): answer for topic in response.topics for answer in topic.partitions
@@ -128,13 +132,17 @@ class IsrChanges:
             answer = answers.get((partition.topic_id or ZERO_TOPIC_ID, partition.tp.partition))
             machine = partition.machine
             if partition.log is None:
-                continue  # deleted, or its directory failed, while the request was under way
+                continue  # the replica was deleted, or its directory failed, while the request was in flight
             if answer is None:
                 settled = machine.isr_rejected(proposal, ErrorCode.UNKNOWN_SERVER_ERROR)
             elif answer.error_code:
                 settled = machine.isr_rejected(proposal, ErrorCode(answer.error_code))
                 self._refused.add()
-                log.info("ISR change of %s refused: %s", partition.tp, ErrorCode(answer.error_code).name)
+                log.info(
+                    "[partition %s] the controller refused an ISR change: %s",
+                    partition.tp,
+                    ErrorCode(answer.error_code).name,
+                )
             else:
                 settled = machine.isr_accepted(
                     proposal,
@@ -146,7 +154,7 @@ class IsrChanges:
                     leader_recovery_state=answer.leader_recovery_state,
                 )
                 self._counts[proposal.change].add()
-                log.info("ISR of %s is now %s", partition.tp, sorted(machine.isr))
+                log.info("[partition %s] the ISR is now %s", partition.tp, sorted(machine.isr))
             self._on_settled(partition, settled)
             if settled.retry is not None:
                 unsettled[partition] = settled.retry

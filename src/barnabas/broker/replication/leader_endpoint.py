@@ -1,6 +1,6 @@
-"""The wire between a fetcher and its leader: Fetch, OffsetForLeaderEpoch, ListOffsets in the leader's versions.
+"""The requests of a fetcher to its leader: Fetch, OffsetForLeaderEpoch, ListOffsets, in the leader's versions.
 
-Owner: one replica fetcher. One connection, one request at a time; records stay where the socket put them.
+Owner: one replica fetcher. There is one connection and one request at a time; records are not copied from the socket's buffer.
 """
 
 from collections.abc import Awaitable, Callable
@@ -47,7 +47,7 @@ _FETCH_WITH_EPOCHS: Final = 12
 _FETCH_WITH_NAMES: Final = 12
 _FETCH_WITH_REPLICA_STATE: Final = 15
 
-#: (error, offset, epoch) of a partition that the leader did not answer for.
+#: (error, offset, epoch) of a partition that is missing in the leader's answer.
 _NO_ANSWER: Final = (int(ErrorCode.UNKNOWN_SERVER_ERROR), -1, -1)
 
 R = TypeVar("R", bound=ApiMessage)
@@ -58,7 +58,7 @@ class Versions(Protocol):
 
 
 class LeaderConnection(Protocol):
-    """What is used of `barnabas.client.connection.Connection`."""
+    """The parts of `barnabas.client.connection.Connection` that are used here."""
 
     @property
     def closed(self) -> bool: ...
@@ -78,7 +78,7 @@ Connect = Callable[[BrokerId], Awaitable[LeaderConnection]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetcherSettings:
-    """Kafka's settings of a follower, by Kafka's names."""
+    """A follower's settings, under Kafka's names."""
 
     broker_id: BrokerId
     num_replica_fetchers: int = 1
@@ -95,15 +95,15 @@ class FetchAnswer:
     error_code: int
     session_id: int
     partitions: list[FetchedPartition]
-    #: Bytes of records.
+    #: Size of the records in bytes.
     size: int
 
 
 class LeaderEndpoint(Protocol):
-    """A leader, near or far."""
+    """A leader of this cluster, or of a link's source cluster."""
 
     async def prepare(self) -> bool:
-        """Be ready for requests; True: this leader truncates on fetch."""
+        """Connect if needed. Return whether this leader truncates on fetch."""
         ...
 
     async def fetch(self, plan: FetchPlan, *, max_wait_ms: int) -> FetchAnswer: ...
@@ -115,7 +115,7 @@ class LeaderEndpoint(Protocol):
     async def tier_starts(self, epochs: dict[TopicPartition, LeaderEpoch]) -> dict[TopicPartition, TierAnswer]: ...
 
     def close(self) -> None:
-        """End the connection; a request that is under way fails. It may be prepared again."""
+        """Close the connection; a request in flight fails. `prepare` opens it again."""
         ...
 
 
@@ -128,7 +128,7 @@ class RemoteLeader:
         self._settings = settings
         self._broker_epoch = broker_epoch
         self._connection: LeaderConnection | None = None
-        #: Names of the topics in the fetch session: responses from version 13 on have ids only.
+        #: Names of the topics in the fetch session: responses from version 13 on have only ids.
         self._names: dict[TopicId, str] = {}
 
     async def prepare(self) -> bool:
@@ -247,7 +247,7 @@ class RemoteLeader:
 
     async def list_offsets(self, epochs: dict[TopicPartition, LeaderEpoch]) -> dict[TopicPartition, OffsetsAnswer]:
         latest = await self._list(epochs, LATEST)
-        # In this order, as Kafka does: a start that moves between the two is seen.
+        # Ask in this order, as Kafka does: then a start that moves in between is noticed.
         earliest = await self._list(epochs, EARLIEST)
         answers: dict[TopicPartition, OffsetsAnswer] = {}
         for partition, (error, end, _) in latest.items():
@@ -256,8 +256,10 @@ class RemoteLeader:
         return answers
 
     async def tier_starts(self, epochs: dict[TopicPartition, LeaderEpoch]) -> dict[TopicPartition, TierAnswer]:
-        """As Kafka's followers ask: the local start, the log start, and in which epoch the record before the local start was
-        written: that of the local start itself, unless it begins an epoch."""
+        """Ask for the local start, the log start, and the epoch of the record before the local start, as Kafka's followers do.
+
+        That epoch is the one of the local start itself, unless the local start begins an epoch.
+        """
         local = await self._list(epochs, EARLIEST_LOCAL)
         earliest = await self._list(epochs, EARLIEST)
         questions = {
@@ -280,7 +282,7 @@ class RemoteLeader:
     async def _list(
         self, epochs: dict[TopicPartition, LeaderEpoch], timestamp: int
     ) -> dict[TopicPartition, tuple[int, int, int]]:
-        """(error, offset, epoch) of each."""
+        """Return (error, offset, epoch) of each partition."""
         topics: dict[str, ListOffsetsTopic] = {}
         for partition, epoch in epochs.items():
             topic = topics.setdefault(partition.topic, ListOffsetsTopic(name=partition.topic))
@@ -301,5 +303,5 @@ class RemoteLeader:
 
     def _ready(self) -> LeaderConnection:
         if self._connection is None:
-            raise ConnectionError(f"no connection to broker {self._broker}")
+            raise ConnectionError(f"there is no connection to broker {self._broker}")
         return self._connection

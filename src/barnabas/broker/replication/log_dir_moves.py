@@ -1,7 +1,7 @@
 """Moving a replica from one log directory to another while it is in use (AlterReplicaLogDirs, KIP-113).
 
-A future log grows beside the current one until it has everything; then, in one step of the loop, it takes its place.
-Owner: the event loop. Reading runs on threads, a chunk at a time; one task a move, ended with the move.
+A future log is copied beside the current one until it has everything; then it replaces the current log in one step of the event
+loop. Owner: the event loop. Threads read one chunk at a time; each move has one task, which ends with it.
 """
 
 import asyncio
@@ -24,16 +24,16 @@ from barnabas.broker.storage.log_tier import TierStart
 
 log = logging.getLogger(__name__)
 
-#: Copied between two looks at whether the future log has caught up.
+#: Bytes copied between two checks whether the future log has caught up.
 CHUNK_BYTES = 1024 * 1024
-#: How often a move that is held back looks whether it still is.
+#: How often a throttled move checks the throttle again.
 THROTTLE_LOOK_MS = 1000
-#: The pause before a move goes on that could not.
+#: The pause before a failed move continues.
 RETRY_S = 5.0
 
 
 class MovableLogs(Protocol):
-    """The log manager, as moves see it."""
+    """The methods of the log manager that moves use."""
 
     def get(self, partition: TopicPartition) -> Log | None: ...
     def get_future(self, partition: TopicPartition) -> Log | None: ...
@@ -57,7 +57,7 @@ class LogDirMoves:
         spawn: Spawn,
         throttle: ReplicationThrottle | None = None,
     ) -> None:
-        """`throttle`: all moves of the broker together (`replica.alter.log.dirs.io.max.bytes.per.second`)."""
+        """`throttle` limits all moves of the broker together (`replica.alter.log.dirs.io.max.bytes.per.second`)."""
         self._replicas = replicas
         self._logs = logs
         self._clock = clock
@@ -66,14 +66,14 @@ class LogDirMoves:
         self._throttle = throttle
 
     def begin(self, tp: TopicPartition, path: str) -> ErrorCode:
-        """Start moving. Where the partition is not here yet, note where it is to be made, and say that it is not here."""
+        """Start a move. If the broker has no replica yet, note the directory in which to create it, and return an error."""
         try:
             self._logs.prefer_dir(tp, path)
             partition = self._replicas.hosted.require(tp)
             current = partition.local_log
             future = self._logs.get_future(tp)
             if future is not None and future.log_dir != path:
-                self._logs.delete_future(tp)  # on its way to elsewhere: the newer wish counts
+                self._logs.delete_future(tp)  # a move to a third directory: the newer request wins
                 future = None
             if current.log_dir == path:
                 if future is not None:
@@ -81,10 +81,10 @@ class LogDirMoves:
                 return ErrorCode.NONE
             if future is None:
                 self._start(partition, self._logs.get_or_create_future(tp))
-            elif partition.future_log is None:  # found at start, and nobody has led or followed since
+            elif partition.future_log is None:  # a move found at start, and the partition has had no role since
                 self._start(partition, future)
         except Refused as refusal:
-            # Kafka's word for a known partition that this broker does not have, in this request.
+            # In this request, Kafka uses this error for a known partition without a replica on this broker.
             is_elsewhere = refusal.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
             return ErrorCode.REPLICA_NOT_AVAILABLE if is_elsewhere else refusal.code
         except LogDirFault:
@@ -92,13 +92,13 @@ class LogDirMoves:
         return ErrorCode.NONE
 
     def leadership_changed(self, led: list[Partition], followed: list[Partition]) -> None:
-        """Partitions have a role: those whose future log was found at start go on with their move."""
+        """Continue the moves that were found at start, for partitions that have a role now."""
         for partition in (*led, *followed):
             future = self._logs.get_future(partition.tp)
             if future is None or partition.log is None or partition.future_log is not None:
                 continue
             if future.log_dir == partition.log.log_dir:
-                # Moves there and back were cut short, and the start has gone on with the log that was to be replaced twice.
+                # A move there and one back were interrupted, and the broker started with the log that both were to replace.
                 self._give_up(partition.tp)
             else:
                 self._start(partition, future)
@@ -107,14 +107,16 @@ class LogDirMoves:
         try:
             self._logs.delete_future(tp)
         except LogDirFault as fault:
-            log.error("cannot delete the copy of %s: %s", tp, fault)
+            log.error(
+                "[partition %s] cannot delete the copy of an ended move: look at its log directory: %s", tp, fault
+            )
 
     def _start(self, partition: Partition, future: Log) -> None:
         partition.future_log = future
         self._spawn(self._move(partition, future), f"move {partition.tp} to {future.log_dir}")
 
     async def _move(self, partition: Partition, future: Log) -> None:
-        log.info("moving %s to %s", partition.tp, future.log_dir)
+        log.info("[partition %s] moving to %s", partition.tp, future.log_dir)
         is_ready = False
         try:
             while self._is_current(partition, future):
@@ -122,10 +124,15 @@ class LogDirMoves:
                 try:
                     is_ready = await self._step(partition, partition.log, future, is_ready=is_ready)
                 except (Refused, LogDirFault, Malformed) as error:
-                    # What was read may have been cut meanwhile, and there may be no descriptor free: as in a fetch, the next
-                    # time is another. Nobody would begin it again, and the cleaner waits for its end. A disk that has failed
-                    # ends it.
-                    log.error("cannot go on to move %s to %s: %s", partition.tp, future.log_dir, error)
+                    # A chunk may have been truncated while it was read, or no descriptor was free: try again, as a fetch does.
+                    # No other code would restart the move, and the cleaner waits for its end. A failed disk ends the move.
+                    log.error(
+                        "[partition %s] the move to %s failed and is tried again in %d s: %s",
+                        partition.tp,
+                        future.log_dir,
+                        RETRY_S,
+                        error,
+                    )
                     if self._is_current(partition, future):
                         await asyncio.sleep(RETRY_S)
         finally:
@@ -133,11 +140,11 @@ class LogDirMoves:
                 partition.future_log = None
 
     async def _step(self, partition: Partition, current: Log, future: Log, *, is_ready: bool) -> bool:
-        """Whether `future` is ready to take the place of `current`, but for records that have come since."""
+        """Make progress. Return whether `future` is ready to replace `current`, except for records that have come since."""
         cut_at = current.take_cut()
         if cut_at is not None and cut_at < future.log_end_offset:
-            # Epochs alone do not tell. What was being read for the copy may be of what came in its place, and fit on what is to
-            # go; and both may be of one epoch.
+            # Comparing epochs is not enough here. The chunk in progress may have records that were written after the cut, and
+            # may fit onto records that the cut removed; both may have the same epoch.
             try:
                 await cut(future.truncate_then, cut_at)
             except BaseException:
@@ -149,15 +156,16 @@ class LogDirMoves:
             return False
         excess_from = self._excess_from(current, future)
         if excess_from is not None:
-            # Too much perhaps, if things change meanwhile: that costs another copy, and nobody reads it yet.
+            # This may remove too much if things change meanwhile. That costs another copy, and no request reads the copy yet.
             await cut(future.truncate_then, excess_from)
         elif future.log_end_offset == current.log_end_offset:
             if not is_ready:
                 await self._make_ready(future)
                 return True
-            if not await self._waits_for_the_move_before(partition.tp):
+            if not await self._waited_for_previous_move(partition.tp):
                 if (latest := current.epochs.latest) is not None:
-                    # A leader has noted it, perhaps without a record, and followers that know of the one before ask for it.
+                    # The leader may have noted its epoch without a record, and followers of the former leader ask for that
+                    # epoch.
                     future.assign_epoch_start(latest.epoch, latest.start_offset)
                 self._swap(partition)
         elif not await self._is_held_back():
@@ -165,7 +173,7 @@ class LogDirMoves:
         return is_ready
 
     async def _begin_at_local_start(self, current: Log, future: Log) -> None:
-        """What the current log has in the tier only need not be copied, but be known."""
+        """Skip the records that the current log has in the tier only, but note them in the future log."""
         if current.log_start_offset == current.local_log_start_offset:
             await cut(future.restart_then, current.log_start_offset)
             return
@@ -176,7 +184,7 @@ class LogDirMoves:
                 b"" if snapshot is None else await self._read(current, lambda: snapshot.disk.read_file(snapshot.path))
             )
         except FileNotFoundError:
-            return  # its segment has gone meanwhile: the local start is another one
+            return  # its segment was deleted meanwhile: the local start has moved
         producers = producer_snapshot.decode(data) if data else ()
         start = TierStart(offset, log_start, epochs, producers)
         await cut(future.start_from_tier_then, start)
@@ -191,8 +199,8 @@ class LogDirMoves:
         if error is not None:
             raise error
 
-    async def _waits_for_the_move_before(self, tp: TopicPartition) -> bool:
-        """The log that it replaced may have the place of this one."""
+    async def _waited_for_previous_move(self, tp: TopicPartition) -> bool:
+        """Whether the log that the previous move replaced is still in the way; wait until it is gone."""
         gone = asyncio.Event()
         self._logs.when_old_is_gone(tp, gone.set)
         if gone.is_set():
@@ -204,18 +212,19 @@ class LogDirMoves:
         try:
             self._logs.swap_future(partition.tp)
         finally:
-            # Also where the new directory failed at the very end: then there may be no log.
+            # Do this also if the new directory failed at the very end: then there may be no log.
             moved = self._logs.get(partition.tp)
             if moved is None:
                 partition.log = None
             else:
                 partition.attach(moved)
-                # What the old log had on disk and the copy has not yet is committed when the copy has.
+                # Records that the old log had on disk and the copy does not have yet are committed when the copy has flushed
+                # them.
                 partition.flush_what_is_due()
             self._replicas.hosted.wake_all(partition)
 
     def _is_current(self, partition: Partition, future: Log) -> bool:
-        """The move was not overtaken by another one, by a deletion, or by a disk that failed."""
+        """Whether the move was not overtaken by another move, a deletion, or a failed disk."""
         return (
             partition.log is not None
             and not partition.log.is_closed
@@ -225,7 +234,7 @@ class LogDirMoves:
 
     @staticmethod
     def _excess_from(current: Log, future: Log) -> int | None:
-        """From where on the future log has what the current one has not; None where it is a beginning of it."""
+        """Return the offset from which on the future log differs; None if it is a beginning of the current log."""
         if future.log_end_offset > current.log_end_offset:
             return current.log_end_offset
         epoch = future.latest_epoch
@@ -234,11 +243,11 @@ class LogDirMoves:
         known = current.end_offset_for_epoch(epoch)
         if known.epoch == epoch:
             return known.end_offset if known.end_offset < future.log_end_offset else None
-        # As a follower does (KIP-279): both have what was written up to the end of the last epoch that both know.
+        # As a follower truncates (KIP-279): both logs agree up to the end of the last epoch that both have.
         return max(0, min(known.end_offset, future.end_offset_for_epoch(known.epoch).end_offset))
 
     async def _is_held_back(self) -> bool:
-        """Waits while the throttle is used up, for a second at most: the move may have been overtaken, the limit changed."""
+        """Wait while the throttle is used up, for at most a second: the move may be overtaken, or the limit may change."""
         wait_ms = self._throttle.wait_ms() if self._throttle is not None else 0
         if not wait_ms:
             return False
@@ -263,7 +272,7 @@ class LogDirMoves:
             future.update_high_watermark(min(current.high_watermark, future.log_end_offset))
 
     async def _read(self, current: Log, work: Callable[[], bytes]) -> bytes:
-        """On a thread. Raises `FileNotFoundError`, and `LogDirFault` if the disk fails."""
+        """Run `work` on a thread. Raises `FileNotFoundError`, and `LogDirFault` if the disk fails."""
         try:
             return await self._on_thread(work)
         except FileNotFoundError:

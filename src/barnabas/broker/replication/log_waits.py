@@ -1,4 +1,4 @@
-"""Reading and cutting a log from a coroutine, which waits where the log must."""
+"""Reading and truncating a log from a coroutine, which waits while the log has to."""
 
 import asyncio
 from collections.abc import Callable
@@ -12,13 +12,15 @@ from barnabas.broker.storage.segment import IndexUnderRepair
 
 Where = TypeVar("Where", contravariant=True)
 
-#: How often a read waits for an index that is being rebuilt: once is enough, unless the new one is damaged too.
+#: How often a read waits for an index that is being rebuilt: once is enough unless the new index is damaged too.
 REPAIRS_AWAITED: Final = 3
 
 
 async def read_log(log: Log, offset: int, *, max_bytes: int, max_offset: int) -> ReadResult:
-    """As `Log.read` with at least one batch; waits for the repair of an index if one is under way, and for a descriptor where
-    none is free: its disk is well, and nobody else would begin again what this read is for."""
+    """Read at least one batch, like `Log.read`; wait for the repair of an index, and for a free file descriptor.
+
+    Without a free descriptor the disk is healthy, and no other code would repeat this read.
+    """
     repairs = 0
     while True:
         try:
@@ -45,12 +47,12 @@ class Cut(Protocol[Where]):
 
 
 async def cut(how: Cut[Where], where: Where, *, is_wanted: Callable[[], bool] = lambda: True) -> None:
-    """Cut a log, and wait for it. `is_wanted` is asked right before: nothing is cut if it says no by then."""
+    """Truncate a log, and wait for it. `is_wanted` is called right before: if it is False, nothing is truncated."""
     done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def then(error: Exception | None) -> None:
         if done.done():
-            return  # who waited was cancelled
+            return  # the waiting task was cancelled
         if error is None:
             done.set_result(None)
         else:

@@ -1,12 +1,12 @@
-"""The replication machine: one partition's role, epochs, in-sync replicas, followers' positions, and how far all are.
+"""The replication machine: a partition's role, epochs, in-sync replicas and followers' positions on one broker.
 
-Pure: time and offsets come in, decisions come out; the driver (`replication.partition`) owns the log and the wire.
+Pure: time and offsets come in, decisions come out; the driver (`replication.partition`) has the log and the network.
 Owner: the event loop of the broker that hosts the replica. Methods that every produce or fetch calls return shared or
-plain values and touch no collection that grows.
+plain values, and use no collection that grows.
 
-Behaviour is that of Kafka 3.9's `Partition` with AlterPartition (KIP-497). Two deliberate differences, both safe:
-a follower's high watermark never goes back but by truncation, and `tick` moves the high watermark on when a follower that
-held it back while coming back (see `_advance`) has gone silent.
+Behaviour is that of Kafka 3.9's `Partition` with AlterPartition (KIP-497). There are two deliberate differences, both safe.
+A follower's high watermark goes back only by truncation. And `tick` advances the high watermark if a follower that was
+returning to the ISR, and held it back (see `_advance`), stops fetching.
 """
 
 from collections.abc import Callable
@@ -35,9 +35,9 @@ from barnabas.broker.replication.state import (
     Watermark,
 )
 
-#: The controller says for certain that it did not apply the proposal: back to the committed ISR.
+#: With these errors the controller has certainly not applied the proposal: return to the committed ISR.
 _NOT_APPLIED: Final = frozenset({ErrorCode.OPERATION_NOT_ATTEMPTED, ErrorCode.INELIGIBLE_REPLICA})
-#: This leader's picture is out of date: wait, still pending, for the LeaderAndIsr that must be under way.
+#: This leader's state is outdated: keep the proposal pending, and wait for the LeaderAndIsr that must be on the way.
 _AWAIT_METADATA: Final = frozenset(
     {
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
@@ -50,7 +50,7 @@ _AWAIT_METADATA: Final = frozenset(
 )
 
 START: Final = Offset(0)
-#: A follower asks again after `replica.fetch.wait.max.ms` at the latest: 500 ms, unless somebody has set it.
+#: A follower fetches again after `replica.fetch.wait.max.ms` at the latest: 500 ms by default.
 SILENT_MS: Final = 1_000
 _NOTHING: Final = FetchRecorded(False, False, None)
 _HW_MOVED: Final = FetchRecorded(True, False, None)
@@ -65,7 +65,7 @@ def any_broker_is_eligible(broker_id: BrokerId, broker_epoch: BrokerEpoch) -> bo
 
 
 class PartitionMachine:
-    """Read its fields freely, change them only through its methods."""
+    """Callers read its fields freely, and change them only through its methods."""
 
     __slots__ = (
         "_followers",
@@ -100,7 +100,7 @@ class PartitionMachine:
         high_watermark: Offset = START,
         is_eligible: Callable[[BrokerId, BrokerEpoch], bool] = any_broker_is_eligible,
     ) -> None:
-        """`is_eligible(broker, broker epoch or -1)` says whether a broker is alive, as this incarnation."""
+        """`is_eligible(broker, broker epoch or -1)` returns whether this incarnation of the broker is alive."""
         self.local_broker = local_broker
         self.replica_lag_time_max_ms = replica_lag_time_max_ms
         self.min_insync_replicas = min_insync_replicas
@@ -109,28 +109,28 @@ class PartitionMachine:
         self.controller_epoch = NO_CONTROLLER_EPOCH
         self.leader: BrokerId = NO_BROKER
         self.leader_epoch: LeaderEpoch = NO_EPOCH
-        #: Where the log ended when this leadership began; -1 when not leading.
+        #: Log end when this leadership began; -1 when not leading.
         self.leader_epoch_start: Offset = UNKNOWN_OFFSET
-        #: How often this broker has begun to lead. What it wrote in an earlier leadership may have been cut since.
+        #: Number of this broker's leaderships. Records of an earlier leadership may have been truncated since.
         self.leaderships = 0
-        #: -1 before the first state: any state is newer.
+        #: Version of the state; -1 before the first one, so that any state is newer.
         self.partition_epoch = -1
         self.leader_recovery_state = RECOVERED
         self.replicas: tuple[BrokerId, ...] = ()
         self.adding_replicas: tuple[BrokerId, ...] = ()
         self.removing_replicas: tuple[BrokerId, ...] = ()
-        #: The committed ISR, as ZooKeeper has it. Empty when not leading.
+        #: The committed ISR, as it is in ZooKeeper. Empty when not leading.
         self.isr: frozenset[BrokerId] = frozenset()
-        #: Keeps the high watermark, which the machine moves on: known by the whole maximal ISR.
+        #: Stores the high watermark, which the machine advances: the whole maximal ISR has the records below it.
         self.log: KeepsHighWatermark = Watermark(high_watermark)
         self._pending: ProposeIsr | None = None
         self._followers: dict[BrokerId, FollowerPosition] = {}
-        #: The same positions, for walking over them.
+        #: The values of `_followers`, for iterating.
         self._order: tuple[FollowerPosition, ...] = ()
-        #: min.insync.replicas, but never more than there are replicas.
+        #: min.insync.replicas, but at most the number of replicas.
         self._min_isr = 1
 
-    # --- what others ask -------------------------------------------------------------------------------------------
+    # --- queries -------------------------------------------------------------------------------------------
 
     @property
     def is_leader(self) -> bool:
@@ -138,12 +138,12 @@ class PartitionMachine:
 
     @property
     def pending(self) -> ProposeIsr | None:
-        """The proposal that is under way, if any."""
+        """The proposal without an answer, if there is one."""
         return self._pending
 
     @property
     def maximal_isr(self) -> frozenset[BrokerId]:
-        """The committed ISR and the brokers proposed for it: the high watermark and acks=all wait for all of them."""
+        """The committed ISR and the brokers proposed for it: high watermark and acks=all wait for all of them."""
         if self._pending is not None and self._pending.change is IsrChange.EXPAND:
             return self.isr | self._pending.broker_ids
         return self.isr
@@ -166,7 +166,7 @@ class PartitionMachine:
 
     @property
     def replication_factor(self) -> int:
-        """Replicas that a reassignment is only adding do not count yet."""
+        """The number of replicas, without those that a reassignment is adding."""
         return len(self.replicas) - len(set(self.adding_replicas) & set(self.replicas))
 
     @property
@@ -179,9 +179,9 @@ class PartitionMachine:
 
     @property
     def high_watermark_lags(self) -> bool:
-        """After an election, until the ISR has fetched: the end offset is not known for sure (KIP-207).
+        """Whether the end offset is uncertain, after an election and until the ISR has fetched (KIP-207).
 
-        ListOffsets answers OFFSET_NOT_AVAILABLE meanwhile, so that the end that a consumer sees never goes back.
+        Meanwhile ListOffsets answers OFFSET_NOT_AVAILABLE, so that the end that a consumer sees never goes back.
         """
         return self.role is Role.LEADER and self.leader_epoch_start > self.high_watermark
 
@@ -193,7 +193,7 @@ class PartitionMachine:
         return self._followers.get(broker_id)
 
     def check_leader_epoch(self, current_leader_epoch: int, *, require_leader: bool = True) -> ErrorCode:
-        """May a request that believes in this leader epoch (-1: it does not say) be served here?"""
+        """Check the leader epoch of a request (-1: the request has none)."""
         if current_leader_epoch >= 0 and current_leader_epoch != self.leader_epoch:
             if current_leader_epoch < self.leader_epoch:
                 return ErrorCode.FENCED_LEADER_EPOCH
@@ -204,14 +204,14 @@ class PartitionMachine:
         return ErrorCode.KAFKA_STORAGE_ERROR if role is Role.OFFLINE else ErrorCode.NOT_LEADER_OR_FOLLOWER
 
     def check_follower(self, broker_id: BrokerId, current_leader_epoch: int) -> ErrorCode:
-        """Is `broker_id` a replica? If not, which error makes it try again."""
+        """Check that `broker_id` is a replica; otherwise return an error that makes it retry."""
         if broker_id in self._followers:
             return ErrorCode.NONE
-        # With a matching epoch it may be a new replica: the LeaderAndIsr with it is on its way.
+        # With a matching epoch it may be a new replica, whose LeaderAndIsr is on the way.
         return ErrorCode.UNKNOWN_LEADER_EPOCH if current_leader_epoch >= 0 else ErrorCode.NOT_LEADER_OR_FOLLOWER
 
     def check_append(self, *, required_acks: int) -> ErrorCode:
-        """acks=all is refused before the write when too few replicas are in sync."""
+        """Refuse acks=all before the write if too few replicas are in sync."""
         if self.role is not Role.LEADER:
             return ErrorCode.KAFKA_STORAGE_ERROR if self.role is Role.OFFLINE else ErrorCode.NOT_LEADER_OR_FOLLOWER
         if required_acks == -1 and len(self.isr) < self._min_isr:
@@ -219,7 +219,7 @@ class PartitionMachine:
         return ErrorCode.NONE
 
     def silent(self, now_ms: int) -> frozenset[BrokerId]:
-        """Members of the ISR that have not fetched lately. One of them may have been elected, unheard of here."""
+        """Return members of the ISR that have not fetched lately. One of them may be the new leader, unknown to this broker."""
         return frozenset(
             follower.broker_id
             for follower in self._order
@@ -227,9 +227,9 @@ class PartitionMachine:
         )
 
     def check_replicated(self, required_offset: int, leadership: int) -> ErrorCode | None:
-        """For an acks=all produce that ends below `required_offset`: None while it must wait, else its answer.
+        """Return the answer to an acks=all produce that ends below `required_offset`; None while it must wait.
 
-        `leadership`: the `leaderships` at the time of the append. In a later one other records may be at its offsets.
+        `leadership`: the value of `leaderships` at the append. In a later leadership other records may have its offsets.
         """
         if self.role is not Role.LEADER or self.leaderships != leadership:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -240,7 +240,7 @@ class PartitionMachine:
         return ErrorCode.NONE
 
     def low_watermark(self, log_start: Offset) -> Offset:
-        """The smallest log start of the live replicas: what DeleteRecords waits for."""
+        """Return the smallest log start of the live replicas: DeleteRecords waits for it."""
         low = log_start
         for follower in self._order:
             if follower.log_start < low and self._is_eligible(follower.broker_id, NO_BROKER_EPOCH):
@@ -250,7 +250,7 @@ class PartitionMachine:
     # --- transitions -----------------------------------------------------------------------------------------------
 
     def become_leader(self, state: PartitionLeadership, *, log_end: Offset, now_ms: int) -> LeaderStarted:
-        """The controller elected this broker, or changed the replicas of a partition that it leads."""
+        """Lead: the controller elected this broker, or changed the replicas of a partition that it leads."""
         role = self._step("become_leader")
         if state.leader != self.local_broker or self.local_broker not in state.replicas:
             raise IllegalTransition(f"broker {self.local_broker} cannot lead: it is not the leader of {state}")
@@ -258,12 +258,13 @@ class PartitionMachine:
             return LeaderStarted(applied=False)
         is_new_leader = self.role is not Role.LEADER
         is_new_epoch = state.leader_epoch > self.leader_epoch
-        # In an epoch that this broker never heard of another one has led, and had followers cut what this one counts on.
+        # If this broker missed an epoch, another broker may have led in it and made followers truncate records that this one
+        # has.
         was_led_by_another = is_new_leader or state.leader_epoch > self.leader_epoch + 1
         self._take_assignment(state)
         self._set_followers(tuple(broker for broker in state.replicas if broker != self.local_broker))
         self._commit_isr(frozenset(state.isr))
-        # A leader is recovered as soon as it leads: there is nothing that it must do first.
+        # A leader has recovered as soon as it leads: nothing has to be done first.
         self.leader_recovery_state = RECOVERED
         if is_new_epoch:
             for follower in self._order:
@@ -297,14 +298,14 @@ class PartitionMachine:
         return FollowerStarted(True, is_new_epoch)
 
     def go_offline(self) -> None:
-        """The log directory failed: nothing is served from here any more."""
+        """Serve nothing any more: the log directory failed."""
         self.role = self._step("go_offline")
         self._forget_followers()
         self.leader = NO_BROKER
         self.replicas = self.adding_replicas = self.removing_replicas = ()
 
     def stop(self) -> None:
-        """StopReplica without deletion: neither lead nor follow until the controller says so. Epochs stay known."""
+        """Stop without deletion: neither lead nor follow until the next LeaderAndIsr. The epochs stay known."""
         self.role = self._step("stop")
         self._forget_followers()
         self.leader = NO_BROKER
@@ -312,7 +313,7 @@ class PartitionMachine:
     def _step(self, event: str) -> Role:
         target = TRANSITIONS.get((self.role, event))
         if target is None:
-            raise IllegalTransition(f"{event} is not a step that {self.role.name} allows")
+            raise IllegalTransition(f"the role {self.role.name} does not allow the event {event}")
         return target
 
     def _take_assignment(self, state: PartitionLeadership) -> None:
@@ -343,8 +344,10 @@ class PartitionMachine:
     # --- the hot path ----------------------------------------------------------------------------------------------
 
     def record_append(self, log_end: Offset, now_ms: int) -> bool:
-        """The leader's log grew, or more of it is on disk. True: the high watermark moved (at once if no other broker is in the
-        ISR)."""
+        """Note that the leader's log grew, or that more of it is on disk. Return whether the high watermark moved.
+
+        It moves at once if no other broker is in the ISR.
+        """
         return self._advance(log_end, now_ms)
 
     def record_follower_fetch(
@@ -357,24 +360,25 @@ class PartitionMachine:
         log_end: int,
         now_ms: int,
     ) -> FetchRecorded:
-        """A follower asks for `fetch_offset`: it has everything below. Not for fetches that got a diverging epoch.
+        """Note that a follower fetches at `fetch_offset`, so it has all records below. Not for fetches that get a diverging
+        epoch.
 
-        `log_end` is the leader's log end before the read, so that appends during it do not keep a follower out of sync.
+        `log_end` is the leader's log end before the read, so that appends during the read do not keep a follower out of sync.
         """
         follower = self._followers.get(broker_id)
         if follower is None:
-            raise Refused(ErrorCode.UNKNOWN_LEADER_EPOCH, f"broker {broker_id} is not a replica here")
+            raise Refused(ErrorCode.UNKNOWN_LEADER_EPOCH, f"broker {broker_id} is not a replica")
         if broker_epoch != follower.broker_epoch and broker_epoch != NO_BROKER_EPOCH:
             if broker_epoch < follower.broker_epoch:
-                # KIP-903: a request of the broker's former life, overtaken by its restart.
+                # KIP-903: a delayed request of the broker's former life, from before its restart.
                 raise Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"broker epoch {broker_epoch} of {broker_id} is over")
             follower.broker_epoch = broker_epoch
         if follower.resting is not None:
-            follower.rested()  # in a session that the follower has given up
+            follower.rested()  # it rested in a session that the follower has given up
         if fetch_offset >= log_end:
             follower.caught_up(now_ms)
         elif fetch_offset >= follower.last_fetch_leader_log_end:
-            # It has now what the leader had at its previous fetch: it was caught up then.
+            # It has what the leader had at its previous fetch, so it was caught up at that time.
             follower.caught_up(follower.last_fetch_ms)
         if log_end > follower.last_fetch_leader_log_end:
             follower.last_fetch_leader_log_end = log_end
@@ -385,7 +389,7 @@ class PartitionMachine:
         follower.log_start = follower_log_start
 
         propose = None if follower.in_maximal_isr or self._pending is not None else self._maybe_expand(follower)
-        # After the expansion: a follower that comes back must count before the high watermark runs ahead of it.
+        # Expand first: a returning follower must count before the high watermark moves past it.
         hw_moved = moved and self._advance(log_end, now_ms)
         if propose is not None:
             return FetchRecorded(hw_moved, log_start_moved, propose)
@@ -394,16 +398,17 @@ class PartitionMachine:
         return _LOG_START_MOVED if log_start_moved else _NOTHING
 
     def record_follower_append(self, *, log_start: int, log_end: int, leader_high_watermark: int) -> bool:
-        """As a follower: the leader's records were appended, and it said how far they are committed."""
+        """As a follower: the leader's records were appended, and its answer had this high watermark."""
         committed = leader_high_watermark if leader_high_watermark < log_end else log_end
-        if committed < log_start <= log_end:  # an empty log may end in the batch that its start is in
+        if committed < log_start <= log_end:  # an empty log may end inside the batch of its log start
             committed = log_start
         return self.log.maybe_increment_high_watermark(committed)
 
     def _advance(self, log_end: int, now_ms: int) -> bool:
-        """Move the high watermark to the smallest log end of the maximal ISR, or stay.
+        """Move the high watermark to the smallest log end of the maximal ISR, or leave it.
 
-        A follower that is alive and caught up but not in the ISR yet counts too: otherwise, with an ISR of one, the high
+        A live follower that is caught up but not in the ISR yet counts too. Otherwise, with an ISR of one, the high watermark
+        would follow the leader's log end, and a returning follower would never reach it. Never moves below min ISR.
         watermark follows the leader's log end, and a returning follower never reaches it. Never while under min ISR.
         """
         if len(self.isr) < self._min_isr or self.role is not Role.LEADER:
@@ -424,10 +429,10 @@ class PartitionMachine:
         return self.log.commit_up_to(new)
 
     def log_was_cut(self, log_end: Offset) -> None:
-        """A leader's log, which only a link may do to a mirror: no follower has more of it than the leader any more.
+        """Limit followers' positions: a link has truncated the log of a mirror's leader.
 
-        Nothing may be appended before the next leader epoch: a follower that did not hear of the cut would take what follows
-        for the rest of what it has.
+        Nothing may be appended before the next leader epoch. A follower that does not know of the truncation would take the
+        next records for the continuation of its own.
         """
         for follower in self._order:
             if follower.log_end > log_end:
@@ -438,20 +443,21 @@ class PartitionMachine:
     # --- the ISR ---------------------------------------------------------------------------------------------------
 
     def tick(self, now_ms: int, log_end: Offset) -> Ticked:
-        """Now and then (Kafka: every half `replica.lag.time.max.ms`): who has not caught up for too long leaves the ISR."""
+        """Shrink the ISR by followers that lag for too long. Called periodically (Kafka: every half
+        `replica.lag.time.max.ms`)."""
         if self.role is not Role.LEADER:
             return _QUIET
         propose = None
         if self._pending is None:
             lagging = self.out_of_sync(now_ms, log_end)
             if lagging:
-                # Until the controller agrees the lagging still count: it may refuse, and elect one of them.
+                # Lagging followers count until the controller agrees: it may refuse, and elect one of them.
                 propose = self._propose(IsrChange.SHRINK, self.isr - lagging)
         hw_moved = self._advance(log_end, now_ms)
         return Ticked(hw_moved, propose) if hw_moved or propose is not None else _QUIET
 
     def out_of_sync(self, now_ms: int, log_end: Offset) -> frozenset[BrokerId]:
-        """Members of the committed ISR that were not caught up within `replica.lag.time.max.ms`."""
+        """Return members of the committed ISR that were not caught up within `replica.lag.time.max.ms`."""
         return frozenset(
             broker
             for broker in self.isr
@@ -473,7 +479,7 @@ class PartitionMachine:
         now_ms: int,
         leader_recovery_state: int = RECOVERED,
     ) -> IsrSettled:
-        """The controller wrote a new state, or found that the proposed one is already there (same partition epoch)."""
+        """Apply the state that the controller wrote, or already had (then with the same partition epoch)."""
         if proposal is not self._pending or leader_epoch != self.leader_epoch or partition_epoch < self.partition_epoch:
             return _LATE
         self._commit_isr(isr)
@@ -482,7 +488,7 @@ class PartitionMachine:
         return IsrSettled(applied=True, hw_moved=self._advance(log_end, now_ms))
 
     def isr_rejected(self, proposal: ProposeIsr, error: ErrorCode) -> IsrSettled:
-        """The controller refused, or did not answer at all (then `error` is what the wire said)."""
+        """Handle a refusal, or a missing answer (then `error` is the error of the connection)."""
         if proposal is not self._pending:
             return _LATE
         if error in _NOT_APPLIED:
@@ -490,21 +496,21 @@ class PartitionMachine:
             return IsrSettled(applied=True)
         if error in _AWAIT_METADATA:
             return IsrSettled(applied=True)
-        # It may have been applied, and the answer lost. The same proposal again is harmless: its partition epoch fits
+        # The proposal may have been applied and its answer lost. Sending it again is harmless: its partition epoch is valid
         # only once.
         return IsrSettled(applied=True, retry=proposal)
 
     def set_min_insync_replicas(self, minimum: int, *, log_end: Offset, now_ms: int) -> bool:
-        """The topic's setting changed. True: the high watermark moved."""
+        """Apply the topic's changed setting. Return whether the high watermark moved."""
         self.min_insync_replicas = minimum
         self._min_isr = min(minimum, len(self._order) + 1)
         return self._advance(log_end, now_ms)
 
     def _maybe_expand(self, follower: FollowerPosition) -> ProposeIsr | None:
-        """A follower joins when it has all that is committed *and* all that earlier leaders wrote.
+        """Propose a follower for the ISR once it has all committed records *and* all records of earlier leaders.
 
-        The second: between this leader's high watermark and the start of its epoch there may be records that an earlier
-        leader committed. A follower without them must not become electable.
+        Between this leader's high watermark and the start of its epoch there may be records that an earlier leader committed. A
+        follower without them must not become electable.
         """
         if follower.log_end < self.high_watermark or follower.log_end < self.leader_epoch_start:
             return None
@@ -530,7 +536,7 @@ class PartitionMachine:
         return NO_BROKER_EPOCH if follower is None else BrokerEpoch(follower.broker_epoch)
 
     def validate(self, *, log_start: Offset, log_end: Offset) -> None:
-        """Assertions for tests and the simulation; a machine that fails one is a bug."""
+        """Check invariants, for tests and the simulation. An AssertionError means a bug."""
         assert log_start <= self.high_watermark <= log_end, f"{log_start} <= {self.high_watermark} <= {log_end}"
         if self.role is Role.LEADER:
             assert self.leader == self.local_broker

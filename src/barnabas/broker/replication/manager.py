@@ -1,6 +1,6 @@
-"""All replicas of this broker: where requests find their partition, and where those who wait are woken.
+"""All replicas of this broker: requests find their partition here, and waiting requests are woken here.
 
-Owner: the event loop. `appends` and `fetches` do the work of Produce and Fetch, on the partitions that `hosted` keeps.
+Owner: the event loop. `appends` and `fetches` carry out Produce and Fetch on the partitions in `hosted`.
 """
 
 import logging
@@ -37,8 +37,8 @@ class ReplicaManager:
         fetch_bytes_max: int,
         is_throttled: Callable[[TopicPartition], bool] = never_throttled,
     ) -> None:
-        """`is_known` tells whether the cluster has such a partition; `prefers_replica` whom a consumer should ask;
-        `is_throttled` whether a partition's records are held back from followers that are not in sync."""
+        """`is_known` returns whether the cluster has the partition; `prefers_replica` the replica that a consumer should read
+        from; `is_throttled` whether a partition's records are withheld from followers that are not in sync."""
         self.broker_id = broker_id
         self.fetch_bytes_max = fetch_bytes_max
         self._clock = clock
@@ -92,7 +92,7 @@ class ReplicaManager:
         timeout_ms: int,
         on_done: Callable[[list[tuple[ErrorCode, int]]], None],
     ) -> DelayedDeleteRecords | None:
-        """Move log starts on all replicas; answers (error, low watermark) for each entry. Returns what waits for them."""
+        """Move log starts on all replicas; pass (error, low watermark) of each entry to `on_done`. Return the wait, if any."""
         answers: list[tuple[ErrorCode, int]] = []
         waiting: dict[int, tuple[Partition, int]] = {}
         for index, (tp, offset) in enumerate(entries):
@@ -116,10 +116,10 @@ class ReplicaManager:
         purgatory = self.hosted.delete_records_purgatory
         return None if purgatory.try_complete_else_watch(operation, keys, timeout_ms=timeout_ms) else operation
 
-    # -- what time and settings change ------------------------------------------------------------------------------------
+    # -- ticks and settings ------------------------------------------------------------------------------------
 
     def topic_settings_changed(self, topic: str) -> None:
-        """The logs have the new settings. `topic` is empty if every topic's may have changed."""
+        """Apply a topic's new settings, which the logs have already. `topic` is empty if every topic's may have changed."""
         now_ms = self._clock.now_ms()
         for partition in self.hosted.partitions.values():
             if partition.log is not None and topic in ("", partition.tp.topic):
@@ -130,19 +130,19 @@ class ReplicaManager:
                     self.hosted.high_watermark_moved(partition)
 
     def isr_settled(self, partition: Partition, settled: IsrSettled) -> None:
-        # Who left the ISR must be looked at when it fetches.
+        # A follower that left the ISR must be examined when it fetches.
         self.hosted.stir(partition)
         if settled.hw_moved:
             self.hosted.high_watermark_moved(partition)
 
     def tick(self, partitions: Iterable[Partition] | None = None) -> None:
-        """Now and then: followers that lag leave the ISR."""
+        """Propose to shrink ISRs by lagging followers. Called periodically."""
         self.appends.early.forget_old()
         now_ms = self._clock.now_ms()
         for partition in list(self.hosted.partitions.values() if partitions is None else partitions):
             hw_moved, proposal = partition.tick(now_ms)
             if proposal is not None:
-                log.info("proposing to shrink the ISR of %s to %s", partition.tp, sorted(proposal.broker_ids))
+                log.info("[partition %s] proposing to shrink the ISR to %s", partition.tp, sorted(proposal.broker_ids))
                 self._submit_isr_change(partition, proposal)
             if hw_moved:
                 self.hosted.high_watermark_moved(partition)

@@ -1,7 +1,7 @@
-"""One replica on this broker: the machine that decides, the log that keeps, and the glue between them.
+"""One replica on this broker: connects the machine, which decides, with the log, which stores.
 
-Owner: the event loop. Every method that moves the high watermark or the log end says so in its result; waking those who
-wait is the manager's work.
+Owner: the event loop. Every method that moves the high watermark or the log end reports that in its result; the manager wakes
+the waiting requests.
 """
 
 import asyncio
@@ -58,27 +58,27 @@ class Partition:
         *,
         on_high_watermark: Callable[["Partition"], None],
     ) -> None:
-        """`on_high_watermark` is called when a follower's append or a flush moves it. Other methods of a leader return whether
-        it moved."""
+        """`on_high_watermark` is called when a follower's append or a flush moves the high watermark. A leader's other methods
+        return whether it moved."""
         self.tp = tp
         self.topic_id: TopicId | None = None
         self.machine = machine
         self._clock = clock
         self._on_high_watermark = on_high_watermark
-        #: None until the controller made this broker a replica, and after its directory failed.
+        #: None until the controller makes this broker a replica, and after its directory has failed.
         self.log: Log | None = None
-        #: A copy that is being moved to another log directory (AlterReplicaLogDirs).
+        #: The copy in another log directory while the replica is moved there (AlterReplicaLogDirs).
         self.future_log: Log | None = None
-        #: Followers' long polls watch this, consumers' watch the partition itself.
+        #: Long polls of followers watch this key; those of consumers watch the partition itself.
         self.log_end_key = ("log end", tp)
-        #: Followers' sessions that pass this partition over until it is stirred.
+        #: Entries of followers' sessions that skip this partition until it is stirred.
         self.resting: list[CachedPartition] = []
 
     def __repr__(self) -> str:
         return f"Partition({self.tp}, {self.machine.role.value}, epoch {self.machine.leader_epoch})"
 
     def attach(self, log: Log) -> None:
-        """The log that keeps this replica's records, and its high watermark."""
+        """Set the log, which keeps this replica's records and its high watermark."""
         self.log = self.machine.log = log
 
     @property
@@ -95,16 +95,16 @@ class Partition:
         return self.log
 
     def leader_log(self, current_leader_epoch: int = NO_EPOCH) -> Log:
-        """The log, if this broker leads and the caller's epoch, where it has one, is the right one."""
+        """Return the log, if this broker leads, and in the caller's epoch if it has one."""
         error = self.machine.check_leader_epoch(current_leader_epoch, require_leader=True)
         if error is not ErrorCode.NONE:
-            raise Refused(error, f"{self.tp}: {error.name.lower()}, epoch here {self.machine.leader_epoch}")
+            raise Refused(error, f"{self.tp}: {error.name.lower()}, this broker has epoch {self.machine.leader_epoch}")
         return self.local_log
 
     # -- roles --------------------------------------------------------------------------------------------------------
 
     def become_leader(self, state: PartitionLeadership, *, now_ms: int) -> bool:
-        """True when this broker did not lead this epoch before."""
+        """Lead; return whether this broker did not lead in this epoch before."""
         log = self.local_log
         started = self.machine.become_leader(state, log_end=log.log_end_offset, now_ms=now_ms)
         if started.is_new_epoch:
@@ -112,10 +112,10 @@ class Partition:
         return started.applied and started.is_new_epoch
 
     def become_follower(self, state: PartitionLeadership) -> bool:
-        """True if the fetcher must start over."""
+        """Follow; return whether the fetcher must start over."""
         return self.machine.become_follower(state).is_new_epoch
 
-    # -- what a fetcher reads of its replica ---------------------------------------------------------------------------
+    # -- for fetchers ---------------------------------------------------------------------------
 
     @property
     def log_start(self) -> Offset:
@@ -165,18 +165,18 @@ class Partition:
                 verification_guard=verification_guard,
             )
         except Refused as refused:
-            raise self._judged(refused, now_ms) from refused
+            raise self._error_for_gap(refused, now_ms) from refused
         try:
             hw_moved = self.machine.record_append(log.log_end_offset, now_ms)
         except Exception as bug:
-            raise BrokenInvariant(f"{self.tp}: what was appended cannot be counted: {bug!r}") from bug
+            raise BrokenInvariant(f"{self.tp}: the appended records cannot be counted: {bug!r}") from bug
         return Appended(info, hw_moved)
 
-    def _judged(self, refused: Refused, now_ms: int) -> Refused:
-        """What to say of a sequence that leaves something out.
+    def _error_for_gap(self, refused: Refused, now_ms: int) -> Refused:
+        """Return the error for a sequence with a gap.
 
-        A leader that was deposed and has not heard of it lacks what its successor has written. librdkafka may come to it again
-        with a batch that the successor has lost the connection of, and takes OUT_OF_ORDER_SEQUENCE_NUMBER for the end.
+        A deposed leader that does not know of its successor lacks the successor's records. If librdkafka lost the connection to
+        the successor, it may come to the deposed leader again, and takes OUT_OF_ORDER_SEQUENCE_NUMBER as final.
         """
         if refused.code is not ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER or not (silent := self.machine.silent(now_ms)):
             return refused
@@ -194,7 +194,7 @@ class Partition:
         return f"broker {self.machine.local_broker} does not lead {self.tp}"
 
     def append_follower(self, records: memoryview, leader_high_watermark: int, leader_log_start: int) -> bool:
-        """Copy what the leader sent, then take over its high watermark and log start. True: `flush.messages` is reached."""
+        """Append the leader's records, then take over its high watermark and log start. True: `flush.messages` is reached."""
         log = self.local_log
         flush_due = False
         if len(records):
@@ -212,8 +212,8 @@ class Partition:
         return flush_due
 
     def flush_then(self, then: Callable[[Exception | None], None]) -> None:
-        """Have what the log holds now on disk, commit what waited for that if this broker leads, and call `then`, with the
-        error where it failed."""
+        """Flush the log's current records. If this broker leads, commit the records that waited for that; then call `then`,
+        with the error if the flush failed."""
         flushed_log = self.local_log
 
         def flushed(error: Exception | None) -> None:
@@ -225,14 +225,16 @@ class Partition:
         flushed_log.flusher.flush_then(flushed_log.log_end_offset, flushed)
 
     def flush_what_is_due(self) -> None:
-        """As above, if `flush.messages` was reached and nobody waits for it. A disk that fails has been reported."""
+        """Flush if `flush.messages` was reached and no request waits for it. A failed disk has been reported by then."""
         flusher = self.local_log.flusher
         if flusher.recovery_point < flusher.due_up_to:
             self.flush_then(lambda error: None)
 
     async def flush(self) -> None:
-        """Wait until what the log holds now is on disk, or never will be: then its directory has failed, or it was deleted.
-        Where no descriptor is free it is tried again: whoever waits says next that it has the records."""
+        """Wait until the log's current records are on disk, or never will be: its directory has failed, or it was deleted.
+
+        If no file descriptor is free, try again: the caller will report that this replica has the records.
+        """
         while self.log is not None:
             outcome: asyncio.Queue[Exception | None] = asyncio.Queue()
             self.flush_then(outcome.put_nowait)
@@ -242,22 +244,22 @@ class Partition:
             await asyncio.sleep(descriptors.WAIT_S)
 
     async def truncate_to(self, offset: int, *, is_wanted: Callable[[], bool]) -> None:
-        """Drop what the leader has not got; nothing if `is_wanted` says no by then, or the log has been moved meanwhile."""
+        """Drop the records that the leader does not have; nothing if `is_wanted` is False by then, or the log was moved."""
         log = self.local_log
         await cut(log.truncate_then, offset, is_wanted=lambda: self.log is log and is_wanted())
 
     async def start_from_tier(self, start: TierStart, *, is_wanted: Callable[[], bool]) -> None:
-        """Drop everything, and begin where the tier ends: the leader has what comes before in the tier only."""
+        """Drop all records and begin where the tier ends: the leader has the records before that in the tier only."""
         log = self.local_log
         await cut(log.start_from_tier_then, start, is_wanted=lambda: self.log is log and is_wanted())
 
     async def truncate_fully_and_start_at(self, offset: int, *, is_wanted: Callable[[], bool]) -> None:
-        """Drop everything: what the leader has does not reach this log, or begins after it."""
+        """Drop all records: the leader's log ends before this log's start, or begins after its end."""
         log = self.local_log
         await cut(log.restart_then, offset, is_wanted=lambda: self.log is log and is_wanted())
 
     def delete_records(self, offset: int) -> int:
-        """Move the log start, as DeleteRecords asks; -1 means the high watermark. Returns the offset to wait for."""
+        """Move the log start, as DeleteRecords asks; -1 means the high watermark. Return the offset to wait for."""
         log = self.leader_log()
         target = log.high_watermark if offset == -1 else offset
         if target < 0 or target > log.high_watermark:
@@ -306,7 +308,7 @@ class Partition:
         try:
             found = log.read(Offset(fetch_offset), max_bytes=max_bytes, max_offset=bound, min_one_batch=min_one_batch)
         except Refused as refusal:
-            # A follower begins where the tier ends; only consumers read it.
+            # A follower begins where the tier ends; only consumers read the tier.
             if refusal.code is not ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE or from_follower:
                 raise
             result = TieredRead(max_bytes, min_one_batch)
@@ -327,9 +329,9 @@ class Partition:
         return result
 
     def read_nothing(self, want: CachedPartition) -> PartitionRead | None:
-        """The answer for a follower that has everything; None if there may be more to send.
+        """Return the answer for a follower that has all records; None if there may be more to send.
 
-        Most partitions of a follower's session, most of the time: the plain way to the same answer is much longer.
+        This is the usual case for a follower's partitions, and the general way to the same answer is much longer.
         """
         log, machine = self.log, self.machine
         if (
@@ -341,7 +343,7 @@ class Partition:
         ):
             return None
         last = want.last_fetched_epoch
-        # Its records end where ours do, in the epoch in which ours do.
+        # The follower's records end where ours end, and in the same epoch.
         if last >= 0 and log.epochs.end_offset_for(last, want.fetch_offset) != (last, want.fetch_offset):
             return None
         result = PartitionRead()
@@ -349,8 +351,10 @@ class Partition:
         return result
 
     def rest(self, want: CachedPartition, replica_id: int) -> None:
-        """Let a follower's session pass this partition over, if there is nothing to tell the follower until something happens
-        here. Outside the ISR it is looked at each time: each of its fetches may bring it back."""
+        """Let a follower's session skip this partition, if there is no news for the follower until something happens here.
+
+        A follower outside the ISR is examined at each fetch, because each fetch may bring it back.
+        """
         log, machine = self.log, self.machine
         position = machine.follower(BrokerId(replica_id))
         if (
@@ -363,13 +367,13 @@ class Partition:
             and want.current_leader_epoch == machine.leader_epoch
             and want.fetch_offset == position.log_end == log.log_end_offset
             and want.follower_log_start == position.log_start
-            and want.told_high_watermark == log.high_watermark
-            and want.told_log_start == log.log_start_offset
+            and want.sent_high_watermark == log.high_watermark
+            and want.sent_log_start == log.log_start_offset
         ):
             want.session.rest(want, position, self.resting)
 
     def stir(self) -> list[FetchSession]:
-        """Something has happened here. Returns the sessions that must look at it again."""
+        """Wake the sessions that skip this partition, because something happened; return them."""
         stirred: list[FetchSession] = []
         for want in list(self.resting):
             if want.session is not None:
@@ -378,21 +382,21 @@ class Partition:
         return stirred
 
     def refresh(self, read: PartitionRead) -> None:
-        """Of a read that found no records: how far the log goes now."""
+        """Update the offsets in a read that found no records."""
         log = self.local_log
         read.high_watermark = log.high_watermark
         read.last_stable_offset = log.last_stable_offset
         read.log_start_offset = log.log_start_offset
 
     def read_bound(self, params: FetchParams) -> Offset:
-        """Followers read to the log end, consumers what is committed, read_committed what is decided."""
+        """Return the end of a read: the log end for followers, the high watermark or the last stable offset for consumers."""
         log = self.local_log
         if params.replica_id >= 0:
             return log.log_end_offset
         return log.last_stable_offset if params.isolation_level == READ_COMMITTED else log.high_watermark
 
     def _diverging(self, log: Log, *, fetch_offset: int, last_fetched_epoch: int) -> DivergingEpoch | None:
-        """KIP-595: where the reader's log and ours part, if they do."""
+        """Return where the reader's log and ours diverge, if they do (KIP-595)."""
         end = log.end_offset_for_epoch(last_fetched_epoch)
         if end.epoch < 0 or end.end_offset < 0:
             raise Refused(ErrorCode.OFFSET_OUT_OF_RANGE, f"{self.tp}: no epoch at or below {last_fetched_epoch} here")
@@ -415,9 +419,10 @@ class Partition:
         )
 
     def end_for_consumer(self, current_leader_epoch: int) -> Offset | None:
-        """The high watermark, if this broker leads and is sure of it; else None, and `leader_log` and `offset_for` say why.
+        """Return the high watermark, if this broker leads and is sure of it; else None: `leader_log` and `offset_for` give the
+        reason.
 
-        The short way: consoles ask for the ends of thousands of partitions, again and again.
+        This is a short way, because consoles ask for the ends of thousands of partitions again and again.
         """
         machine, log = self.machine, self.log
         if log is None or machine.role is not Role.LEADER:
@@ -428,7 +433,7 @@ class Partition:
         return end if machine.leader_epoch_start <= end else None
 
     def offset_for(self, timestamp: int, *, isolation_level: int, is_from_client: bool) -> TimestampedOffset | None:
-        """ListOffsets of this partition, already checked for leadership; None where there is no such offset."""
+        """Answer ListOffsets after leadership was checked; None if there is no such offset."""
         log = self.local_log
         limit = log.log_end_offset
         if is_from_client:

@@ -1,6 +1,6 @@
-"""Which replica a consumer should read from (KIP-392). Pure.
+"""Chooses the replica that a consumer should read from (KIP-392). Pure.
 
-`replica.selector.class` is Kafka's: none (always the leader) or the rack-aware selector, by its Java class name.
+`replica.selector.class` is Kafka's: unset (always the leader) or the rack-aware selector, by its Java class name.
 """
 
 from collections.abc import Callable, Iterable
@@ -19,10 +19,10 @@ RACK_AWARE_SELECTOR: Final = "org.apache.kafka.common.replica.RackAwareReplicaSe
 
 class ReplicaView(NamedTuple):
     broker_id: BrokerId
-    #: None: the broker has no rack, or is not known to be alive.
+    #: None: the broker has no rack, or it is not alive as far as this broker knows.
     rack: str | None
     log_end: int
-    #: How long ago it had everything.
+    #: Milliseconds since it had all records.
     since_caught_up_ms: int
 
 
@@ -33,7 +33,7 @@ def read_candidates(
     now_ms: int,
     rack_of: Callable[[BrokerId], str | None],
 ) -> list[ReplicaView]:
-    """Followers that could serve `fetch_offset`: in sync, or a consumer sent there may never catch up."""
+    """Return the in-sync followers that have `fetch_offset`: sent to a lagging one, a consumer might never catch up."""
     return [
         ReplicaView(
             follower.broker_id, rack_of(follower.broker_id), follower.log_end, now_ms - follower.last_caught_up_ms
@@ -44,7 +44,7 @@ def read_candidates(
 
 
 def select_by_rack(client_rack: str, *, leader_rack: str | None, candidates: Iterable[ReplicaView]) -> BrokerId | None:
-    """The replica in the client's rack that is furthest on; None: read from the leader."""
+    """Return the most advanced replica in the client's rack; None: read from the leader."""
     if not client_rack or client_rack == leader_rack:
         return None
     nearby = [view for view in candidates if view.rack == client_rack]
@@ -55,7 +55,7 @@ def select_by_rack(client_rack: str, *, leader_rack: str | None, candidates: Ite
 
 
 class ReadReplicaSelector:
-    """Sends a consumer that tells its rack to a replica nearby. Owner: the event loop."""
+    """Sends a consumer that names its rack to a replica nearby. Owner: the event loop."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class ReadReplicaSelector:
         self._now_ms = now_ms
 
     def select(self, partition: "Partition", params: "FetchParams", fetch_offset: int) -> BrokerId | None:
-        """None: the consumer reads here."""
+        """Return the replica to read from; None: the consumer reads from this broker."""
         if params.replica_id >= 0 or not params.client_rack or not partition.is_leader:
             return None
         config = self._config()

@@ -1,4 +1,4 @@
-"""What a Fetch asks of a partition, and what was found there."""
+"""A Fetch request's parameters, and the results for its partitions."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -9,12 +9,12 @@ from barnabas.broker.replication.fetch_session_cache import CachedPartition
 from barnabas.broker.storage.file_handle import FileRange
 from barnabas.broker.storage.txn_index import AbortedTxn
 
-#: What is wanted of each partition, and the partition, or why it cannot be read.
+#: Each entry of a request with its partition, or with the reason why it cannot be read.
 Wanted = Sequence[tuple[CachedPartition, TopicPartition | ErrorCode]]
 
 
 class FetchParams(NamedTuple):
-    """What one Fetch request says about all its partitions."""
+    """The parameters of one Fetch request for all its partitions."""
 
     replica_id: int  #: -1: a consumer
     replica_epoch: int
@@ -23,7 +23,7 @@ class FetchParams(NamedTuple):
     max_bytes: int
     isolation_level: int
     client_rack: str
-    #: Consumers that tell their rack (v11 and later) may read from followers.
+    #: Consumers that name their rack (v11 and later) may read from followers.
     may_read_from_follower: bool
 
     @property
@@ -37,7 +37,7 @@ class DivergingEpoch(NamedTuple):
 
 
 class PartitionRead:
-    """What a fetch of one partition found. Ranges are pinned: send or release them."""
+    """The result for one partition. Its file ranges are pinned: send or release them."""
 
     __slots__ = (
         "aborted_transactions",
@@ -60,9 +60,9 @@ class PartitionRead:
         self.log_start_offset = -1
         self.ranges: list[FileRange] = []
         self.size_bytes = 0
-        #: What counts for `min.bytes`: a limit counts whole, though only whole batches below it leave.
+        #: Bytes that count for `min.bytes`. A read that its limit cuts counts as its limit, though only whole batches are sent.
         self.readable_bytes = 0
-        #: The read ended with its segment, and the next has more: waiting would bring nothing.
+        #: The read ended with its segment, and the next segment has more: waiting would bring nothing.
         self.has_more_segments = False
         self.aborted_transactions: list[AbortedTxn] | None = None
         self.diverging_epoch: DivergingEpoch | None = None
@@ -75,14 +75,14 @@ class PartitionRead:
         self.size_bytes = 0
 
     def withhold(self) -> None:
-        """Leave the records out of the answer, as if there were none. The offsets of the log stay in it."""
+        """Drop the records from the answer. The offsets of the log stay in it."""
         self.release()
         self.readable_bytes = 0
         self.has_more_segments = False
 
 
 class TieredRead(PartitionRead):
-    """The offset is below the local start: `TierReads` fills in what the tier has."""
+    """A read at an offset below the local start: `TierReads` fills in the records from the tier."""
 
     __slots__ = ("max_bytes", "min_one_batch")
 

@@ -1,4 +1,4 @@
-"""What replication asks of tiered storage: reads of records that a log no longer has on this broker.
+"""The interface of tiered storage for replication: reads of records that a log does not have on this broker any more.
 
 `barnabas.broker.features.tiered` implements it.
 """
@@ -34,4 +34,4 @@ class RemoteReads(Protocol):
         """Whether some records of the partition are remote only."""
 
     async def offset_for(self, partition: Partition, timestamp: int) -> TimestampedOffset | None:
-        """The first remote record that is late enough, or the latest for `MAX_TIMESTAMP`; None: look in the local log."""
+        """Return the first remote record with the timestamp, or the latest for `MAX_TIMESTAMP`; None: use the local log."""

@@ -1,4 +1,4 @@
-"""The values that go into and come out of the replication machine."""
+"""The values that the replication machine takes and returns."""
 
 from dataclasses import dataclass
 from enum import Enum
@@ -6,12 +6,12 @@ from typing import Final, NamedTuple, Protocol
 
 from barnabas.base.ids import BrokerEpoch, BrokerId, ControllerEpoch, LeaderEpoch, Offset
 
-#: What a follower's request says of its broker epoch when it has none to tell (Fetch before version 15).
+#: Broker epoch in a follower's request that has none (Fetch before version 15).
 NO_BROKER_EPOCH: Final = BrokerEpoch(-1)
-#: The leader has not heard from that follower yet.
+#: Position of a follower that has not fetched from this leader yet.
 UNKNOWN_OFFSET: Final = Offset(-1)
 
-#: Before the first controller of a cluster.
+#: Controller epoch before the first controller of a cluster.
 NO_CONTROLLER_EPOCH: Final = ControllerEpoch(0)
 
 RECOVERED: Final = 0
@@ -19,17 +19,17 @@ RECOVERING: Final = 1
 
 
 class Role(Enum):
-    """What this broker is for the partition."""
+    """The role of this broker for the partition."""
 
-    #: No controller has said anything yet, or it said to stop.
+    #: The controller has not given it a role yet, or has stopped it.
     IDLE = "idle"
     LEADER = "leader"
     FOLLOWER = "follower"
-    #: Its log directory failed. There is no way back but a restart.
+    #: The log directory failed. Only a restart helps.
     OFFLINE = "offline"
 
 
-#: Every legal step: (role, event) -> role. Anything else raises `IllegalTransition`.
+#: Every legal transition: (role, event) -> role. Any other event raises `IllegalTransition`.
 TRANSITIONS: Final[dict[tuple[Role, str], Role]] = {
     (Role.IDLE, "become_leader"): Role.LEADER,
     (Role.IDLE, "become_follower"): Role.FOLLOWER,
@@ -43,29 +43,29 @@ TRANSITIONS: Final[dict[tuple[Role, str], Role]] = {
     (Role.FOLLOWER, "become_follower"): Role.FOLLOWER,
     (Role.FOLLOWER, "go_offline"): Role.OFFLINE,
     (Role.FOLLOWER, "stop"): Role.IDLE,
-    # A failed directory can fail its partitions more than once, and StopReplica may still come for them.
+    # A failed directory can fail its partitions more than once, and StopReplica may still arrive for them.
     (Role.OFFLINE, "go_offline"): Role.OFFLINE,
     (Role.OFFLINE, "stop"): Role.OFFLINE,
 }
 
 
 class KeepsHighWatermark(Protocol):
-    """Who owns a replica's high watermark: its log. log start <= high watermark <= log end."""
+    """The owner of a replica's high watermark, which is its log. log start <= high watermark <= log end."""
 
     @property
     def high_watermark(self) -> Offset: ...
 
     def maybe_increment_high_watermark(self, offset: int) -> bool:
-        """Move it on to `offset`; True where it moved. Never back."""
+        """Raise it to `offset`; return whether it moved. It never goes back."""
         ...
 
     def commit_up_to(self, offset: int) -> bool:
-        """As leader: the others in sync have everything below `offset`. True where the high watermark moved."""
+        """As leader: all in-sync replicas have the records below `offset`. Return whether the high watermark moved."""
         ...
 
 
 class Watermark:
-    """A high watermark alone: of a replica that has no log yet."""
+    """The high watermark of a replica that has no log yet."""
 
     __slots__ = ("high_watermark",)
 
@@ -83,7 +83,7 @@ class Watermark:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionLeadership:
-    """What the controller decided for one partition: one entry of a LeaderAndIsr request."""
+    """The controller's decision for one partition: one entry of a LeaderAndIsr request."""
 
     leader: BrokerId
     leader_epoch: LeaderEpoch
@@ -100,7 +100,7 @@ class PartitionLeadership:
 
 class IsrMember(NamedTuple):
     broker_id: BrokerId
-    #: The incarnation that the leader heard from (KIP-903); -1: not known, or not sent.
+    #: The incarnation that fetched from the leader (KIP-903); -1: not known, or not sent.
     broker_epoch: BrokerEpoch
 
 
@@ -111,7 +111,7 @@ class IsrChange(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ProposeIsr:
-    """Effect: send this to the controller with AlterPartition, and feed the answer back with this very object.
+    """Effect: send this to the controller with AlterPartition, and pass this very object back with the answer.
 
     Compared by identity: an answer to a proposal that is no longer the pending one is ignored.
     """
@@ -120,7 +120,7 @@ class ProposeIsr:
     isr: tuple[IsrMember, ...]
     leader: BrokerId
     leader_epoch: LeaderEpoch
-    #: The controller refuses the proposal when the partition's epoch is another one by then.
+    #: The controller refuses the proposal if the partition has another epoch by then.
     partition_epoch: int
     controller_epoch: ControllerEpoch
     leader_recovery_state: int
@@ -131,11 +131,11 @@ class ProposeIsr:
 
 
 class LeaderStarted(NamedTuple):
-    #: False: the state was older than what is known, nothing changed.
+    #: False: the state was older than the current one, and nothing changed.
     applied: bool
     #: This broker did not lead before.
     is_new_leader: bool = False
-    #: The log must note (leader epoch, epoch_start) in its epoch cache before anything is appended.
+    #: The log must add (leader epoch, epoch_start) to its epoch cache before anything is appended.
     is_new_epoch: bool = False
     epoch_start: Offset = UNKNOWN_OFFSET
     hw_moved: bool = False
@@ -148,7 +148,7 @@ class FollowerStarted(NamedTuple):
 
 
 class FetchRecorded(NamedTuple):
-    """What a follower's fetch changed. The frequent values are shared, so that none is made on the hot path."""
+    """The changes by a follower's fetch. Frequent values are shared, so that the hot path creates none."""
 
     hw_moved: bool
     #: The follower's log start moved: a waiting DeleteRecords may be done.
@@ -162,17 +162,17 @@ class Ticked(NamedTuple):
 
 
 class IsrSettled(NamedTuple):
-    """What the answer to a proposal changed."""
+    """The changes by the answer to a proposal."""
 
-    #: False: the answer was late, the machine had moved on.
+    #: False: the answer was late, and nothing changed.
     applied: bool
     hw_moved: bool = False
-    #: Send it again (after a pause): the controller may or may not have seen it.
+    #: Send this again after a pause: the controller may or may not have applied it.
     retry: ProposeIsr | None = None
 
 
 class LastFetch:
-    """When a follower last sent a request of one fetch session. Its positions in the partitions that rest there share it."""
+    """Time of a follower's last request in a fetch session; its positions in the session's resting partitions share it."""
 
     __slots__ = ("ms",)
 
@@ -181,10 +181,10 @@ class LastFetch:
 
 
 class FollowerPosition:
-    """What the leader knows of one follower, all of it from that follower's fetches.
+    """A leader's knowledge of one follower, from that follower's fetches.
 
     While the partition rests in the follower's session (`fetch_session_cache.FetchSession.rest`), each request of the session
-    says that the follower has all that the leader has, and none of them is noted here: `resting` has their time.
+    means that the follower has all records. These requests are not noted here; `resting` has the time of the last one.
     """
 
     __slots__ = (
@@ -201,22 +201,22 @@ class FollowerPosition:
 
     def __init__(self, broker_id: BrokerId) -> None:
         self.broker_id = broker_id
-        #: Its next fetch offset: it has everything below. -1: not heard from in this leadership.
+        #: The follower's next fetch offset: it has all records below. -1: it has not fetched in this leadership.
         self.log_end: int = UNKNOWN_OFFSET
         self.log_start: int = UNKNOWN_OFFSET
-        #: The leader's log end when the last fetch came.
+        #: The leader's log end at the last fetch.
         self.last_fetch_leader_log_end: int = UNKNOWN_OFFSET
         self._last_fetch_ms = 0
         self._last_caught_up_ms = 0
         self.resting: LastFetch | None = None
-        #: The greatest that it ever sent; -1: none yet.
+        #: The greatest broker epoch in its requests; -1: no request had one.
         self.broker_epoch: int = NO_BROKER_EPOCH
-        #: It counts for the high watermark: in the committed ISR, or proposed for it.
+        #: Whether it counts for the high watermark: it is in the committed ISR, or proposed for it.
         self.in_maximal_isr = False
 
     @property
     def last_caught_up_ms(self) -> int:
-        """The last time at which it had all that the leader had."""
+        """The last time at which the follower had all of the leader's records."""
         if self.resting is not None and self.resting.ms > self._last_caught_up_ms:
             return self.resting.ms
         return self._last_caught_up_ms
@@ -233,7 +233,7 @@ class FollowerPosition:
             self._last_caught_up_ms = at_ms
 
     def rested(self) -> None:
-        """The rest is over. Its last request said that it had all that the leader had until now."""
+        """End the rest. Until its last request the follower had all of the leader's records."""
         if self.resting is not None:
             self.caught_up(self.resting.ms)
             self.fetched(self.resting.ms)
@@ -243,7 +243,7 @@ class FollowerPosition:
         return self.log_end == leader_log_end or now_ms - self.last_caught_up_ms <= lag_max_ms
 
     def reset(self, *, now_ms: int, leader_log_end: int, was_led_by_another: bool, in_sync: bool) -> None:
-        """A new leader epoch begins. A follower outside the ISR must not hold the high watermark back: its time is 0."""
+        """Begin a new leader epoch. A follower outside the ISR must not hold the high watermark back, so its time is 0."""
         self.resting = None
         self._last_caught_up_ms = now_ms if in_sync else 0
         if was_led_by_another:

@@ -1,11 +1,11 @@
-"""Replication throttles (KIP-73): how fast replicas that are being moved may be copied, so that clients keep their share.
+"""Replication throttles (KIP-73): limit how fast moved replicas are copied, so that clients keep their share.
 
-Owner: the event loop. A broker has one for its leaders, one for its followers, one for moves between its directories. Only
-replicas on the throttled list are counted and held back, and of those only the ones that are not in sync: one that is would
-fall out of the ISR, come back, and fall out again.
+Owner: the event loop. A broker has one throttle for its leaders, one for its followers, one for moves between its directories.
+It counts and delays only replicas on the throttled list, and of those only the ones that are not in sync: an in-sync replica
+would leave the ISR, come back, and leave it again.
 
-    leader:    answers a follower that is not in sync without the records of a throttled partition while the rate is used up
-    follower:  does not ask for a throttled partition while the rate is used up
+    leader:    while the rate is used up, answers a follower that is not in sync without a throttled partition's records
+    follower:  while the rate is used up, does not fetch throttled partitions
 """
 
 from collections.abc import Callable
@@ -22,10 +22,10 @@ from barnabas.broker.security.rates import SimpleRate
 UNLIMITED: Final = 2**63 - 1
 ALL_REPLICAS: Final = "*"
 
-#: Lists whose meaning is remembered.
+#: Throttled lists whose parsed form is cached.
 PARSED_MAX: Final = 1_000
 
-#: What `…replication.throttled.replicas` says of a topic: `partition:broker` pairs, or `*`.
+#: A topic's `…replication.throttled.replicas`: `partition:broker` pairs, or `*`.
 ThrottledReplicas = tuple[str, ...]
 
 
@@ -40,14 +40,14 @@ class ReplicationThrottle:
         replicas_of: Callable[[str], ThrottledReplicas],
         limit: int = UNLIMITED,
     ) -> None:
-        """`replicas_of(topic)` is the throttled list as it is now; `now_ms` a clock that does not go back."""
+        """`replicas_of(topic)` returns the current throttled list; `now_ms` is a clock that does not go back."""
         self._broker_id = broker_id
         self._now_ms = now_ms
         self._replicas_of = replicas_of
         self._rate = SimpleRate(windows=windows, window_ms=window_ms)
-        #: Bytes a second; changes while the broker runs.
+        #: Bytes per second; changes while the broker runs.
         self.limit = limit
-        #: Partitions of this broker on a list, by list; None for all. Bounded by the lists that topics have now.
+        #: Throttled list -> partitions of this broker on it; None for all. Bounded by the lists that topics have now.
         self._parsed: dict[ThrottledReplicas, frozenset[int] | None] = {}
 
     def is_listed(self, partition: TopicPartition) -> bool:
@@ -72,11 +72,11 @@ class ReplicationThrottle:
         return self.limit < UNLIMITED and self._rate.per_second(self._now_ms()) > self.limit
 
     def is_throttled(self, partition: TopicPartition) -> bool:
-        """On the list, while the rate is used up."""
+        """Whether the partition is on the list and the rate is used up."""
         return self.is_used_up and self.is_listed(partition)
 
     def record(self, partition: TopicPartition, size: int) -> None:
-        """Counts what was sent to, or fetched for, a replica, if it is on the list."""
+        """Count bytes sent to, or fetched for, a replica, if it is on the list."""
         if self.is_listed(partition):
             self._rate.record(size, self._now_ms())
 
@@ -84,21 +84,21 @@ class ReplicationThrottle:
         self._rate.record(size, self._now_ms())
 
     def wait_ms(self) -> int:
-        """How long nothing may be copied until the rate is back at its limit."""
+        """Return how long nothing may be copied until the rate is back at its limit."""
         return self._rate.throttle_ms(self.limit, self._now_ms()) if self.limit < UNLIMITED else 0
 
     def bytes_per_second(self) -> float:
-        """For the metrics."""
+        """Return the current rate, for the metrics."""
         return self._rate.per_second(self._now_ms())
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicationThrottles:
-    """All of a broker."""
+    """All throttles of a broker."""
 
     leader: ReplicationThrottle
     follower: ReplicationThrottle
-    #: Every move between directories counts.
+    #: Counts every move between directories.
     moves: ReplicationThrottle
 
     @staticmethod
@@ -110,16 +110,18 @@ class ReplicationThrottles:
         config_of: Callable[[str], LogConfig],
         registry: Registry,
     ) -> "ReplicationThrottles":
-        def made(replicas_of: Callable[[str], ThrottledReplicas], windows: int, seconds: int) -> ReplicationThrottle:
+        def new_throttle(
+            replicas_of: Callable[[str], ThrottledReplicas], windows: int, seconds: int
+        ) -> ReplicationThrottle:
             return ReplicationThrottle(
                 broker_id, windows=windows, window_ms=seconds * 1000, now_ms=now_ms, replicas_of=replicas_of
             )
 
         windows, seconds = config.replication_quota_window_num, config.replication_quota_window_size_seconds
         throttles = ReplicationThrottles(
-            made(lambda topic: config_of(topic).leader_replication_throttled_replicas, windows, seconds),
-            made(lambda topic: config_of(topic).follower_replication_throttled_replicas, windows, seconds),
-            made(
+            new_throttle(lambda topic: config_of(topic).leader_replication_throttled_replicas, windows, seconds),
+            new_throttle(lambda topic: config_of(topic).follower_replication_throttled_replicas, windows, seconds),
+            new_throttle(
                 lambda topic: (ALL_REPLICAS,),
                 config.alter_log_dirs_replication_quota_window_num,
                 config.alter_log_dirs_replication_quota_window_size_seconds,

@@ -1,4 +1,4 @@
-"""What is counted for each topic."""
+"""The counters of each topic."""
 
 from typing import NamedTuple
 
@@ -6,7 +6,7 @@ from barnabas.base.metrics.registry import Counter, Registry
 
 
 class TopicCounters(NamedTuple):
-    """Kafka's BrokerTopicMetrics of one topic."""
+    """One topic's part of Kafka's BrokerTopicMetrics."""
 
     bytes_in: Counter
     bytes_out: Counter

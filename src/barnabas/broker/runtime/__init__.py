@@ -1,1 +1,1 @@
-"""Timers, purgatory and fault points: what waits, and what may go wrong on purpose."""
+"""Timers, waiting requests, coordinators' shards, threads, and faults for tests."""

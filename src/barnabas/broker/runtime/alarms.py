@@ -5,7 +5,7 @@ from typing import Final
 
 from barnabas.broker.runtime.timers import Timer, Timers
 
-#: The loop counts in milliseconds: a timer may fire by so much early.
+#: The event loop counts in milliseconds: a timer may fire this much early.
 TIMER_PRECISION_S: Final = 0.001
 
 
@@ -14,14 +14,14 @@ class _Alarm:
 
     def __init__(self, deadline_s: float, timer: Timer) -> None:
         self.deadline_s = deadline_s
-        #: Never after the deadline.
+        #: When the timer fires: never after the deadline.
         self.fires_at_s = deadline_s
         self.timer = timer
 
 
 class Alarms:
-    """Owner: the event loop. An alarm that is put off keeps its timer, which looks at the new deadline when it fires: a
-    member's session is put off with each of its requests.
+    """Owner: the event loop. A postponed alarm keeps its timer, which checks the new deadline when it fires. This is frequent:
+    each request of a member postpones the end of its session.
     """
 
     __slots__ = ("_alarms", "_fired", "_timers")
@@ -32,7 +32,7 @@ class Alarms:
         self._alarms: dict[Hashable, _Alarm] = {}
 
     def set(self, key: Hashable, delay_ms: int) -> None:
-        """An alarm of the same key is replaced."""
+        """Set an alarm. It replaces one with the same key."""
         delay_s = delay_ms / 1000 if delay_ms > 0 else 0.0
         deadline_s = self._timers.time() + delay_s
         alarm = self._alarms.get(key)

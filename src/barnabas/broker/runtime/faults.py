@@ -1,7 +1,7 @@
-"""Faults on purpose: what may go wrong when a test says so. A broker outside of tests has none of this.
+"""Faults that tests switch on. A broker outside of tests has none.
 
-`Faults` keeps what was asked for; whoever has a fault point asks it. Owner: the event loop, but for `disk_error`, which file
-work on threads asks as well: it only reads.
+`Faults` holds the faults, and code with a fault point asks it. Owner: the event loop. Only `check_disk` is also called by file
+work on threads: it only reads.
 """
 
 import errno
@@ -12,36 +12,36 @@ from dataclasses import dataclass, field
 from barnabas.base.clock import SystemClock
 from barnabas.base.errors import ErrorCode
 
-#: How a test's own questions to its cluster call themselves. Faults are for the application: they do not hit these.
+#: Client id of a test's own requests to its cluster, which faults must not hit: faults are for the application.
 TEST_CLIENT_ID = "barnabas-testing"
 
 
 @dataclass(slots=True, kw_only=True)
 class ApiFault:
-    """What happens to requests of one API."""
+    """A fault of one API's requests."""
 
-    #: Kafka's name: `Produce`. `*` stands for every API.
+    #: Kafka's name of the API, for example `Produce`. `*` stands for every API.
     api: str
-    #: Answered instead of being carried out.
+    #: Error that is answered instead of carrying the request out.
     error: ErrorCode | None = None
-    #: Carried out, or refused, only after this.
+    #: Delay before the request is carried out, or refused.
     delay_ms: int = 0
-    #: The connection is closed instead.
+    #: The connection is closed instead of carrying the request out.
     drop: bool = False
-    #: It is carried out, and the connection is closed before the answer.
+    #: The request is carried out, and the connection is closed before the answer.
     lose_answer: bool = False
-    #: So many requests pass first.
+    #: Number of requests that pass before the fault begins.
     after: int = 0
-    #: So many are hit; None: all until `clear`.
+    #: Number of requests that the fault hits; None: all until `clear`.
     times: int | None = None
-    #: Only clients whose id starts with this.
+    #: Only clients whose id starts with this are hit.
     client_id: str = ""
-    #: Requests that it has hit.
+    #: Number of requests that the fault has hit.
     fired: int = 0
 
     @property
     def effect(self) -> str:
-        """For the log."""
+        """The effect in words, for the log."""
         parts = (
             f"delayed by {self.delay_ms} ms" if self.delay_ms else "",
             "connection dropped" if self.drop else "",
@@ -51,7 +51,7 @@ class ApiFault:
         return ", ".join(filter(None, parts))
 
     def take(self, api: str, client_id: str | None) -> bool:
-        """Whether this request is hit."""
+        """Return whether the fault hits this request, and count it."""
         if self.api not in ("*", api) or not (client_id or "").startswith(self.client_id):
             return False
         if self.after > 0:
@@ -66,11 +66,11 @@ class ApiFault:
 
 
 class AdjustableClock(SystemClock):
-    """The system's clock, moved by a test."""
+    """The system's clock, which a test can move."""
 
     def __init__(self) -> None:
         self.offset_ms = 0
-        #: The wall clock is wrong by this; what is timed is not.
+        #: Error of the wall clock; the monotonic clock is right.
         self.skew_ms = 0
 
     def now_ms(self) -> int:
@@ -84,38 +84,40 @@ class AdjustableClock(SystemClock):
 class Faults:
     clock: AdjustableClock = field(default_factory=AdjustableClock)
     apis: list[ApiFault] = field(default_factory=list)
-    #: Every one that was ever asked for, in order: a test may ask how often each has fired.
+    #: Every API fault since the start, in order: a test may ask how often each has fired.
     asked: list[ApiFault] = field(default_factory=list)
-    #: Brokers that this one neither hears nor reaches.
+    #: Brokers that this one neither hears nor can reach.
     cut_off: frozenset[int] = frozenset()
-    #: Brokers that this one does not hear, but reaches.
+    #: Brokers that this one does not hear, but can reach.
     deaf_to: frozenset[int] = frozenset()
-    #: What writes to log directories raise: ENOSPC for a full disk, EIO for a broken one.
+    #: Error that writes to log directories raise: ENOSPC for a full disk, EIO for a broken one.
     disk_errno: int = 0
-    #: Each write and each sync takes this much longer.
+    #: Additional time of each write and each sync.
     disk_delay_ms: int = 0
-    #: The next batch of records is written by half, and the process ends.
+    #: Only half of the next batch is written, and the process ends.
     tears_write: bool = False
-    #: Each request takes this much longer on its way here.
+    #: The broker was killed: nothing that it still writes reaches the disk.
+    is_dead: bool = False
+    #: Additional time of each request on its way to this broker.
     network_delay_ms: int = 0
-    #: The same for requests of single brokers.
+    #: Additional time of requests from single brokers.
     peer_delays_ms: Mapping[int, int] = field(default_factory=dict)
 
     def add_api_fault(self, fault: ApiFault) -> int:
-        """Its number among those that were asked for."""
+        """Add a fault; return its number in `asked`."""
         self.apis.append(fault)
         self.asked.append(fault)
         return len(self.asked) - 1
 
     def request_delay_ms(self, peer: int | None) -> int:
-        """`peer`: the broker that sent the request, if one did."""
+        """Return the delay. `peer`: the broker that sent the request, if a broker did."""
         return self.network_delay_ms + (self.peer_delays_ms.get(peer, 0) if peer is not None else 0)
 
     def api_fault(self, api: str, client_id: str | None) -> ApiFault | None:
         return next((fault for fault in self.apis if fault.take(api, client_id)), None)
 
     def is_cut_off(self, broker_id: int) -> bool:
-        return broker_id in self.cut_off
+        return self.is_dead or broker_id in self.cut_off
 
     def hears(self, broker_id: int) -> bool:
         return broker_id not in self.cut_off and broker_id not in self.deaf_to
@@ -131,7 +133,7 @@ class Faults:
         self.disk_errno = errno.EIO
 
     def clear(self) -> None:
-        """Everything works again; time stays where `advance_clock` moved it to."""
+        """End all faults; the clock stays where `advance_clock` moved it."""
         self.apis.clear()
         self.cut_off = self.deaf_to = frozenset()
         self.disk_errno = self.disk_delay_ms = self.network_delay_ms = self.clock.skew_ms = 0

@@ -1,4 +1,4 @@
-"""The log of a coordinator's internal topic, as its runtime sees it."""
+"""The log of a coordinator's internal topic, in the form that the runtime uses."""
 
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
@@ -10,7 +10,7 @@ Replay = Callable[[ReplayedRecord | Marker, int], None]
 
 
 class CoordinatorLog(Protocol):
-    """The broker makes one from the replica manager."""
+    """The broker implements this with the replica manager."""
 
     def append(
         self,
@@ -24,16 +24,16 @@ class CoordinatorLog(Protocol):
     ) -> int:
         """Append as leader with acks=all and return the first offset, or raise `Refused`. `guard`: see `Result`.
 
-        `on_committed` is called exactly once, before this returns where nobody else is in the ISR. An error says that the
-        records may never be committed by this leader: it is for one that lost its leadership, not for one whose
-        followers are slow. Those are waited for, however long it takes: until then nobody may see what was written.
+        `on_committed` is called exactly once; if no other broker is in the ISR, before this method returns. An error means that
+        this leader may never commit the records: it has lost its leadership. Slow followers cause no error: the records wait
+        for them as long as it takes, and until then no client may see the records.
         """
         ...
 
     async def load(self, partition: int, replay: Replay) -> None:
-        """Feed everything in the log to `replay` with its offset, in slices that leave the loop to others.
+        """Pass all of the log to `replay` with offsets, in slices that let other tasks run.
 
-        Returns when all of it is committed. Raises `Refused` where this broker does not lead the partition any more.
+        Returns when all of it is committed. Raises `Refused` if this broker does not lead the partition any more.
         """
         ...
 
@@ -52,5 +52,5 @@ _LOG_ERRORS: Final = {
 
 
 def coordinator_error(error: ErrorCode) -> ErrorCode:
-    """How an error of the internal topic's log looks to a client of the coordinator, as in Kafka."""
+    """Return the coordinator's error for an error of the internal topic's log, as in Kafka."""
     return _LOG_ERRORS.get(error, error)

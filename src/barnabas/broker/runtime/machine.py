@@ -1,4 +1,4 @@
-"""What a coordinator's machine takes and returns: records, effects, results. Pure.
+"""The values that a coordinator's machine takes and returns: records, effects, results. Pure.
 
 An operation returns a `Result`. The runtime (`coordinator`) writes its records, replays them, and carries out its effects.
 """
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
 
 class KeyValue(NamedTuple):
-    """A record of an internal topic; no value is a tombstone."""
+    """A record of an internal topic; without a value it is a tombstone."""
 
     key: bytes
     value: bytes | None
 
 
 class Producer(NamedTuple):
-    """Records written inside a transaction carry their producer; outside of one there is none."""
+    """The producer of records inside a transaction; other records have none."""
 
     producer_id: int
     producer_epoch: int
@@ -31,7 +31,7 @@ NO_PRODUCER: Final = Producer(-1, -1)
 
 
 class ReplayedRecord(NamedTuple):
-    """A record as a machine sees it, just written or read back from the log."""
+    """A record that was just written, or read back from the log."""
 
     record: KeyValue
     offset: int
@@ -40,14 +40,14 @@ class ReplayedRecord(NamedTuple):
 
 
 class Marker(NamedTuple):
-    """The end of a transaction, in the log between the records."""
+    """The end of a transaction, between the records of the log."""
 
     producer: Producer
     is_commit: bool
 
 
 class SetTimer(NamedTuple):
-    """Call the machine's `timer_fired(key, now_ms)` after the delay; a timer of the same key is replaced."""
+    """Call the machine's `timer_fired(key, now_ms)` after the delay; replaces a timer with the same key."""
 
     key: Hashable
     delay_ms: int
@@ -58,39 +58,39 @@ class CancelTimer(NamedTuple):
 
 
 class Respond(NamedTuple):
-    """The answer to an operation that was kept waiting. Several results may carry one for different tickets."""
+    """The answer to an operation that waited. One result may have several, for different tickets."""
 
     ticket: "Ticket"
     response: object
 
 
-class Tell(NamedTuple):
-    """A message to the driver outside (send markers, elect, …): handed to `on_effect` when the records are committed."""
+class SendToDriver(NamedTuple):
+    """A message to the driver (send markers, elect, …): passed to `on_effect` when the records are committed."""
 
     message: object
 
 
-Effect = SetTimer | CancelTimer | Respond | Tell
+Effect = SetTimer | CancelTimer | Respond | SendToDriver
 R = TypeVar("R")
-#: Called with the answer, or with what kept it from coming.
+#: Called with the answer, or with the error.
 Reply = Callable[[R | None, Refused | None], None]
 
 
 @dataclass(slots=True)
 class Result(Generic[R]):
-    """What an operation wants to happen."""
+    """The outcome of an operation."""
 
     records: list[KeyValue] = field(default_factory=list)
-    #: None: the answer comes later, by `Respond`.
+    #: None: the answer comes later, in a `Respond`.
     response: R | None = None
     effects: list[Effect] = field(default_factory=list)
-    #: Set for offsets committed inside a transaction.
+    #: Set if the records are offsets that are committed inside a transaction.
     producer: Producer = NO_PRODUCER
-    #: Shows the log that this transaction was verified, where these records begin it in the partition (KIP-890).
+    #: Proves to the log that this transaction was verified, if these records begin it in the partition (KIP-890).
     guard: object | None = None
-    #: Goes on for the same ticket once the records are in the log and replayed.
+    #: The next step for the same ticket, called once the records are in the log and replayed.
     then: "Callable[[], Result[R]] | None" = None
-    #: Called where the log refuses the records: takes back what was done to state that is not in the log, timers included.
+    #: Called if the log refuses the records: undoes changes of state that is not in the log, and of timers.
     if_refused: "Callable[[], Result[None]] | None" = None
 
 
@@ -102,23 +102,24 @@ class Ticket:
     def __init__(self, future: "asyncio.Future[Any] | None" = None, reply: "Reply[Any] | None" = None) -> None:
         #: Both are None in tests that drive a machine without a runtime.
         self.future = future
-        #: None once it was called.
+        #: None after it was called.
         self.reply = reply
 
 
 class Machine(Protocol):
     def replay(self, record: ReplayedRecord) -> None:
-        """The only way in which hard state changes."""
+        """Change the hard state, which nothing else may do."""
         ...
 
     def replay_marker(self, marker: Marker, offset: int) -> None: ...
 
     def loaded(self, now_ms: int) -> Result[None]:
-        """The whole log was replayed: set timers, expire what expired meanwhile."""
+        """The whole log was replayed: set timers, and expire what has expired in the meantime."""
         ...
 
     def timer_fired(self, key: Hashable, now_ms: int) -> Result[None]: ...
 
     def unloaded(self) -> list[Ticket]:
-        """Leadership is gone: returns those who still wait. They must look for the new coordinator."""
+        """This broker does not lead any more: return the waiting operations, whose clients must look for the new
+        coordinator."""
         ...

@@ -1,7 +1,7 @@
-"""Where requests wait for a condition: keyed by what wakes them, bounded by a timer, never polled.
+"""Requests that wait for a condition: found by the keys that wake them, limited by a timer, never polled.
 
-Owner: the event loop. An operation completes exactly once: because its condition came true when one of its keys was
-checked, or because its time ran out.
+Owner: the event loop. An operation completes exactly once: because its condition held when one of its keys was checked, or
+because its time ran out.
 """
 
 from abc import ABC, abstractmethod
@@ -12,7 +12,7 @@ from barnabas.broker.runtime.timers import Timer, Timers
 
 
 class DelayedOperation(ABC):
-    """One waiting request. Subclasses say when it is done, and what to do then."""
+    """One waiting request. Subclasses define when it is done, and what happens then."""
 
     __slots__ = ("_keys", "_timer", "completed")
 
@@ -23,25 +23,25 @@ class DelayedOperation(ABC):
 
     @abstractmethod
     def is_satisfied(self) -> bool:
-        """Whether the condition has come true. Cheap: it is asked each time one of the keys is checked."""
+        """Whether the condition holds. Must be cheap: it is called each time one of the keys is checked."""
 
     def is_satisfied_by(self, key: Hashable) -> bool:
-        """The same, when one of its keys was checked: an operation with thousands of them looks at this one alone."""
+        """Whether the condition holds, after this key was checked: operations with thousands of keys examine only this one."""
         return self.is_satisfied()
 
     def waits_for(self) -> dict[str, Any]:
-        """In plain values, for whoever looks inside."""
+        """Describe the condition in plain values, for the console and the CLI."""
         return {}
 
     @property
     def expires_s(self) -> float | None:
-        """When its time is up, by the clock of the timers; None where nobody can tell."""
+        """When the wait ends, by the clock of the timers; None if that is not known."""
         when = getattr(self._timer, "when", None)
         return when() if when is not None else None
 
     @abstractmethod
     def on_complete(self, *, expired: bool) -> None:
-        """Called once, with what ended the wait."""
+        """Finish the request. Called once; `expired` means that the time ran out."""
 
 
 class Purgatory:
@@ -54,11 +54,11 @@ class Purgatory:
         self._size = 0
 
     def __len__(self) -> int:
-        """How many operations wait."""
+        """Return the number of waiting operations."""
         return self._size
 
     def __iter__(self) -> Iterator[DelayedOperation]:
-        """Each that waits, once."""
+        """Yield each waiting operation once."""
         for key, watchers in self._watchers.items():
             for operation in watchers:
                 if operation._keys[0] == key:
@@ -71,7 +71,7 @@ class Purgatory:
     def try_complete_else_watch(
         self, operation: DelayedOperation, keys: Iterable[Hashable], *, timeout_ms: int
     ) -> bool:
-        """Complete now if the condition already holds; else wait. True when it completed now."""
+        """Complete now if the condition holds; otherwise wait. Return whether it completed now."""
         if operation.is_satisfied():
             operation.completed = True
             operation.on_complete(expired=False)
@@ -80,7 +80,7 @@ class Purgatory:
         return False
 
     def watch(self, operation: DelayedOperation, keys: Iterable[Hashable], *, timeout_ms: int) -> None:
-        """Wait: the caller knows that the condition does not hold."""
+        """Wait. The caller knows that the condition does not hold."""
         operation._keys = tuple(dict.fromkeys(keys))
         watchers = self._watchers
         for key in operation._keys:
@@ -93,25 +93,25 @@ class Purgatory:
         self._size += 1
 
     def watch_also(self, operation: DelayedOperation, key: Hashable) -> None:
-        """One more key for an operation that waits; one that does not wait yet has it among those that `watch` gets."""
+        """Add a key to a waiting operation. One that does not wait yet gets this key with `watch`."""
         if operation._timer is not None:
             operation._keys = (*operation._keys, key)
             self._watchers.setdefault(key, {})[operation] = None
 
     def check(self, key: Hashable) -> int:
-        """Something happened to `key`: complete whatever that satisfies. Returns how many completed."""
+        """Complete the operations under `key` whose condition holds now. Return their number."""
         watchers = self._watchers.get(key)
         if not watchers:
             return 0
         completed = 0
-        # Of a copy: a look at the log may find that its disk has failed, and then everybody who waits for it is woken.
+        # Iterate over a copy: a check may find that a disk has failed, and that wakes all operations which wait for it.
         for operation in list(watchers):
             if not operation.completed and operation.is_satisfied_by(key):
                 completed += self._finish(operation, False)
         return completed
 
     def cancel(self, operation: DelayedOperation) -> None:
-        """Forget an operation whose client has gone: nothing is called."""
+        """Forget an operation whose client has disconnected, without calling `on_complete`."""
         if not operation.completed:
             operation.completed = True
             self._forget(operation)
@@ -120,7 +120,7 @@ class Purgatory:
         self._finish(operation, True)
 
     def _finish(self, operation: DelayedOperation, expired: bool) -> bool:
-        """False where it was completed already."""
+        """Complete an operation. Return False if it had completed before."""
         if operation.completed:
             return False
         operation.completed = True

@@ -1,8 +1,8 @@
-"""One partition of a coordinator's topic while this broker leads it: the machine, and how what it wants is carried out.
+"""One partition of a coordinator's topic while this broker leads it: runs the machine and carries out its results.
 
 Records are appended and replayed in one step; answers and messages go out when the records are committed. Operations that do
-not look at what their like write (offset commits) may be gathered: their records share an append at the end of the loop's
-turn, or before anything else happens to the shard. Owner: the event loop.
+not read what operations of their kind write (offset commits) may be gathered: their records share an append at the end of the
+loop's turn, or earlier if anything else happens to the shard. Owner: the event loop.
 """
 
 import asyncio
@@ -26,8 +26,8 @@ from barnabas.broker.runtime.machine import (
     Reply,
     Respond,
     Result,
+    SendToDriver,
     SetTimer,
-    Tell,
     Ticket,
 )
 from barnabas.broker.runtime.timers import Timer, Timers
@@ -37,11 +37,12 @@ log = logging.getLogger(__name__)
 
 M = TypeVar("M", bound=Machine)
 
-#: A timer whose records the log refused (too few replicas) fires again after this.
+#: A timer whose records the log refused (too few replicas) fires again after this time.
 REFUSED_TIMER_BACKOFF_MS: Final = 1000
-#: One that failed because of a bug fires again after this.
+#: A timer that failed because of a bug fires again after this time.
 FAILED_TIMER_BACKOFF_MS: Final = 60_000
-#: Keys and values that are written together: well below what a batch may take, and one append does not hold the loop long.
+#: Keys and values that are written together: far less than fits into a batch, so that one append does not block the loop for
+#: long.
 GATHERED_BYTES_MAX: Final = 128 * 1024
 
 
@@ -54,26 +55,26 @@ class ShardState(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardContext:
-    """What all shards of one coordinator share."""
+    """The values that all shards of one coordinator share."""
 
-    #: Of the topic.
+    #: Name of the topic.
     name: str
     log: CoordinatorLog
     now_ms: Callable[[], int]
     timers: Timers
-    #: Takes the messages of a partition's machine to the driver outside.
+    #: Passes the messages of a partition's machine to the driver.
     on_effect: Callable[[int, object], None]
-    #: How long an answer waits for followers before it is COORDINATOR_NOT_AVAILABLE; None: callers have their own time-out.
+    #: How long an answer waits for followers until it becomes COORDINATOR_NOT_AVAILABLE; None: callers have their own time-out.
     answer_timeout_ms: Callable[[], int] | None
     turn_end: TurnEnd = field(default_factory=TurnEnd)
 
 
 class _Answers(NamedTuple):
-    """What goes out when what was seen is committed."""
+    """Answers and messages that go out when the state that they depend on is committed."""
 
     responses: list[Respond]
     messages: list[object]
-    #: Fires when they have waited for too long.
+    #: Fails the answers when they have waited too long.
     limit: Timer | None
 
 
@@ -101,10 +102,10 @@ class Shard(Generic[M]):
         self.epoch = epoch
         self.machine = machine
         self.state = ShardState.LOADING
-        #: Numbers of writes that are not committed yet, and the number of the last one.
+        #: Numbers of the writes that are not committed yet, and the number of the last write.
         self._uncommitted: set[int] = set()
         self._writes = 0
-        #: What operations of this turn of the loop want to happen, together: it goes into one append. None: nothing does.
+        #: Combined results of this turn's gathered operations, for one append. None: there are none.
         self._gathered: Result[None] | None = None
         self._gathered_bytes = 0
         #: Answers that wait for all writes up to a number.
@@ -113,7 +114,7 @@ class Shard(Generic[M]):
     def __str__(self) -> str:
         return f"{self._context.name} partition {self.partition}"
 
-    # -- from loading to the end --------------------------------------------------------------------------------------
+    # -- states --------------------------------------------------------------------------------------
 
     def replay_loaded(self, entry: ReplayedRecord | Marker, offset: int) -> None:
         if isinstance(entry, Marker):
@@ -122,12 +123,12 @@ class Shard(Generic[M]):
             self.machine.replay(entry)
 
     def activate(self) -> None:
-        """Everything is loaded."""
+        """Start serving: everything is loaded."""
         self.state = ShardState.ACTIVE
         self._carry_out(self.machine.loaded(self._context.now_ms()), None)
 
     def close(self) -> None:
-        """The leadership is gone: all waiting clients get an error and look for the new coordinator."""
+        """End serving because the leadership is lost: all waiting clients get an error and look for the new coordinator."""
         was_active = self.state is ShardState.ACTIVE
         self.state = ShardState.CLOSED
         self._alarms.clear()
@@ -141,7 +142,7 @@ class Shard(Generic[M]):
         if was_active:
             for ticket in self.machine.unloaded():
                 self._fail(ticket, moved)
-            log.info("%s unloaded", self)
+            log.info("[%s] unloaded", self)
 
     # -- operations ---------------------------------------------------------------------------------------------------
 
@@ -149,12 +150,12 @@ class Shard(Generic[M]):
         self._append_gathered()
         future: asyncio.Future[R] = asyncio.get_running_loop().create_future()
         ticket = Ticket(future)
-        self._carry_out(_judged(operation, self.machine, ticket), ticket)
+        self._carry_out(_run_operation(operation, self.machine, ticket), ticket)
         return future
 
     def gather(self, operation: Callable[[M, Ticket], Result[R]], reply: Reply[R]) -> None:
         ticket = Ticket(reply=reply)
-        result = _judged(operation, self.machine, ticket)
+        result = _run_operation(operation, self.machine, ticket)
         if not result.records or result.producer != NO_PRODUCER:
             self._append_gathered()
             self._carry_out(result, ticket)
@@ -167,13 +168,13 @@ class Shard(Generic[M]):
         if self._gathered_bytes + size_bytes > GATHERED_BYTES_MAX:
             self._append_gathered()
         self._gathered_bytes += size_bytes
-        together = self._gathered
-        if together is None:
+        gathered = self._gathered
+        if gathered is None:
             self._gathered = Result(result.records, None, result.effects)
             self._turn_end.put_off(self._append_gathered)
         else:
-            together.records += result.records
-            together.effects += result.effects
+            gathered.records += result.records
+            gathered.effects += result.effects
 
     def _append_gathered(self) -> None:
         gathered = self._gathered
@@ -193,9 +194,9 @@ class Shard(Generic[M]):
     def submit(self, operation: Callable[[M], Result[None]]) -> None:
         self._append_gathered()
         try:
-            result = _judged(operation, self.machine)
+            result = _run_operation(operation, self.machine)
         except Exception:
-            log.exception("%s cannot take a change that it was told of", self)
+            log.exception("[%s] could not handle a change: please report this bug", self)
             return
         self._carry_out(result, None)
 
@@ -207,31 +208,31 @@ class Shard(Generic[M]):
             raise self._cannot_replay(bug) from bug
 
     def _cannot_replay(self, bug: Exception) -> BrokenInvariant:
-        return BrokenInvariant(f"{self} cannot replay what it wrote: {bug!r}")
+        return BrokenInvariant(f"{self} cannot replay its own records: {bug!r}")
 
     def _alarm_fired(self, key: Hashable) -> None:
         self._append_gathered()
         try:
-            result = _judged(self.machine.timer_fired, key, self._context.now_ms())
+            result = _run_operation(self.machine.timer_fired, key, self._context.now_ms())
         except Exception:
-            # The timer belongs to the request that set it. It may work later, when the state has changed.
-            log.exception("%s: the timer %s failed", self, key)
+            # The request that set the timer is done. The timer may work later, when the state has changed.
+            log.exception("[%s] the timer %s failed and fires again in a minute: please report this bug", self, key)
             self._alarms.set(key, FAILED_TIMER_BACKOFF_MS)
             return
         if not self._carry_out(result, None):
             self._alarms.set(key, REFUSED_TIMER_BACKOFF_MS)
 
-    # -- carrying out -------------------------------------------------------------------------------------------------
+    # -- results -------------------------------------------------------------------------------------------------
 
     def _carry_out(self, result: Result[Any], ticket: Ticket | None) -> bool:
-        """Whether it was done: False where the log refused the records. Then no timer was set or cancelled for them."""
+        """Carry out a result. False: the log refused the records, and no timer was set or cancelled."""
         answers: list[Respond] = []
         messages: list[object] = []
         timers: list[SetTimer | CancelTimer] = []
         for effect in result.effects:
             if isinstance(effect, Respond):
                 answers.append(effect)
-            elif isinstance(effect, Tell):
+            elif isinstance(effect, SendToDriver):
                 messages.append(effect.message)
             else:
                 timers.append(effect)
@@ -252,7 +253,7 @@ class Shard(Generic[M]):
             self._when_committed(answers, messages)
         else:
             self._answer(answers)
-            self._tell(messages)
+            self._send_to_driver(messages)
         for effect in timers:
             if isinstance(effect, SetTimer):
                 self._alarms.set(effect.key, effect.delay_ms)
@@ -262,7 +263,7 @@ class Shard(Generic[M]):
 
     def _append(self, result: Result[Any], responses: list[Respond], messages: list[object]) -> None:
         number = self._writes + 1
-        #: Set by a commit that comes before the machine knows of its records.
+        #: The result of a commit that came before the machine had replayed the records.
         settled: ErrorCode | None = None
         is_replayed = False
         limit: Timer | None = None
@@ -277,14 +278,14 @@ class Shard(Generic[M]):
                 limit.cancel()
             if error is ErrorCode.NONE:
                 self._answer(responses)
-                self._tell(messages)
+                self._send_to_driver(messages)
                 self._release()
                 return
             failure = Refused(coordinator_error(error), f"{self}: {error.name}")
             self._fail_all(responses, failure)
-            deceived = [answers for seen, answers in self._waiting if seen >= number]
+            invalid_answers = [answers for seen, answers in self._waiting if seen >= number]
             self._waiting = [(seen, answers) for seen, answers in self._waiting if seen < number]
-            for answers in deceived:
+            for answers in invalid_answers:
                 self._fail_answers(answers, failure)
 
         now_ms, producer, replay = self._context.now_ms(), result.producer, self.machine.replay
@@ -312,7 +313,7 @@ class Shard(Generic[M]):
     # -- answers ------------------------------------------------------------------------------------------------------
 
     def _when_committed(self, responses: list[Respond], messages: list[object]) -> None:
-        """Nothing was written, but what was seen waits for its commit, and so do the answers."""
+        """Send these once the last write is committed: they wrote nothing themselves, but may depend on it."""
         if responses or messages:
             self._waiting.append((self._writes, _Answers(responses, messages, self._limit(responses))))
 
@@ -326,17 +327,17 @@ class Shard(Generic[M]):
             if answers.limit is not None:
                 answers.limit.cancel()
             self._answer(answers.responses)
-            self._tell(answers.messages)
+            self._send_to_driver(answers.messages)
 
     def _limit(self, responses: list[Respond]) -> Timer | None:
-        """Followers may be slow for long: the client gets an error, and asks again. What was written stays written."""
+        """Limit the wait for slow followers: the client gets an error, and asks again. The records stay written."""
         timeout_ms = self._context.answer_timeout_ms
         if timeout_ms is None or not responses:
             return None
-        late = Refused(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"the replicas of {self} have not confirmed in time")
+        late = Refused(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"the replicas of {self} did not confirm in time")
         return self._context.timers.call_later(timeout_ms() / 1000, lambda: self._fail_all(responses, late))
 
-    def _tell(self, messages: list[object]) -> None:
+    def _send_to_driver(self, messages: list[object]) -> None:
         for message in messages:
             self._context.on_effect(self.partition, message)
 
@@ -367,8 +368,8 @@ class Shard(Generic[M]):
             future.set_exception(failure)
 
 
-def _judged(operation: Callable[..., Result[Any]], *arguments: object) -> Result[Any]:
-    """What an operation wants to happen. A bug in it comes before anything is written, whatever the machine calls it."""
+def _run_operation(operation: Callable[..., Result[Any]], *arguments: object) -> Result[Any]:
+    """Run an operation. A bug in it happens before anything is written, whichever exception the machine raises."""
     try:
         return operation(*arguments)
     except BrokenInvariant as bug:

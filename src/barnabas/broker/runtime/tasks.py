@@ -1,8 +1,8 @@
-"""Work that goes on after the call that began it."""
+"""Tasks that continue after the call that started them."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-#: Begins work under a name. The broker's task group is its parent: work that fails ends the broker.
+#: Starts a task under a name. The broker's task group owns it: an exception in it ends the broker.
 Spawn = Callable[[Coroutine[Any, Any, None], str], "asyncio.Task[None]"]

@@ -1,4 +1,4 @@
-"""Blocking work off the loop, and its end back on it."""
+"""Runs blocking work on threads, and calls back on the event loop."""
 
 import asyncio
 import itertools
@@ -14,15 +14,15 @@ T = TypeVar("T")
 
 
 class OnThread(Protocol):
-    """Runs the work on some thread, and waits for its end on the loop."""
+    """Runs the work on some thread; awaiting it waits for the result."""
 
     async def __call__(self, work: Callable[[], T]) -> T: ...
 
 
 class ThreadPool(Executor):
-    """Threads that come when there is work for them, up to `size`, which may change at any time (`background.threads`).
+    """Threads that start when there is work for them, up to `size`, which may change at any time (`background.threads`).
 
-    Owner: whoever made it; `submit` and `resize` may be called by any thread. `shutdown` must be called.
+    Owner: its creator; any thread may call `submit` and `resize`. `shutdown` must be called.
     """
 
     def __init__(self, size: int, *, name: str) -> None:
@@ -32,7 +32,7 @@ class ThreadPool(Executor):
         self._queue: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = SimpleQueue()
         self._threads: set[threading.Thread] = set()
         self._numbers = itertools.count()
-        #: Work that was taken in and not finished. More threads than this are of no use.
+        #: Jobs that were submitted and have not finished. More threads than this are useless.
         self._unfinished = 0
         self._is_shut_down = False
 
@@ -52,7 +52,7 @@ class ThreadPool(Executor):
         return future
 
     def resize(self, size: int) -> None:
-        """Threads too many end when they have nothing to do."""
+        """Change the number of threads. Surplus threads end when they are idle."""
         with self._lock:
             before, self._size = len(self._threads), size
             for _ in range(before - size):
@@ -60,7 +60,7 @@ class ThreadPool(Executor):
             self._add_threads()
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """What was taken in is still done, unless `cancel_futures`."""
+        """Finish the submitted work, unless `cancel_futures`, and end the threads."""
         with self._lock:
             self._is_shut_down = True
             threads = list(self._threads)
@@ -79,7 +79,8 @@ class ThreadPool(Executor):
             try:
                 thread.start()
             except RuntimeError:
-                # The system gives no more: those that are there do the work. Counted among them, it would be missed for ever.
+                # The system starts no more threads: the existing ones do the work. Do not count this one, or it would be
+                # missing forever.
                 if not self._threads:
                     raise
                 return
@@ -88,7 +89,7 @@ class ThreadPool(Executor):
     def _run(self) -> None:
         while (item := self._queue.get()) is not None:
             _work(*item)
-            # While the thread waits, it must not keep objects alive that should be gone.
+            # While the thread waits, it must not keep the objects of its last job alive.
             del item
             with self._lock:
                 self._unfinished -= 1
@@ -110,7 +111,7 @@ def _work(future: "Future[Any]", function: Callable[[], Any]) -> None:
 
 
 class LoopThreads:
-    """Runs work on a pool; what is to be done with its end runs on the event loop. Satisfies `storage`'s `Threads`."""
+    """Runs work on a pool, and its callback on the event loop. Satisfies `storage`'s `Threads`."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, pool: Executor) -> None:
         self._loop = loop
@@ -127,6 +128,6 @@ class LoopThreads:
         done(asyncio.CancelledError() if future.cancelled() else future.exception())
 
     async def drain(self) -> None:
-        """Wait until everything that was asked for has ended: the last step of a clean stop."""
+        """Wait until all work has finished: the last step of a clean stop."""
         while self._pending:
             await asyncio.wait(list(self._pending))

@@ -1,4 +1,4 @@
-"""Timers as the rest of the code sees them: the event loop provides them, or a test with a manual clock."""
+"""The interface of timers, which the event loop implements, or a test with a manual clock."""
 
 from collections.abc import Callable
 from typing import Protocol
@@ -10,7 +10,7 @@ class Timer(Protocol):
 
 class Timers(Protocol):
     def time(self) -> float:
-        """Monotonic, in seconds."""
+        """Return a monotonic time in seconds."""
         ...
 
     def call_later(self, delay_s: float, callback: Callable[[], None]) -> Timer:

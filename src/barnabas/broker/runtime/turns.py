@@ -1,6 +1,6 @@
-"""Turns of the event loop: what is left to do at the end of one, and work that is too much for one.
+"""Turns of the event loop: deferring small work to the end of a turn, and splitting long work over several turns.
 
-Many small things that are put off share one place in the loop's queue.
+All deferred calls share one entry in the loop's queue.
 """
 
 import asyncio
@@ -8,16 +8,16 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Final, TypeVar
 
-#: What was put off, and what that put off in turn: a write, and the answer to it.
+#: Rounds in one turn: deferred calls, and the calls that these defer, for example a write and its answer.
 ROUNDS: Final = 2
-#: Elements that are handled before others have their turn: some 10 ms of the dearest.
+#: Elements that are handled in one turn: some 10 ms for the most expensive ones.
 SLICE_ELEMENTS: Final = 500
 
 T = TypeVar("T")
 
 
 async def in_turns(items: Iterable[T], size: int = SLICE_ELEMENTS) -> AsyncIterator[T]:
-    """One item after the other. Others get their turn after each `size` of them."""
+    """Yield the items, and let other tasks run after each `size` of them."""
     for number, item in enumerate(items, 1):
         yield item
         if number % size == 0:
@@ -25,10 +25,10 @@ async def in_turns(items: Iterable[T], size: int = SLICE_ELEMENTS) -> AsyncItera
 
 
 class TurnEnd:
-    """Calls what was put off, in order, when the loop has done what it does now. Owner: the event loop.
+    """Calls deferred functions in order at the end of the loop's current turn. Owner: the event loop.
 
-    What comes of the calls is called in the same turn, and what comes of that in the next: others have their turn, too.
-    One that fails is reported as any callback of the loop is, and the rest still runs.
+    Calls that these functions defer run in the same turn; what those defer runs in the next turn, so that other tasks get
+    theirs. An exception is reported as the loop reports those of callbacks, and the other functions still run.
     """
 
     __slots__ = ("_calls", "_is_scheduled")

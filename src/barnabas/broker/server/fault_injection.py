@@ -1,7 +1,7 @@
-"""Where `Faults` take effect in a broker, and the Unix socket through which a test asks for them.
+"""Where `Faults` take effect in a broker, and how a test asks for them: by `FaultControl` in its own process, or through a Unix
+socket, one JSON object a line in, one out.
 
-One JSON object a line in, one out. Only a broker that `barnabas.testing` started has this; handlers are wrapped then, and
-nobody else pays for it.
+Only a broker that `barnabas.testing` started has this: its handlers are wrapped, and other brokers do not pay for it.
 """
 
 import asyncio
@@ -33,14 +33,33 @@ BROKER_CLIENT_PREFIX = "broker-"
 
 
 class FaultyDisk(Disk):
-    """A disk that fails, or is slow, when told to. Reads still work: a full disk has what it has."""
+    """A disk that fails, or is slow, when a test asks for it. Reads still work: a full disk has what it has.
+
+    After `Faults.is_dead` nothing is written: in a test's own process a killed broker still closes its files.
+    """
 
     __slots__ = ("_faults",)
 
     def __init__(self, faults: Faults) -> None:
         self._faults = faults
 
+    def open(
+        self,
+        path: str,
+        *,
+        create: bool = False,
+        exclusive: bool = False,
+        truncate: bool = False,
+        read_only: bool = False,
+        mode: int = 0o644,
+    ) -> int:
+        if self._faults.is_dead and (create or exclusive or truncate):
+            return super().open(os.devnull)
+        return super().open(path, create=create, exclusive=exclusive, truncate=truncate, read_only=read_only, mode=mode)
+
     def pwrite(self, fd: int, data: ReadableBuffer, position: int) -> int:
+        if self._faults.is_dead:
+            return len(data)
         self._check()
         if self._faults.tears_write and _is_batch(data):
             super().pwrite(fd, memoryview(data)[: len(data) // 2], position)
@@ -48,12 +67,49 @@ class FaultyDisk(Disk):
         return super().pwrite(fd, data, position)
 
     def fsync(self, fd: int) -> None:
-        self._check()
-        super().fsync(fd)
+        if not self._faults.is_dead:
+            self._check()
+            super().fsync(fd)
 
     def fdatasync(self, fd: int) -> None:
-        self._check()
-        super().fdatasync(fd)
+        if not self._faults.is_dead:
+            self._check()
+            super().fdatasync(fd)
+
+    def truncate(self, fd: int, size_bytes: int) -> None:
+        if not self._faults.is_dead:
+            super().truncate(fd, size_bytes)
+
+    def reserve(self, fd: int, position: int, size_bytes: int) -> None:
+        if not self._faults.is_dead:
+            super().reserve(fd, position, size_bytes)
+
+    def rename(self, source: str, target: str) -> None:
+        if not self._faults.is_dead:
+            super().rename(source, target)
+
+    def unlink(self, path: str) -> bool:
+        return self._faults.is_dead or super().unlink(path)
+
+    def mkdir(self, path: str) -> None:
+        if not self._faults.is_dead:
+            super().mkdir(path)
+
+    def makedirs(self, path: str) -> None:
+        if not self._faults.is_dead:
+            super().makedirs(path)
+
+    def rmdir(self, path: str) -> None:
+        if not self._faults.is_dead:
+            super().rmdir(path)
+
+    def rmtree(self, path: str) -> None:
+        if not self._faults.is_dead:
+            super().rmtree(path)
+
+    def set_modified_ns(self, path: str, modified_ns: int) -> None:
+        if not self._faults.is_dead:
+            super().set_modified_ns(path, modified_ns)
 
     def _check(self) -> None:
         self._faults.check_disk()
@@ -139,8 +195,8 @@ def _broker_of(client_id: str | None) -> int | None:
     return int(number) if number.isdigit() else None
 
 
-class ControlSocket:
-    """Owner: the event loop."""
+class FaultControl:
+    """Carries out a test's commands in a broker. Owner: the event loop."""
 
     def __init__(
         self,
@@ -154,31 +210,9 @@ class ControlSocket:
         self._connections = connections
         self._fail_log_dir = fail_log_dir
         self._on_clock = on_clock
-        self._server: asyncio.Server | None = None
 
-    async def start(self, path: str) -> None:
-        self._server = await asyncio.start_unix_server(self._serve, path, limit=COMMAND_BYTES_MAX)
-
-    def stop(self) -> None:
-        if self._server is not None:
-            self._server.close()
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            while line := await reader.readline():
-                try:
-                    answer: dict[str, object] = {"ok": True, "answer": self._obey(json.loads(line))}
-                except (ValueError, KeyError, TypeError) as error:
-                    answer = {"ok": False, "error": f"{type(error).__name__}: {error}"}
-                writer.write(json.dumps(answer).encode() + b"\n")
-                await writer.drain()
-        except ConnectionError as error:
-            log.debug("control connection lost: %s", error)
-        finally:
-            writer.close()
-
-    def _obey(self, command: dict[str, Any]) -> object:
-        """What it answers, if there is something to say."""
+    def obey(self, command: dict[str, Any]) -> object:
+        """The answer, for commands that have one. :raises ValueError, KeyError, TypeError: for a command that is wrong."""
         match command.pop("do"):
             case "fail_api":
                 error = command.pop("error", None)
@@ -225,3 +259,28 @@ class ControlSocket:
         for connection in list(self._connections()):
             if connection.client_id.startswith(client_id):
                 connection.close()
+
+
+class ControlSocket:
+    """The socket of a broker that is a process of its own. Owner: the event loop."""
+
+    def __init__(self, control: FaultControl) -> None:
+        self._control = control
+
+    async def start(self, path: str) -> None:
+        """It listens until the process ends."""
+        self._server = await asyncio.start_unix_server(self._serve, path, limit=COMMAND_BYTES_MAX)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while line := await reader.readline():
+                try:
+                    answer: dict[str, object] = {"ok": True, "answer": self._control.obey(json.loads(line))}
+                except (ValueError, KeyError, TypeError) as error:
+                    answer = {"ok": False, "error": f"{type(error).__name__}: {error}"}
+                writer.write(json.dumps(answer).encode() + b"\n")
+                await writer.drain()
+        except ConnectionError as error:
+            log.debug("control connection lost: %s", error)
+        finally:
+            writer.close()

@@ -19,7 +19,10 @@ from barnabas.base.metrics.registry import Registry
 log = logging.getLogger(__name__)
 
 REQUEST_BYTES_MAX = 8192
+#: For the whole of a connection: its request, the answer, and the client's reading of it.
 REQUEST_TIMEOUT_S = 5.0
+#: At once. Each more is closed as soon as it is accepted: descriptors are for Kafka's clients.
+CONNECTIONS_MAX = 64
 LAG_PERIOD_S = 1.0
 #: Yes or no, and what there is to say about it.
 Verdict = tuple[bool, dict[str, Any]]
@@ -53,6 +56,7 @@ class MetricsServer:
         #: By path; empty unless somebody may look inside, and until there is something to see.
         self.views: Mapping[bytes, View] = {}
         self._server: asyncio.Server | None = None
+        self._connections = 0
         self.port = -1
         self._host = ""
 
@@ -77,16 +81,22 @@ class MetricsServer:
             self._server.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._connections >= CONNECTIONS_MAX:
+            log.debug("metrics request not served: %d connections are open already", self._connections)
+            writer.transport.abort()
+            return
+        self._connections += 1
         try:
             async with asyncio.timeout(REQUEST_TIMEOUT_S):
                 head = await reader.readuntil(b"\r\n\r\n")
-                answer = await self._answer(head.split(b"\r\n", 1)[0])
-            writer.write(answer)
-            await writer.drain()
+                writer.write(await self._answer(head.split(b"\r\n", 1)[0]))
+                writer.close()
+                await writer.wait_closed()
         except (TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, ConnectionError) as error:
             log.debug("metrics request not served: %s", error)
         finally:
-            writer.close()
+            writer.transport.abort()  # closing waits for the client to read all of it, which it need not do
+            self._connections -= 1
 
     async def _answer(self, request_line: bytes) -> bytes:
         method, _, rest = request_line.partition(b" ")

@@ -602,6 +602,13 @@ class LogManager:
         finally:
             self._unlock()
 
+    def abandon(self) -> None:
+        """Close every file without a write and unlock the directories: what a process that is killed leaves behind."""
+        self.stop()
+        for log in self.all_logs():
+            log.abandon()
+        self._unlock()
+
     def _shut_down(self, log_dir: LogDir, broker_epoch: int) -> None:
         logs = self.logs_in(log_dir)
         try:

@@ -1,7 +1,7 @@
-"""The transaction coordinator of one broker: it knows where in `__transaction_state` a transactional id lives, runs operations
-on the machine of that partition, and has decisions carried out.
+"""The transaction coordinator of one broker: it finds the partition of `__transaction_state` of a transactional id, runs
+operations on the machine of that partition, and carries out the machine's decisions.
 
-Owner: the event loop. What keeps a client from being served is raised as `Refused`.
+Owner: the event loop. An error for the client is raised as `Refused`.
 """
 
 import asyncio
@@ -31,14 +31,14 @@ log = logging.getLogger(__name__)
 
 R = TypeVar("R")
 
-#: How long a request waits for the markers of the transaction before it. A client that hears CONCURRENT_TRANSACTIONS backs
-#: off for 20 to 100 ms; the markers are there sooner.
+#: How long a request waits for the markers of the previous transaction. A client backs off for 20 to 100 ms after
+#: CONCURRENT_TRANSACTIONS; the markers are usually written sooner.
 COMPLETION_WAIT_MAX_MS: Final = 500
-#: The same for a broker that asks. Its other producers' questions come in the same request, or wait behind it: one transaction
-#: whose markers cannot be written would hold up all of them. The broker asks again by itself, for a while.
+#: The same for a request of another broker. One request has the verifications of many producers, so one transaction whose
+#: markers cannot be written would delay them all. That broker repeats its request for a while.
 BROKERS_WAIT_MAX_MS: Final = 20
 
-#: WriteTxnMarkers to a broker, this one included; raises a `BarnabasError` where no answer came.
+#: Sends WriteTxnMarkers to a broker, perhaps this one; raises a `BarnabasError` if no answer comes.
 SendMarkersTo = Callable[[BrokerId, WriteTxnMarkersRequest], Awaitable[WriteTxnMarkersResponse]]
 
 
@@ -55,7 +55,7 @@ class TransactionCoordinator:
     ) -> None:
         """`transaction_version`: 2 while every live broker knows KIP-890 part 2 and KIP-939, 0 in a mixed cluster.
 
-        `exists`: whether there is such a partition, whatever this broker has heard.
+        `exists` returns whether the partition exists, also if this broker's metadata does not have it.
         """
         self.producer_ids = producer_ids
         self.transaction_version = transaction_version
@@ -65,8 +65,8 @@ class TransactionCoordinator:
         self.topic = context.internal_topic(TRANSACTION_STATE_TOPIC, lambda: self.settings().new_topic)
         #: Leader epochs by partition of the topic. Markers carry them, so markers of an earlier coordinator are fenced.
         self._epochs: dict[int, int] = {}
-        #: Who waits for the completion of a decided transaction, by partition and transactional id.
-        self._awaited: dict[tuple[int, str], list[asyncio.Future[None]]] = {}
+        #: Requests that wait for the completion of a decided transaction, by partition and transactional id.
+        self._waiting_requests: dict[tuple[int, str], list[asyncio.Future[None]]] = {}
         self._runtime = CoordinatorRuntime[TransactionMachine](
             self.topic.name,
             context.log,
@@ -98,19 +98,20 @@ class TransactionCoordinator:
         return self.topic.partition_for(transactional_id)
 
     def leader_of(self, partition: TopicPartition) -> BrokerId | None:
-        """For markers: -1 where the leader is not alive for now, None where there is no such partition."""
+        """Return the leader, for markers: -1 if it is not alive, None if there is no such partition."""
         state = self._metadata.partition(partition)
         if state is None:
-            # A broker without any metadata yet cannot tell whether the partition exists.
+            # A broker without any metadata yet does not know whether the partition exists.
             return None if self._metadata.topics else BrokerId(-1)
         return BrokerId(state.leader) if self._metadata.is_alive(BrokerId(state.leader)) else BrokerId(-1)
 
     def elected(self, partition: int, epoch: int) -> None:
-        """This broker leads a partition of the topic now."""
+        """This broker has become leader of a partition of the topic."""
         self._epochs[partition] = epoch
         if self._runtime.elected(partition, epoch):
-            # Another broker may have coordinated meanwhile. What it has ended must not be ended again: a client that keeps
-            # its epoch may have the next transaction open. The log says what is left to do.
+            # Another broker may have been coordinator in between. A transaction that it ended must not be ended again: a client
+            # that keeps its epoch may have opened the next transaction. The log has the decisions that are still to be carried
+            # out.
             self._forget_decisions(partition)
 
     def resigned(self, partition: int) -> None:
@@ -120,7 +121,7 @@ class TransactionCoordinator:
 
     def _forget_decisions(self, partition: int) -> None:
         self.markers.forget(partition)
-        for key in [key for key in self._awaited if key[0] == partition]:
+        for key in [key for key in self._waiting_requests if key[0] == partition]:
             self._completed(*key)
 
     def close(self) -> None:
@@ -131,7 +132,7 @@ class TransactionCoordinator:
 
     @property
     def machines(self) -> Mapping[int, TransactionMachine]:
-        """Those that serve, by partition: for metrics and for tests."""
+        """Machines of the partitions that are served, for metrics and tests."""
         return self._runtime.active
 
     # -- operations ---------------------------------------------------------------------------------------------------
@@ -154,7 +155,7 @@ class TransactionCoordinator:
         client_version: int = ENDS_WITHOUT_BUMP,
         by_broker: bool = False,
     ) -> ErrorCode:
-        """`by_broker`: a leader asks, for one of many producers."""
+        """`by_broker`: the request comes from a partition's leader, which asks for many producers at once."""
         return await self._write_patiently(
             transactional_id,
             lambda machine: machine.add_partitions(
@@ -185,7 +186,7 @@ class TransactionCoordinator:
         return await self._read(transactional_id, lambda machine: machine.get(transactional_id))
 
     async def select(self, wanted: ListFilter) -> list[Transaction]:
-        """The transactional ids that this broker coordinates."""
+        """Return transactional ids that this broker coordinates."""
         now_ms = self._now_ms()
         return await self._runtime.read_all(lambda machine: machine.select(wanted, now_ms))
 
@@ -197,7 +198,7 @@ class TransactionCoordinator:
         *,
         wait_max_ms: int | None = None,
     ) -> R:
-        """Repeat the operation once the markers of the last transaction are written, instead of sending the client away."""
+        """Repeat the operation once the previous transaction's markers are written, instead of refusing the request at once."""
         wait_max_ms = COMPLETION_WAIT_MAX_MS if wait_max_ms is None else wait_max_ms
         deadline_s = asyncio.get_running_loop().time() + wait_max_ms / 1000
         while True:
@@ -208,14 +209,14 @@ class TransactionCoordinator:
                 return answer
 
     async def _wait_for_completion(self, transactional_id: str, deadline_s: float) -> bool:
-        """False where the time is up first."""
+        """Return False if the deadline comes first."""
         partition = self.partition_for(transactional_id)
         machine = self._runtime.active.get(partition)
         txn = None if machine is None else machine.get(transactional_id)
         if txn is None or not txn.state.is_prepared:
             return True
         arrival: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        waiting = self._awaited.setdefault((partition, transactional_id), [])
+        waiting = self._waiting_requests.setdefault((partition, transactional_id), [])
         waiting.append(arrival)
         try:
             async with asyncio.timeout_at(deadline_s):
@@ -224,12 +225,12 @@ class TransactionCoordinator:
             return False
         finally:
             waiting.remove(arrival)
-            if not waiting and self._awaited.get((partition, transactional_id)) is waiting:
-                del self._awaited[partition, transactional_id]
+            if not waiting and self._waiting_requests.get((partition, transactional_id)) is waiting:
+                del self._waiting_requests[partition, transactional_id]
         return True
 
     def _completed(self, partition: int, transactional_id: str) -> None:
-        for arrival in self._awaited.pop((partition, transactional_id), ()):
+        for arrival in self._waiting_requests.pop((partition, transactional_id), ()):
             if not arrival.done():
                 arrival.set_result(None)
 
@@ -242,12 +243,12 @@ class TransactionCoordinator:
         return await self._in_time(self._runtime.read(self.partition_for(transactional_id), operation))
 
     async def _in_time(self, work: Awaitable[R]) -> R:
-        """Followers may be slow for long: the client gets an error, and asks again."""
+        """Bound the wait for slow followers: the client gets an error, and asks again."""
         try:
             async with asyncio.timeout(self.settings().request_timeout_ms / 1000):
                 return await work
         except TimeoutError:
-            raise Refused(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the replicas have not confirmed in time") from None
+            raise Refused(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the replicas did not confirm in time") from None
 
     # -- decisions ----------------------------------------------------------------------------------------------------
 
@@ -260,7 +261,7 @@ class TransactionCoordinator:
         completion = self._runtime.begin(
             partition, lambda machine, ticket: machine.complete(transactional_id, identity, self._now_ms())
         )
-        # No need to wait for the commit: what follows is later in the log, and its answer waits for both.
+        # Do not wait for the commit: later operations follow in the log, and their answers wait for both.
         self._completed(partition, transactional_id)
         await completion
 

@@ -1,10 +1,10 @@
-"""How a transaction ends: EndTxn of a client, a fence by the coordinator, and the completion when the markers are written.
+"""How a transaction ends: by a client's EndTxn, by a fence of the coordinator, and the completion after the markers.
 
-Pure rules over `Transaction`: they return the next value, or refuse with `Refused` and Kafka's code.
+Pure rules over `Transaction`: they return the next value, or raise `Refused` with Kafka's error code.
 
-`transaction.version` 2 (KIP-890 part 2): every end raises the epoch, so that whatever is still under way with the old one
-is refused by the partitions. The markers carry the raised epoch. A client may therefore be one epoch behind because the
-answer was lost; that, and only that, is a retry.
+`transaction.version` 2 (KIP-890 part 2): every end raises the epoch, so that partitions refuse all requests in flight with the
+old epoch. The markers have the raised epoch. A client may therefore be one epoch behind because an answer was lost; only then
+is its request a retry.
 """
 
 from collections.abc import Callable
@@ -21,7 +21,7 @@ from barnabas.broker.transactions.state import (
     TransactionState,
 )
 
-#: A producer id that nobody has had, or None where none is at hand.
+#: Returns a producer id that no producer has had, or None if there is none at the moment.
 TakeId = Callable[[], int | None]
 
 
@@ -38,8 +38,8 @@ def fresh_id(take_id: TakeId) -> int:
     return producer_id
 
 
-def refuse_stranger(txn: Transaction, identity: Identity) -> Refused:
-    """The refusal for a producer that is not the current client."""
+def not_current_client(txn: Transaction, identity: Identity) -> Refused:
+    """Return the error for a producer that is not the current client."""
     if identity.producer_id not in (txn.client.producer_id, txn.producer_id):
         return Refused(
             ErrorCode.INVALID_PRODUCER_ID_MAPPING,
@@ -47,18 +47,18 @@ def refuse_stranger(txn: Transaction, identity: Identity) -> Refused:
         )
     return Refused(
         ErrorCode.PRODUCER_FENCED,
-        f"{txn.transactional_id} is at {txn.client}; {identity} was replaced by a newer producer",
+        f"{txn.transactional_id} belongs to {txn.client}; {identity} was replaced by a newer producer",
     )
 
 
 def end(
     txn: Transaction, identity: Identity, *, commit: bool, client_version: int, take_id: TakeId, now_ms: int
 ) -> Transaction | EndAnswer:
-    """The decided transaction, or the answer to a client that asks again for what is done."""
+    """Return the decided transaction, or the answer to a client that repeats a request which is done."""
     if client_version >= ENDS_WITH_BUMP:
         return _end_with_bump(txn, identity, commit=commit, take_id=take_id, now_ms=now_ms)
     if identity != txn.client:
-        raise refuse_stranger(txn, identity)
+        raise not_current_client(txn, identity)
     if txn.state is TransactionState.ONGOING:
         return _prepare(txn, commit=commit, client_version=client_version, take_id=take_id, now_ms=now_ms)
     return _answer_decided(txn, commit=commit)
@@ -70,15 +70,15 @@ def _end_with_bump(
     if txn.is_end_retry_of(identity):
         if not (txn.state is TransactionState.COMPLETE_ABORT and txn.client.epoch > LAST_CLIENT_EPOCH) or commit:
             return _answer_decided(txn, commit=commit)
-        # A fence took the last epoch, and no client may have that one. Aborting again gives the client a fresh producer id.
+        # A fence took the last epoch, which no client may have. Another abort gives the client a new producer id.
         return _prepare(txn, commit=False, client_version=ENDS_WITH_BUMP, take_id=take_id, now_ms=now_ms)
     if txn.state.is_prepared:
-        # The client has its next identity already, but the markers are still being written.
+        # The client has its next identity already, but the markers are not written yet.
         if identity == txn.successor:
             raise Refused(ErrorCode.CONCURRENT_TRANSACTIONS)
-        raise refuse_stranger(txn, identity)
+        raise not_current_client(txn, identity)
     if identity != txn.client:
-        raise refuse_stranger(txn, identity)
+        raise not_current_client(txn, identity)
     if txn.state is not TransactionState.ONGOING and commit:
         raise _cannot_end(txn, commit=commit)
     return _prepare(txn, commit=commit, client_version=ENDS_WITH_BUMP, take_id=take_id, now_ms=now_ms)
@@ -103,14 +103,16 @@ def _cannot_end(txn: Transaction, *, commit: bool) -> Refused:
 
 
 def _raise(epoch: int) -> int:
-    """Never past the last epoch. A client may have that one from a coordinator that handed it out, as Kafka 4 does after a
-    fence. Its transaction then ends with the same epoch, and the next one gets a fresh producer id.
+    """Return the next epoch, but never one past the last.
+
+    A client may have the last epoch from a coordinator that gave it out, as Kafka 4 does after a fence. Its transaction then
+    ends with the same epoch, and the next one gets a new producer id.
     """
     return min(epoch, LAST_CLIENT_EPOCH) + 1
 
 
 def _prepare(txn: Transaction, *, commit: bool, client_version: int, take_id: TakeId, now_ms: int) -> Transaction:
-    """The decision. `epoch` becomes that of the markers, `successor` what the client goes on with."""
+    """Decide the transaction. `epoch` becomes that of the markers, `successor` the client's next identity."""
     epoch, next_id, next_epoch = txn.epoch, txn.next_producer_id, txn.next_epoch
     if client_version >= ENDS_WITH_BUMP:
         client = txn.client
@@ -118,7 +120,7 @@ def _prepare(txn: Transaction, *, commit: bool, client_version: int, take_id: Ta
         if is_used_up:
             next_id, next_epoch = fresh_id(take_id), NO_PRODUCER_EPOCH
         if client.producer_id == txn.producer_id:
-            # Past every epoch that was given out for this producer id.
+            # Raise above every epoch that was given out for this producer id.
             epoch = _raise(client.epoch)
             if not is_used_up:
                 next_id, next_epoch = NO_PRODUCER_ID, NO_PRODUCER_EPOCH
@@ -133,16 +135,16 @@ def _prepare(txn: Transaction, *, commit: bool, client_version: int, take_id: Ta
         epoch=epoch,
         next_producer_id=next_id,
         next_epoch=next_epoch,
-        # An abort may come before any partition; a transaction that ends has begun.
+        # A client may abort before it adds any partition; a transaction that ends must have begun.
         start_ms=txn.start_ms if txn.state is TransactionState.ONGOING else now_ms,
         client_version=client_version,
     )
 
 
 def fence(txn: Transaction, *, server_version: int, now_ms: int) -> Transaction:
-    """Abort an open transaction on the coordinator's own account: it has timed out, or a new producer has come.
+    """Abort an open transaction by the coordinator: it has timed out, or a new producer has come.
 
-    The epoch goes up by one, past any that a client has; no client ever gets it: a client asks again for its own.
+    The epoch rises by one, above every epoch of a client. No client ever gets it: clients ask again for an epoch of their own.
     """
     next_id, next_epoch = txn.next_producer_id, txn.next_epoch
     epoch = _raise(txn.epoch)
@@ -164,7 +166,7 @@ def fence(txn: Transaction, *, server_version: int, now_ms: int) -> Transaction:
 
 
 def complete(txn: Transaction, *, now_ms: int) -> Transaction:
-    """All markers are written: the client's next identity takes over."""
+    """Complete the transaction after all markers are written: the client's next identity becomes current."""
     successor = txn.successor
     has_new_id = successor.producer_id != txn.producer_id
     return txn.to(

@@ -1,8 +1,8 @@
-"""InitProducerId of a transactional id: who is the producer from now on, and what becomes of the one before.
+"""InitProducerId of a transactional id: it makes the sender the current producer, and decides on the former one's transaction.
 
-Pure rules over `Transaction`. A new producer raises the epoch, which fences the old one; an open transaction is aborted
-first (the client hears CONCURRENT_TRANSACTIONS and asks again), or kept where a two-phase commit asks for it (KIP-939).
-A client that tells its own id and epoch wants to go on after an error (KIP-360): it is refused if it was fenced.
+Pure rules over `Transaction`. A new producer raises the epoch, which fences the old producer. An open transaction is aborted
+first (the client gets CONCURRENT_TRANSACTIONS and asks again), or kept if a two-phase commit asks for it (KIP-939). A client
+that sends its own id and epoch wants to continue after an error (KIP-360): it is refused if it was fenced.
 """
 
 from typing import NamedTuple
@@ -25,7 +25,7 @@ from barnabas.broker.transactions.state import (
 class InitRequest(NamedTuple):
     transactional_id: str
     timeout_ms: int
-    #: What the client was before, where it tells (KIP-360).
+    #: The client's current identity, if the request has it (KIP-360).
     expected: Identity | None = None
     enable_two_phase: bool = False
     keep_prepared: bool = False
@@ -34,12 +34,12 @@ class InitRequest(NamedTuple):
 class InitAnswer(NamedTuple):
     error: ErrorCode
     identity: Identity = NO_IDENTITY
-    #: Of the transaction that was kept.
+    #: Identity of the transaction that was kept.
     ongoing: Identity = NO_IDENTITY
 
 
 class Bump(NamedTuple):
-    """The last epoch bump that a client asked for. A retry gets the same answer. Lost in a failover."""
+    """The last epoch bump that a client asked for; a retry gets the same answer. It is lost in a fail-over."""
 
     before: Identity
     after: Identity
@@ -60,7 +60,7 @@ def initialize(
     take_id: TakeId,
     now_ms: int,
 ) -> Initialized:
-    """The transactional id after the request, and the answer for when that is committed."""
+    """Return the transactional id after the request, and the answer to send once that is committed."""
     timeout_ms = NO_TIMEOUT_MS if request.enable_two_phase else request.timeout_ms
     if txn is None:
         created = Transaction(
@@ -116,7 +116,7 @@ def _renew(
 
 
 def _keep(txn: Transaction, *, timeout_ms: int, take_id: TakeId, now_ms: int) -> Initialized:
-    """A two-phase client restarted. The transaction keeps its identity; the client gets a new one to end it with."""
+    """Keep the transaction of a two-phase client that restarted: the client gets a new identity to end it with."""
     client = _next(txn.client, take_id)
     kept = txn.to(
         TransactionState.ONGOING,
@@ -130,5 +130,5 @@ def _keep(txn: Transaction, *, timeout_ms: int, take_id: TakeId, now_ms: int) ->
 
 def _fenced(txn: Transaction, expected: Identity) -> Refused:
     return Refused(
-        ErrorCode.PRODUCER_FENCED, f"{txn.transactional_id} is at {txn.client}; the request comes from {expected}"
+        ErrorCode.PRODUCER_FENCED, f"{txn.transactional_id} belongs to {txn.client}; the request comes from {expected}"
     )

@@ -1,9 +1,9 @@
-"""The transactional ids of one partition of `__transaction_state`: what may be done with them, and what follows.
+"""The transactional ids of one partition of `__transaction_state`: the operations on them, and their effects.
 
-A pure machine. Operations return a `Result`: the record to write, the answer, effects; `replay` alone changes the state.
-Every operation has an answer, errors included: an error, too, may rest on what is not committed yet, and waits for it.
-Follows Kafka's TransactionCoordinator and TransactionStateManager; where Kafka blocks a second request while the first is
-being replicated (CONCURRENT_TRANSACTIONS), this machine goes on from the written state, and the answers come in order.
+A pure machine. Operations return a `Result`: the record to write, the answer, effects. Only `replay` changes the state. Every
+operation has an answer, also an error: an error may depend on uncommitted records too, so it waits for their commit. Follows
+Kafka's TransactionCoordinator and TransactionStateManager. Kafka blocks a second request while the first one is replicated
+(CONCURRENT_TRANSACTIONS); this machine continues from the written state, and the answers come in order.
 """
 
 from collections.abc import Callable, Collection, Hashable
@@ -17,12 +17,12 @@ from barnabas.broker.runtime.machine import (
     Marker,
     ReplayedRecord,
     Result,
+    SendToDriver,
     SetTimer,
-    Tell,
     Ticket,
 )
 from barnabas.broker.transactions import records
-from barnabas.broker.transactions.ending import EndAnswer, TakeId, complete, end, fence, refuse_stranger
+from barnabas.broker.transactions.ending import EndAnswer, TakeId, complete, end, fence, not_current_client
 from barnabas.broker.transactions.initializing import Bump, InitAnswer, InitRequest, initialize
 from barnabas.broker.transactions.settings import TransactionSettings
 from barnabas.broker.transactions.state import (
@@ -37,7 +37,7 @@ from barnabas.broker.transactions.state import (
 R = TypeVar("R")
 
 EXPIRY: Final = "expiry"
-#: Tombstones in one append: far below what a batch may hold.
+#: Tombstones in one append: far fewer than fit into a batch.
 EXPIRED_AT_ONCE_MAX: Final = 1000
 EXPIRED_BYTES_MAX: Final = 256 * 1024
 
@@ -52,7 +52,7 @@ class SendMarkers(NamedTuple):
     """The decision is committed: write a marker to each partition, then `complete`."""
 
     transactional_id: str
-    #: What the markers carry.
+    #: Producer id and epoch of the markers.
     identity: Identity
     is_commit: bool
     partitions: tuple[TopicPartition, ...]
@@ -60,7 +60,7 @@ class SendMarkers(NamedTuple):
 
 
 class ListFilter(NamedTuple):
-    """ListTransactions; what is empty or None does not filter."""
+    """The filters of ListTransactions; an empty value or None does not filter."""
 
     states: frozenset[TransactionState] | None = None
     producer_ids: frozenset[int] = frozenset()
@@ -75,22 +75,22 @@ class TransactionMachine:
         settings: Callable[[], TransactionSettings],
         transaction_version: Callable[[], int],
     ) -> None:
-        """`transaction_version` is what the whole cluster can do: 0 in a mixed one, 2 with KIP-890 part 2."""
+        """`transaction_version`: 2 if every broker of the cluster knows KIP-890 part 2, 0 in a mixed cluster."""
         self._settings = settings
         self._transaction_version = transaction_version
         self._transactions: dict[str, Transaction] = {}
-        #: Soft: a retry after a failover is refused as fenced, as in Kafka.
+        #: Soft state: after a fail-over a retry is refused as fenced, as in Kafka.
         self._bumps: dict[str, Bump] = {}
 
-    # -- what is known ------------------------------------------------------------------------------------------------
+    # -- queries ------------------------------------------------------------------------------------------------
 
     @property
     def transactions(self) -> dict[str, Transaction]:
-        """Read only."""
+        """Transactions by id. Callers must not change them."""
         return self._transactions
 
     def count(self, state: TransactionState) -> int:
-        """How many transactional ids are in a state."""
+        """Return the number of transactional ids in a state."""
         return sum(txn.state is state for txn in self._transactions.values())
 
     def get(self, transactional_id: str) -> Transaction | None:
@@ -104,7 +104,7 @@ class TransactionMachine:
     def replay(self, record: ReplayedRecord) -> None:
         transactional_id = records.decode_key(record.record.key)
         if transactional_id is None:
-            return  # left by a newer Kafka before a downgrade
+            return  # a newer Kafka wrote it before a downgrade
         value = record.record.value
         if value is None:
             self._transactions.pop(transactional_id, None)
@@ -116,18 +116,18 @@ class TransactionMachine:
         """No transaction writes to this topic, so a marker in it has no meaning."""
 
     def loaded(self, now_ms: int) -> Result[None]:
-        """Transactions that a predecessor decided are finished, those that it left open get their timers back."""
+        """Finish transactions that the previous coordinator decided, and set the timers of open ones."""
         result = Result[None]()
         for txn in self._transactions.values():
             if txn.state.is_prepared:
-                result.effects.append(Tell(_markers_of(txn)))
+                result.effects.append(SendToDriver(_markers_of(txn)))
             elif txn.state is TransactionState.ONGOING:
                 self._watch(result, txn, now_ms)
         result.effects.append(SetTimer(EXPIRY, self._settings().expired_cleanup_interval_ms))
         return result
 
     def unloaded(self) -> list[Ticket]:
-        """No operation waits: each is answered at once."""
+        """Return no ticket: every operation is answered at once, so none waits."""
         return []
 
     # -- operations of clients ----------------------------------------------------------------------------------------
@@ -164,14 +164,14 @@ class TransactionMachine:
             if not settings.two_phase_commit_enable or self._transaction_version() < 2:
                 raise Refused(
                     ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-                    "two-phase commit needs transaction.two.phase.commit.enable, and brokers that all have it",
+                    "two-phase commit needs transaction.two.phase.commit.enable, and that every broker knows it",
                 )
             if request.enable_two_phase:
                 return
         if not 0 < request.timeout_ms <= settings.transaction_max_timeout_ms:
             raise Refused(
                 ErrorCode.INVALID_TRANSACTION_TIMEOUT,
-                f"{request.timeout_ms} ms; transaction.max.timeout.ms is {settings.transaction_max_timeout_ms}",
+                f"{request.timeout_ms} ms is not valid: transaction.max.timeout.ms is {settings.transaction_max_timeout_ms}",
             )
 
     def add_partitions(
@@ -183,7 +183,7 @@ class TransactionMachine:
         *,
         client_version: int = ENDS_WITHOUT_BUMP,
     ) -> Result[ErrorCode]:
-        """AddPartitionsToTxn and AddOffsetsToTxn: the first one begins the transaction. As in Kafka, the list may be empty."""
+        """AddPartitionsToTxn and AddOffsetsToTxn: the first call begins the transaction. As in Kafka, the list may be empty."""
         try:
             txn = self._require_for_add(transactional_id, identity)
         except Refused as refusal:
@@ -206,13 +206,13 @@ class TransactionMachine:
     def _require_for_add(self, transactional_id: str, identity: Identity) -> Transaction:
         txn = self._transactions.get(transactional_id)
         if txn is None:
-            raise Refused(ErrorCode.INVALID_PRODUCER_ID_MAPPING, f"there is no {transactional_id}")
+            raise Refused(ErrorCode.INVALID_PRODUCER_ID_MAPPING, f"there is no transactional id {transactional_id}")
         if txn.state.is_prepared:
             if identity in (txn.identity, txn.successor):
                 raise Refused(ErrorCode.CONCURRENT_TRANSACTIONS)
-            raise refuse_stranger(txn, identity)
+            raise not_current_client(txn, identity)
         if identity != txn.client:
-            raise refuse_stranger(txn, identity)
+            raise not_current_client(txn, identity)
         if txn.has_kept:
             raise Refused(
                 ErrorCode.INVALID_TXN_STATE,
@@ -223,7 +223,7 @@ class TransactionMachine:
     def verify_partitions(
         self, transactional_id: str, identity: Identity, partitions: Collection[TopicPartition]
     ) -> dict[TopicPartition, ErrorCode]:
-        """KIP-890 part 1: does this producer's open transaction hold these partitions? A question; changes nothing."""
+        """Check whether the producer's open transaction has these partitions (KIP-890 part 1). Changes nothing."""
         try:
             txn = self._require_for_add(transactional_id, identity)
         except Refused as refusal:
@@ -248,8 +248,8 @@ class TransactionMachine:
     ) -> Result[EndAnswer]:
         """EndTxn: the answer comes when the decision is committed; the markers follow.
 
-        The version of the request alone says whether the epoch is raised: a client that asked for it starts its sequences
-        again, even where the cluster has stepped back since its transaction began.
+        Only the version of the request decides whether the epoch is raised. A client that asked for that starts its sequences
+        at 0 again, even if the cluster was downgraded since its transaction began.
         """
         txn = self._transactions.get(transactional_id)
         if txn is None:
@@ -264,10 +264,10 @@ class TransactionMachine:
         self._announce(result, decided)
         return result
 
-    # -- what follows -------------------------------------------------------------------------------------------------
+    # -- completion and timers -------------------------------------------------------------------------------------------------
 
     def complete(self, transactional_id: str, identity: Identity, now_ms: int) -> Result[ErrorCode]:
-        """All markers of the decided transaction are written. Saying so twice does no harm."""
+        """Complete a transaction whose markers are all written. Calling this twice does no harm."""
         txn = self._transactions.get(transactional_id)
         if txn is None or not txn.state.is_prepared or txn.identity != identity:
             return Result(response=ErrorCode.INVALID_TXN_STATE)
@@ -286,11 +286,11 @@ class TransactionMachine:
             return result
         aborting = fence(txn, server_version=self._transaction_version(), now_ms=now_ms)
         result.records.append(self._record(aborting))
-        result.effects.append(Tell(_markers_of(aborting)))
+        result.effects.append(SendToDriver(_markers_of(aborting)))
         return result
 
     def _expire(self, now_ms: int) -> Result[None]:
-        """Tombstones for transactional ids that were not used for `transactional.id.expiration.ms`."""
+        """Write tombstones for transactional ids that were not used for `transactional.id.expiration.ms`."""
         settings = self._settings()
         limit_ms = now_ms - settings.transactional_id_expiration_ms
         result = Result[None]()
@@ -313,7 +313,7 @@ class TransactionMachine:
     def _record(self, txn: Transaction) -> KeyValue:
         version = records.value_version(self._transaction_version())
         if txn.next_producer_id >= 0 or txn.client_version != ENDS_WITHOUT_BUMP:
-            version = records.TAGGED_VALUE  # the other version has no room for these
+            version = records.TAGGED_VALUE  # only this version has these fields
         return records.encode_transaction(txn, version)
 
     def _write(self, txn: Transaction, response: R) -> Result[R]:
@@ -321,17 +321,17 @@ class TransactionMachine:
 
     def _announce(self, result: Result[R], txn: Transaction) -> None:
         result.effects.append(CancelTimer(TimeoutKey(txn.transactional_id)))
-        result.effects.append(Tell(_markers_of(txn)))
+        result.effects.append(SendToDriver(_markers_of(txn)))
 
     def _watch(self, result: Result[R], txn: Transaction, now_ms: int) -> None:
         key = TimeoutKey(txn.transactional_id)
         if txn.is_two_phase:
             result.effects.append(CancelTimer(key))
         else:
-            # A transaction that begins in the future was begun by a clock that was ahead, or this one was set back. It has its
-            # time-out from now on: readers must not wait until the clock has caught up.
-            left_ms = min(txn.start_ms + txn.timeout_ms - now_ms, txn.timeout_ms)
-            result.effects.append(SetTimer(key, max(0, left_ms)))
+            # A start in the future comes from another clock that was ahead, or this clock was set back. Then the time-out
+            # starts now: readers must not wait until the clock has caught up.
+            remaining_ms = min(txn.start_ms + txn.timeout_ms - now_ms, txn.timeout_ms)
+            result.effects.append(SetTimer(key, max(0, remaining_ms)))
 
 
 def _markers_of(txn: Transaction) -> SendMarkers:
@@ -340,7 +340,7 @@ def _markers_of(txn: Transaction) -> SendMarkers:
         txn.identity,
         txn.state is TransactionState.PREPARE_COMMIT,
         txn.partitions,
-        # With the last epoch, the records may carry the same one as the marker (see `ending`).
+        # With the last epoch, the records may have the same epoch as the marker (see `ending`).
         txn.client_version if txn.epoch <= LAST_CLIENT_EPOCH else ENDS_WITHOUT_BUMP,
     )
 

@@ -1,10 +1,12 @@
-"""Carrying out what was decided: a marker to every partition of the transaction, then its completion in the log.
+"""Carries out decisions: sends a marker to every partition of the transaction, then writes its completion to the log.
 
-Owner: the event loop. Markers are gathered by the broker that leads the partition, one WriteTxnMarkers request at a time to
-each; what its leader refuses for now is sent again, to whoever leads the partition then. A partition that no longer exists
-needs no marker; but one that this broker has not heard of may exist: a broker that has just started hears of its own partitions
-first. So ZooKeeper is asked. When the coordinator's partition moves away, its markers are dropped here: the next coordinator
-finds the decision in the log and sends them again, which does no harm.
+Owner: the event loop. Markers are grouped by the leaders of the partitions, and each leader gets one WriteTxnMarkers request at
+a time. If a leader refuses a marker for now, it is sent again, to the partition's leader at that time.
+
+A partition that does not exist any more needs no marker. But a partition may exist that this broker's metadata does not have
+yet: a broker that has just started learns of its own partitions first. So ZooKeeper is asked. When the coordinator's partition
+moves to another broker, this broker forgets its markers: the next coordinator finds the decision in the log and sends them
+again, which does no harm.
 """
 
 import logging
@@ -26,12 +28,12 @@ from barnabas.wire.messages.write_txn_markers import (
 
 log = logging.getLogger(__name__)
 
-#: Before the leader of a partition is looked up again.
+#: The pause before the leader of a partition is looked up again.
 RETRY_BACKOFF_MS: Final = 100
-#: Transactions in one request: bounds its size, and how long one answer is waited for.
+#: Transactions in one request: limits its size, and how long its answer takes.
 TRANSACTIONS_PER_REQUEST_MAX: Final = 500
 
-#: The leader has not got it, or is no longer the leader: ask again.
+#: The broker does not have the partition yet, or is not its leader any more: send the marker again.
 _RETRIED: Final = frozenset(
     {
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
@@ -45,28 +47,28 @@ _RETRIED: Final = frozenset(
         ErrorCode.NOT_COORDINATOR,
     }
 )
-#: The partition cannot hold data of a transaction, so it needs no marker.
+#: The partition cannot hold transactional records, so it needs no marker.
 _SKIPPED: Final = frozenset(
     {
         ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT,
         ErrorCode.UNSUPPORTED_VERSION,
-        ErrorCode.POLICY_VIOLATION,  # the topic has become a mirror, and gets its markers from its source
+        ErrorCode.POLICY_VIOLATION,  # the topic is a mirror now, and gets its markers from its source
     }
 )
-#: A newer coordinator, or a later epoch of the producer, has ended the transaction.
+#: A newer coordinator has ended the transaction, or the producer has a later epoch.
 _CANCELLED: Final = frozenset({ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED})
 
 
 class Leaders(Protocol):
     def leader_of(self, partition: TopicPartition) -> BrokerId | None:
-        """Who leads it as far as this broker knows; -1 if no live broker does, None if there is no such partition."""
+        """Return the leader that this broker knows; -1 if it is not alive, None if there is no such partition."""
         ...
 
 
 class _Decided:
-    """A decided transaction and the partitions that still lack its marker."""
+    """A decided transaction with the partitions that still need its marker."""
 
-    __slots__ = ("coordinator", "identity", "is_commit", "left", "transactional_id", "version")
+    __slots__ = ("coordinator", "identity", "is_commit", "remaining", "transactional_id", "version")
 
     def __init__(self, coordinator: int, message: SendMarkers) -> None:
         #: The partition of `__transaction_state`.
@@ -75,7 +77,7 @@ class _Decided:
         self.identity = message.identity
         self.is_commit = message.is_commit
         self.version = message.client_version
-        self.left = set(message.partitions)
+        self.remaining = set(message.partitions)
 
 
 class _Marker(NamedTuple):
@@ -96,10 +98,11 @@ class MarkerSender:
         spawn: Spawn,
         on_bug: Callable[[BaseException], None],
     ) -> None:
-        """`coordinator_epoch`: in which this broker leads a partition of `__transaction_state`, None where it does not.
+        """`coordinator_epoch` returns this broker's leader epoch of a partition of `__transaction_state`, or None if it does
+        not lead.
 
-        `send` raises a `BarnabasError` where no answer came, `exists` where nobody can tell. `complete` writes the completion,
-        and raises `Refused`.
+        `send` raises a `BarnabasError` if no answer comes, `exists` if ZooKeeper cannot be asked. `complete` writes the
+        completion, and raises `Refused`.
         """
         self._leaders = leaders
         self._coordinator_epoch = coordinator_epoch
@@ -112,35 +115,35 @@ class MarkerSender:
         self._decided: dict[tuple[int, str], _Decided] = {}
         self._queues: dict[BrokerId, list[_Marker]] = {}
         self._sending: set[BrokerId] = set()
-        #: Waiting for a leader, or for a pause to end.
+        #: Markers that wait for a leader, or for a pause to end.
         self._parked: list[_Marker] = []
         self._wakes = False
 
     def __len__(self) -> int:
-        """Decided transactions whose completion is not written yet."""
+        """Return the number of decided transactions whose completion is not written yet."""
         return len(self._decided)
 
     @property
     def without_leader(self) -> int:
-        """Markers that wait until their partitions have a leader, or for a pause to end."""
+        """Number of markers that wait until their partitions have a leader, or for a pause to end."""
         return len(self._parked)
 
     def start(self, coordinator: int, message: SendMarkers) -> None:
-        """The decision is committed."""
+        """Send the markers of a transaction whose decision is committed."""
         decided = _Decided(coordinator, message)
         self._decided[coordinator, message.transactional_id] = decided
-        if decided.left:
+        if decided.remaining:
             self._route(decided, tuple(message.partitions))
         else:
             self._finish(decided)
 
     def forget(self, coordinator: int) -> None:
-        """This broker no longer leads that partition of `__transaction_state`."""
+        """Drop the markers of a partition of `__transaction_state` that this broker does not lead any more."""
         for key in [key for key in self._decided if key[0] == coordinator]:
             del self._decided[key]
 
     def metadata_changed(self) -> None:
-        """Markers that wait for a leader look for one again."""
+        """Look for leaders again, for the markers that wait for one."""
         parked, self._parked = self._parked, []
         for marker in parked:
             if self._is_current(marker.decided):
@@ -168,25 +171,31 @@ class MarkerSender:
                 self._enqueue(leader, marker)
 
     async def _look_for(self, decided: _Decided, partitions: list[TopicPartition]) -> None:
-        """Without the marker of a partition that exists, its readers would wait for ever."""
+        """Ask whether the partitions exist: without the marker, the readers of an existing partition would wait forever."""
         gone: list[TopicPartition] = []
         try:
             for partition in partitions:
                 if not await self._exists(partition):
-                    log.info("%s: %s is gone, and needs no marker", decided.transactional_id, partition)
+                    log.info(
+                        "[transaction %s] %s does not exist any more and needs no marker",
+                        decided.transactional_id,
+                        partition,
+                    )
                     gone.append(partition)
         except BarnabasError as error:
-            log.info("%s: whether its partitions exist is not known yet: %s", decided.transactional_id, error)
+            log.info(
+                "[transaction %s] cannot look up its partitions, trying again: %s", decided.transactional_id, error
+            )
         except Exception as error:
             self._on_bug(error)
             raise
-        decided.left.difference_update(gone)
+        decided.remaining.difference_update(gone)
         if not self._is_current(decided):
             return
-        there = tuple(each for each in partitions if each not in gone)
-        if there:
-            self._park(_Marker(decided, there))
-        if gone and not decided.left:
+        existing = tuple(each for each in partitions if each not in gone)
+        if existing:
+            self._park(_Marker(decided, existing))
+        if gone and not decided.remaining:
             self._finish(decided)
 
     def _enqueue(self, leader: BrokerId, marker: _Marker) -> None:
@@ -206,7 +215,7 @@ class MarkerSender:
         self.metadata_changed()
 
     async def _serve(self, leader: BrokerId) -> None:
-        """Send what is queued for one broker, request after request, until nothing is left."""
+        """Send the queued markers of one broker, request after request, until the queue is empty."""
         try:
             while queue := self._queues.get(leader):
                 markers = [each for each in queue[:TRANSACTIONS_PER_REQUEST_MAX] if self._is_current(each.decided)]
@@ -233,7 +242,12 @@ class MarkerSender:
         try:
             response = await self._send(leader, request)
         except BarnabasError as error:
-            log.info("broker %d did not take markers of %d transactions: %s", leader, len(sent), error)
+            log.info(
+                "[transactions] markers of %d transactions to broker %d failed, trying again: %s",
+                len(sent),
+                leader,
+                error,
+            )
             for marker, _ in sent:
                 self._park(marker)
             return
@@ -253,10 +267,10 @@ class MarkerSender:
         for partition in marker.partitions:
             error = errors.get((decided.identity.producer_id, partition), ErrorCode.UNKNOWN_SERVER_ERROR)
             if error is ErrorCode.NONE or error in _SKIPPED:
-                decided.left.discard(partition)
+                decided.remaining.discard(partition)
             elif error in _CANCELLED and self._coordinator_epoch(decided.coordinator) == epoch:
                 log.error(
-                    "%s: %s refused the marker of %s with %s; a newer coordinator or producer has been there",
+                    "[transaction %s] %s refused the marker of %s with %s: a newer coordinator or producer ended it",
                     *(decided.transactional_id, partition, decided.identity, error.name),
                 )
                 del self._decided[decided.coordinator, decided.transactional_id]
@@ -264,11 +278,16 @@ class MarkerSender:
             else:
                 # An unexpected error is retried as well: the decision is final.
                 if error not in _RETRIED:
-                    log.error("%s: %s answers a marker with %s", decided.transactional_id, partition, error.name)
+                    log.error(
+                        "[transaction %s] %s answered a marker with %s, sending it again: see the leader's log",
+                        decided.transactional_id,
+                        partition,
+                        error.name,
+                    )
                 again.append(partition)
         if again:
             self._park(_Marker(decided, tuple(again)))
-        if not decided.left:
+        if not decided.remaining:
             self._finish(decided)
 
     def _finish(self, decided: _Decided) -> None:
@@ -283,7 +302,9 @@ class MarkerSender:
                 self._timers.call_later(RETRY_BACKOFF_MS / 1000, lambda: self._finish(decided))
                 return
             # NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS: the next coordinator finishes the work.
-            log.info("%s is not completed here: %s", decided.transactional_id, refusal)
+            log.info(
+                "[transaction %s] its completion is left to the next coordinator: %s", decided.transactional_id, refusal
+            )
         except Exception as error:
             self._on_bug(error)
             raise

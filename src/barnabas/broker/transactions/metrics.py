@@ -1,5 +1,5 @@
-"""The transaction coordinator's numbers. Kafka has few of its own: how long partitions take to load, and what the channel that
-sends markers holds back; how many transactional ids are in which state is ours to add.
+"""The transaction coordinator's metrics. Kafka has few of them: the load time of partitions, and the queue of the channel that
+sends markers. The number of transactional ids by state is an addition.
 """
 
 from collections.abc import Callable, Mapping
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class CountedTransactions(Protocol):
-    """The coordinator, as far as metrics need it."""
+    """The attributes of the coordinator that metrics use."""
 
     @property
     def machines(self) -> "Mapping[int, TransactionMachine]": ...
@@ -32,7 +32,7 @@ def load_time(registry: Registry) -> Callable[[float], None]:
 
 
 def add_gauges(registry: Registry, coordinator: CountedTransactions) -> None:
-    """Computed at each scrape."""
+    """Add gauges that are computed at each scrape."""
 
     def transactions(state: TransactionState) -> float:
         return sum(machine.count(state) for machine in coordinator.machines.values())

@@ -1,6 +1,6 @@
-"""Producer ids, one each: taken from blocks that the controller hands out (AllocateProducerIds), the next one fetched early.
+"""Unique producer ids, from blocks that the controller allocates (AllocateProducerIds). The next block is fetched early.
 
-Owner: the event loop. Ids of a block that a stopped broker has not used are lost, as in Kafka: there are 2^63.
+Owner: the event loop. If a broker stops, the unused ids of its block are lost, as in Kafka: there are 2^63.
 """
 
 import asyncio
@@ -14,10 +14,10 @@ from barnabas.broker.runtime.timers import Timers
 
 log = logging.getLogger(__name__)
 
-#: The next block is asked for when this share of the current one is used.
+#: The broker asks for the next block when this share of the current one is used.
 PREFETCH_AT: Final = 0.9
 RETRY_BACKOFF_MS: Final = 50
-#: How long a request waits for a block. Clients take COORDINATOR_LOAD_IN_PROGRESS for an invitation to try again.
+#: How long a request waits for a block. Clients retry after COORDINATOR_LOAD_IN_PROGRESS.
 WAIT_MAX_MS: Final = 2_000
 _LONG_MAX: Final = 2**63 - 1
 
@@ -28,7 +28,7 @@ class ProducerIdRange(NamedTuple):
 
     @property
     def end(self) -> int:
-        """The first id after it."""
+        """The first id after the block."""
         return self.first + self.size
 
 
@@ -44,7 +44,7 @@ class ProducerIds:
         spawn: Spawn,
         wait_max_ms: int = WAIT_MAX_MS,
     ) -> None:
-        """`allocate_block` asks the controller, and raises a `BarnabasError` where it gets none."""
+        """`allocate_block` asks the controller, and raises a `BarnabasError` if it gets no block."""
         self._allocate_block = allocate_block
         self._timers = timers
         self._spawn = spawn
@@ -52,16 +52,18 @@ class ProducerIds:
         self._block = NO_BLOCK
         self._next_id = 0
         self._next_block: ProducerIdRange | None = None
-        #: Ids below it are not handed out any more.
+        #: Ids below this are not given out any more.
         self._floor = 0
         self._asking = False
         self._backing_off = False
-        #: Those who wait for any block; all are woken when one comes, and ask for their id again.
+        #: Requests that wait for a block. When one comes, all wake and ask for their id again.
         self._waiting: list[asyncio.Future[None]] = []
 
     def skip_below(self, floor: int) -> None:
-        """Hand out no id below `floor`, from whatever block: mirrors of another cluster may hold them. The controller's next
-        block is above it by then."""
+        """Give out no id below `floor`, from any block: mirrors of another cluster may have them.
+
+        By then, the controller's next block is above `floor`.
+        """
         self._floor = max(self._floor, floor)
         if self._block.first < self._floor:
             self._next_id = self._block.end
@@ -69,7 +71,7 @@ class ProducerIds:
             self._next_block = None
 
     def take(self) -> int | None:
-        """An id that nobody else has, if there is one at hand."""
+        """Return an unused id, or None if there is none at the moment."""
         if self._next_id >= self._block.end:
             if self._next_block is None:
                 self._ask()
@@ -83,7 +85,7 @@ class ProducerIds:
         return producer_id
 
     async def next(self) -> int:
-        """An id that nobody else has, after a bounded wait for the controller where need be."""
+        """Return an unused id, after a bounded wait for the controller if necessary."""
         deadline_s = asyncio.get_running_loop().time() + self._wait_max_ms / 1000
         while (producer_id := self.take()) is None:
             await self._wait_until(deadline_s)
@@ -119,14 +121,17 @@ class ProducerIds:
             block = await self._allocate_block()
             self._check(block)
         except BarnabasError as error:
-            log.warning("no block of producer ids yet: %s", error)
+            log.warning(
+                "[producer ids] the controller allocated no block, trying again; check that the cluster has a controller: %s",
+                error,
+            )
             self._asking = False
             self._backing_off = True
             self._timers.call_later(RETRY_BACKOFF_MS / 1000, self._try_again)
             return
         self._asking = False
         if block.first < self._floor:
-            self._ask()  # it was on its way when the floor rose
+            self._ask()  # the block was allocated before the floor rose
             return
         self._next_block = block
         waiting, self._waiting = self._waiting, []
@@ -135,10 +140,11 @@ class ProducerIds:
                 arrival.set_result(None)
 
     def _check(self, block: ProducerIdRange) -> None:
-        """Blocks only ever go up: an id that was given twice would break idempotence for two producers."""
+        """Check that blocks only rise: an id that is given out twice would break idempotence for two producers."""
         if block.size <= 0 or block.first < self._block.end or block.end > _LONG_MAX:
             raise Refused(
-                ErrorCode.UNKNOWN_SERVER_ERROR, f"the controller gave {block} after {self._block}, which cannot be"
+                ErrorCode.UNKNOWN_SERVER_ERROR,
+                f"the controller allocated {block} after {self._block}: blocks must rise",
             )
 
     def _try_again(self) -> None:

@@ -1,8 +1,8 @@
-"""Records of `__transaction_state`, byte by byte Kafka's.
+"""Records of `__transaction_state`, byte for byte as Kafka writes them.
 
-Value version 0 is what Kafka 3.9 writes and reads; version 1 (`transaction.version` 1 and up) also has the fields of
-KIP-890 part 2 and KIP-939, as tags. A kept transaction, a used-up producer id and an end that raised the epoch can only be
-told in version 1, which 3.9 reads as well.
+Kafka 3.9 writes and reads value version 0. Version 1 (`transaction.version` 1 and later) also has the fields of KIP-890 part 2
+and KIP-939, as tagged fields. A kept transaction, a used-up producer id and an end that raised the epoch need version 1, which
+3.9 reads as well.
 """
 
 from typing import Final
@@ -28,7 +28,7 @@ def encode_key(transactional_id: str) -> bytes:
 
 
 def decode_key(key: bytes) -> str | None:
-    """The transactional id; None for a key of a version that is not known, which Kafka ignores, too."""
+    """Return the transactional id; None for a key of an unknown version, which Kafka ignores too."""
     if len(key) < 2 or int.from_bytes(key[:2], "big", signed=True) != KEY_VERSION:
         return None
     return decode_versioned(TransactionLogKey, key)[0].transactional_id

@@ -1,4 +1,4 @@
-"""What the coordinator needs to know of the broker's settings, taken as one immutable value."""
+"""The transaction coordinator's settings, as one immutable value."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -6,7 +6,7 @@ from typing import Final
 from barnabas.base.config.broker import BrokerConfig
 from barnabas.base.topics import NewInternalTopic
 
-#: `unclean.leader.election.enable`, `compression.type` and `cleanup.policy` are not for the operator to choose.
+#: Settings of the topic that the operator cannot change.
 _ENFORCED: Final = {
     "unclean.leader.election.enable": "false",
     "compression.type": "uncompressed",
@@ -44,7 +44,7 @@ class TransactionSettings:
 
     @property
     def new_topic(self) -> NewInternalTopic:
-        """`__transaction_state` when it is created."""
+        """Return `__transaction_state` as it is created."""
         settings = {
             **_ENFORCED,
             "min.insync.replicas": str(self.topic_min_isr),

@@ -1,13 +1,14 @@
-"""Asking the coordinator, before a transaction's first batch is appended to a partition, whether it belongs there (KIP-890).
+"""Asks the coordinator, before a transaction's first batch is appended to a partition, whether the batch belongs to it
+(KIP-890).
 
-A batch that arrives after its transaction has ended would begin one that nobody ever ends. So the leader of a partition
-asks first: AddPartitionsToTxn, to verify for clients that have added the partition themselves, or to add it for those that
-leave this to the leader (`transaction.version` 2: Produce v12, TxnOffsetCommit v5). The guard that a verification began
-with goes with the append: a marker in between makes it worthless.
+A batch that arrives after its transaction has ended would begin a transaction that no client ever ends. So the partition's
+leader asks first with AddPartitionsToTxn: to verify, for clients that have added the partition themselves, or to add it, for
+clients that leave this to the leader (`transaction.version` 2: Produce v12, TxnOffsetCommit v5). The verification begins with a
+guard, which the append must show: a marker in between invalidates the guard.
 
-Owner: the event loop. Questions to one coordinator travel together, one request at a time; one that is under way is
-shared by all who ask the same with the same guards. Who has another guard came after a marker, and the answer may be
-older than that.
+Owner: the event loop. Requests for the same coordinator are sent together, one at a time. Callers with the same question and
+the same guards share a request in flight. A caller with another guard came after a marker, and the shared answer may be older
+than that marker.
 """
 
 import asyncio
@@ -32,19 +33,19 @@ from barnabas.wire.record_batch import NO_SEQUENCE, BatchHeader
 
 log = logging.getLogger(__name__)
 
-#: How long a batch waits for the end of the transaction before it, as in Kafka 4: the client has had its answer to EndTxn,
-#: the markers are being written.
+#: How long a batch waits for the end of the previous transaction, as in Kafka 4: the client has the answer to EndTxn, but the
+#: markers are still being written.
 RETRY_MAX_MS: Final = 100
 RETRY_BACKOFF_MS: Final = 20
-#: Partitions in one request, if it has more than one question: far below what a coordinator takes in one request
-#: (`barnabas.request.max.elements`). After a coordinator was away, thousands of producers may ask at once.
+#: Partitions in one request with more than one question: far fewer than a coordinator accepts
+#: (`barnabas.request.max.elements`). After a coordinator was unreachable, thousands of producers may ask at once.
 PARTITIONS_PER_REQUEST_MAX: Final = 1_000
 
 
 class Asked(Enum):
-    """What the client's version of Produce or TxnOffsetCommit leaves to the leader."""
+    """What the leader must do, given the client's version of Produce or TxnOffsetCommit."""
 
-    #: Produce to v10, TxnOffsetCommit to v3: the client knows INVALID_TXN_STATE only.
+    #: Produce to v10, TxnOffsetCommit to v3: the client knows only INVALID_TXN_STATE.
     VERIFY = "verify"
     #: Produce v11, TxnOffsetCommit v4: the client knows TRANSACTION_ABORTABLE (KIP-890, KIP-1050).
     VERIFY_ABORTABLE = "verify, abortable"
@@ -61,11 +62,11 @@ class Asked(Enum):
 
 
 class Verified(NamedTuple):
-    """The verdict on one partition: append with `guard`, or answer with the error."""
+    """The result for one partition: append with `guard`, or answer with the error."""
 
     error: ErrorCode
     message: str | None = None
-    #: None: none is needed, a transaction of this producer is open in the partition.
+    #: None: not needed, since a transaction of this producer is open in the partition.
     guard: object | None = None
 
 
@@ -80,7 +81,7 @@ _Guards = dict[TopicPartition, object]
 
 
 class _Pending:
-    """A question about some partitions, and who waits for the answer."""
+    """A question about some partitions, with the future for its answer."""
 
     __slots__ = ("answer", "partitions", "question")
 
@@ -100,8 +101,8 @@ class Verifier:
         spawn: Spawn,
         pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        """`coordinator_of` finds the live leader for a transactional id; `ask` sends v4 or later to it and raises a
-        `BarnabasError` where no answer came, or returns None where the broker is too old to be asked.
+        """`coordinator_of` finds the live leader for a transactional id. `ask` sends v4 or later to it; it raises a
+        `BarnabasError` if no answer comes, and returns None if the broker is too old for the request.
         """
         self._coordinator_of = coordinator_of
         self._ask = ask
@@ -116,9 +117,9 @@ class Verifier:
     def must_ask(self, producers: ProducerStateManager, header: BatchHeader, asked: Asked) -> bool:
         """Whether the coordinator must verify this batch before it is appended. Cheap: called for every batch.
 
-        The log knows whether `transaction.partition.verification.enable` is on: what it demands and what is asked for
-        must not differ, or no transaction could begin. The setting is about verification alone: a client that leaves
-        the adding to the leader has told nobody else which partitions it writes to.
+        The log decides whether `transaction.partition.verification.enable` is on: if the log demanded a guard and this method
+        did not ask for one, no transaction could begin. The setting concerns only verification: if a client leaves the adding
+        to the leader, the coordinator must learn of the partition in any case.
         """
         return (
             header.producer_id != NO_PRODUCER_ID
@@ -134,9 +135,9 @@ class Verifier:
         wanted: Sequence[tuple[Log, int]],
         asked: Asked,
     ) -> list[Verified]:
-        """Ask for the partitions of these logs; with each its batch's base sequence (-1 for offsets of a group).
+        """Verify or add the partitions of these logs; each comes with its batch's base sequence (-1 for offsets of a group).
 
-        Nothing else is trusted after this: leadership and everything else is checked again by the append.
+        The caller must trust nothing else after this: the append checks leadership and everything else again.
         """
         return await self._verify(transactional_id, identity, wanted, asked, _produce_error)
 
@@ -159,7 +160,7 @@ class Verifier:
                 await self._pause(RETRY_BACKOFF_MS / 1000)
             elif not self._is_overtaken(wanted, question, guards, errors):
                 break
-            # A marker came in between and is written now: ask again without a pause, but only a few times.
+            # The previous transaction's marker came in between, and is written now: ask again at once, but only a few times.
             waited_ms += RETRY_BACKOFF_MS
         verdicts: list[Verified] = []
         for each, _ in wanted:
@@ -171,7 +172,7 @@ class Verifier:
         return verdicts
 
     def _begin(self, wanted: Sequence[tuple[Log, int]], identity: Identity) -> _Guards:
-        """Guards for the partitions in which no transaction of this producer is open."""
+        """Begin guards for partitions in which no transaction of this producer is open."""
         now_ms = self._now_ms()
         guards: _Guards = {}
         for each, sequence in wanted:
@@ -182,8 +183,8 @@ class Verifier:
 
     @staticmethod
     def _is_overtaken(wanted: Sequence[tuple[Log, int]], question: Question, guards: _Guards, errors: _Errors) -> bool:
-        """Whether the marker of the transaction before came while we asked: then the guard is worthless, though the
-        producer has done nothing wrong.
+        """Whether the previous transaction's marker came while the request was in flight: then the guard is invalid, although
+        the producer has done nothing wrong.
         """
         for each, _ in wanted:
             guard = guards.get(each.partition)
@@ -198,13 +199,14 @@ class Verifier:
     async def verify_offsets(
         self, transactional_id: str, identity: Identity, offsets_log: Log, asked: Asked
     ) -> Verified:
-        """For TxnOffsetCommit."""
+        """Verify for TxnOffsetCommit."""
         if asked is not Asked.ADD and not offsets_log.producers.transaction_verification:
             return Verified(ErrorCode.NONE)
         [verdict] = await self._verify(transactional_id, identity, [(offsets_log, NO_SEQUENCE)], asked, _offsets_error)
         return verdict
 
-    # -- asking -------------------------------------------------------------------------------------------------------
+    # -- requests to coordinators
+    # -------------------------------------------------------------------------------------------------------
 
     async def _ask_once(self, question: Question, guards: _Guards) -> _Errors:
         key = (question, tuple(guards.items()))
@@ -221,11 +223,11 @@ class Verifier:
                 self._spawn(self._serve(coordinator), f"transaction verification by {coordinator}")
             else:
                 queue.append(pending)
-        # Shielded: others may wait for the same answer.
+        # Shield it: other callers may wait for the same answer.
         return await asyncio.shield(pending.answer)
 
     async def _serve(self, coordinator: BrokerId) -> None:
-        """Ask one coordinator, request after request, until nobody waits."""
+        """Send the queued questions to one coordinator, request after request, until the queue is empty."""
         queue = self._queues[coordinator]
         try:
             while queue:
@@ -241,8 +243,8 @@ class Verifier:
         try:
             response = await self._ask(coordinator, request)
             if response is None:
-                # As Kafka does with a broker that is too old: do without verification. What is to be added has to be known
-                # to its coordinator, though: the client aborts, and adds its partitions itself the next time.
+                # Skip verification, as Kafka does with a broker that is too old. A partition to add must reach its coordinator,
+                # though: the client aborts, and next time adds its partitions itself.
                 for pending in batch:
                     failed = pending.partitions if pending.question.adds else ()
                     _answer(pending, dict.fromkeys(failed, ErrorCode.TRANSACTION_ABORTABLE))
@@ -252,17 +254,19 @@ class Verifier:
                 return
             failure = ErrorCode(response.error_code)
             if failure is ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
-                failure = ErrorCode.INVALID_TXN_STATE  # between brokers; it would puzzle a client
+                failure = ErrorCode.INVALID_TXN_STATE  # the error concerns brokers; a client must not see it
         except BarnabasError as error:
-            log.info("coordinator %d did not verify %d transactions: %s", coordinator, len(batch), error)
+            log.info("[transactions] coordinator %d did not verify %d transactions: %s", coordinator, len(batch), error)
         finally:
             for pending in batch:
                 _answer(pending, dict.fromkeys(pending.partitions, failure))
 
 
 def _take_batch(queue: list[_Pending]) -> list[_Pending]:
-    """The longest run of the queue in which no transactional id comes twice, which tells the answers apart, and which is not
-    too large."""
+    """Return the longest beginning of the queue that fits into a request and has no transactional id twice.
+
+    The answers are matched by transactional id.
+    """
     batch: dict[str, _Pending] = {}
     partitions = 0
     for pending in queue:
@@ -305,14 +309,14 @@ def _answer(pending: _Pending, errors: _Errors) -> None:
         pending.answer.set_result(errors)
 
 
-#: The coordinator could not be asked, or does not know yet.
+#: The coordinator could not be asked, or has no answer yet.
 _NO_ANSWER: Final = frozenset(
     {
         ErrorCode.NETWORK_EXCEPTION,
         ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
         ErrorCode.COORDINATOR_NOT_AVAILABLE,
         ErrorCode.NOT_COORDINATOR,
-        # It has not heard of another partition of the same request yet.
+        # The coordinator does not know another partition of the same request yet.
         ErrorCode.OPERATION_NOT_ATTEMPTED,
     }
 )
@@ -329,9 +333,9 @@ def _common_error(error: ErrorCode, asked: Asked) -> Verified:
 
 
 def _produce_error(error: ErrorCode, asked: Asked) -> Verified:
-    """The coordinator's error as a producer of that version expects it.
+    """Translate the coordinator's error to one that a producer of that version expects.
 
-    What it should simply repeat looks like a lack of replicas: it knows that, and does not refresh its metadata for it.
+    An error to be retried looks like a lack of replicas: the producer retries that without refreshing its metadata.
     """
     is_old_concurrent = error is ErrorCode.CONCURRENT_TRANSACTIONS and asked is not Asked.ADD
     if error in _NO_ANSWER or is_old_concurrent:
@@ -343,8 +347,8 @@ def _produce_error(error: ErrorCode, asked: Asked) -> Verified:
 
 
 def _offsets_error(error: ErrorCode, asked: Asked) -> Verified:
-    """For TxnOffsetCommit: a client repeats that after COORDINATOR_LOAD_IN_PROGRESS, without looking for another group
-    coordinator, which is not the one that failed.
+    """Translate for TxnOffsetCommit: a client retries after COORDINATOR_LOAD_IN_PROGRESS without looking for another group
+    coordinator, which has not failed here.
     """
     if error in _NO_ANSWER:
         return Verified(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"the transaction could not be verified: {error.name}")

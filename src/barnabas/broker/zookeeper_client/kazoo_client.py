@@ -7,6 +7,7 @@ Requests go straight into kazoo's queue with a small object for the answer, as k
 through its futures: those cost a condition variable and two more threads per answer and lose the order of answers and watches.
 """
 
+import contextlib
 import logging
 import socket
 import ssl
@@ -50,6 +51,8 @@ _log = logging.getLogger(__name__)
 #: First and longest pause between two attempts to connect.
 _RETRY_FIRST_S = 0.05
 _RETRY_LONGEST_S = 1.0
+#: How often `stop` breaks the connection of an abandoned session again until kazoo's thread has ended.
+_BREAK_AGAIN_S = 0.05
 
 #: The largest packet that a server may send. A list of 100,000 topics with the longest names has 25 MB; a hundred of the
 #: largest znodes, which are read together, have 100 MB.
@@ -308,6 +311,7 @@ class KazooConnection:
         self._on_suspended = on_suspended
         self._on_lost = on_lost
         self._on_watch = on_watch
+        self._is_abandoned = False
         #: Set by the session once it exists.
         self.chroot = ""
         self._acls: dict[Any, list[ACL]] = {}
@@ -337,8 +341,25 @@ class KazooConnection:
 
     def stop(self) -> None:
         """Closes the session, so that its ephemerals go at once. Blocks until the thread has ended."""
-        self._client.stop()
+        if self._is_abandoned:
+            while not self._client._connection.connection_stopped.wait(_BREAK_AGAIN_S):
+                self._break()  # the thread was connecting when `abandon` looked for its socket
+            self._client._safe_close()
+        else:
+            self._client.stop()
         self._client.close()
+
+    def abandon(self) -> None:
+        """Break the connection and leave the session as it is, as a process that is killed does. `stop` ends the thread."""
+        self._is_abandoned = True
+        self._client._stopped.set()  # so that kazoo neither connects again nor sends a Close
+        self._break()
+
+    def _break(self) -> None:
+        sock = self._client._connection._socket
+        if sock is not None:
+            with contextlib.suppress(OSError):  # it has just been closed
+                sock.shutdown(socket.SHUT_RDWR)
 
     @property
     def key(self) -> SessionKey | None:

@@ -84,7 +84,8 @@ class ZooKeeperSession:
         self._session_id = 0
         self._connected = False
         self._expired = False
-        self._stopped = False
+        #: Nothing is sent any more; `_is_closed`: the connection was told to end, too.
+        self._stopped = self._is_closed = False
         self._are_credentials_refused = False
         self._first: asyncio.Future[None] | None = None
         self._listeners: list[Callable[[SessionState], None]] = []
@@ -189,13 +190,23 @@ class ZooKeeperSession:
 
     async def stop(self) -> None:
         """Closes the session: its ephemerals go, and what is under way fails with `SessionExpired`."""
-        if self._stopped:
+        if self._is_closed:
             return
+        self._is_closed = True
+        self._fall_silent()
+        if self._connection is not None:
+            await asyncio.to_thread(self._connection.stop)
+
+    def abandon(self) -> None:
+        """Goes away as a process that is killed: ZooKeeper keeps the session until it expires. `stop` must follow."""
+        self._fall_silent()
+        if self._connection is not None:
+            self._connection.abandon()
+
+    def _fall_silent(self) -> None:
         self._stopped = True
         self._connected = False
         self._fail_all(SessionExpired("the session was closed"))
-        if self._connection is not None:
-            await asyncio.to_thread(self._connection.stop)
 
     def on_state(self, listener: Callable[[SessionState], None]) -> Callable[[], None]:
         """Calls `listener` on the loop with each change of state; the answer ends the subscription."""

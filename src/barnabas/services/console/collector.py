@@ -63,11 +63,15 @@ class Collector:
         self._tasks = tasks
         self._feeds: dict[str, _Feed] = {}
 
+    def check_room(self, keys: Iterable[str]) -> None:
+        """:raises Refusal: if these things are too many besides those that are watched already."""
+        if len(self._feeds.keys() | set(keys)) > WATCHED_MAX:
+            raise Refusal(429, "TOO_MANY", f"{WATCHED_MAX} different things are watched already", retry_s=5)
+
     def watch(self, watcher: Watcher, key: str, ask: Ask, every_s: float) -> None:
         feed = self._feeds.get(key)
         if feed is None:
-            if len(self._feeds) >= WATCHED_MAX:
-                raise Refusal(429, "TOO_MANY", f"{WATCHED_MAX} paths are watched already")
+            self.check_room((key,))
             feed = self._feeds[key] = _Feed(key, ask, every_s)
             feed.task = self._tasks.start(self._collect(feed), f"watch {key}")
         feed.watchers.add(watcher)

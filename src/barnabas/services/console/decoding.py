@@ -4,13 +4,13 @@ Content that cannot be decoded in the requested format is shown as hex, with the
 """
 
 import base64
-import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
 from barnabas.base.errors import BarnabasError
+from barnabas.services.registry.values import json_values
 from barnabas.wire.internal_records import OffsetsDecoder, TransactionLogDecoder
 from barnabas.wire.records import Record
 
@@ -54,7 +54,7 @@ ByRegistry = Callable[[bytes], tuple[str, Any, str]]
 
 
 def compact(data: Any) -> str:
-    return json.dumps(data, ensure_ascii=False, separators=(",", ":"), default=str)
+    return json_values.write(data, default=str)
 
 
 def show(data: bytes | None, wanted: str, by_registry: ByRegistry | None) -> Shown:
@@ -101,8 +101,8 @@ def _text(data: bytes) -> Shown:
 def _json(data: bytes) -> Shown:
     try:
         text = data.decode()
-        return Shown("json", text, json.loads(text), len(data))
-    except (ValueError, RecursionError) as error:
+        return Shown("json", text, json_values.read(text), len(data))
+    except ValueError as error:
         raise Undecodable(f"not JSON: {error}") from None
 
 
@@ -110,7 +110,10 @@ def _registered(data: bytes, by_registry: ByRegistry | None) -> Shown:
     if by_registry is None:
         raise Undecodable("the console was started without --schema-registry")
     kind, value, note = by_registry(data)
-    return Shown(kind, compact(value), value, len(data), note)
+    try:
+        return Shown(kind, compact(value), value, len(data), note)
+    except ValueError as error:
+        raise Undecodable(str(error)) from None
 
 
 def _number(data: bytes) -> Shown:
@@ -182,5 +185,5 @@ def show_record(
 def _internal(text: str, data: bytes | None) -> Shown:
     size = len(data) if data is not None else 0
     if text.startswith("{"):
-        return Shown("internal", text, json.loads(text), size)
+        return Shown("internal", text, json_values.read(text), size)
     return Shown("internal", text, text, size)

@@ -9,8 +9,8 @@ from starlette.responses import StreamingResponse
 from starlette.routing import compile_path
 
 from barnabas.services.console.collector import Watcher
-from barnabas.services.console.errors import bad_request
-from barnabas.services.console.web import PATH_PREFIX, TEXT, Call, Endpoint
+from barnabas.services.console.errors import Refusal, bad_request
+from barnabas.services.console.web import PATH_PREFIX, TEXT, Call, Endpoint, encode, error_document
 
 #: Limit of paths that one page may watch.
 _WATCH_MAX: Final = 20
@@ -25,6 +25,7 @@ async def events(call: Call) -> StreamingResponse:
         raise bad_request(f"give watch=/api/… one to {_WATCH_MAX} times")
     asks = {key: _repetition(call, key) for key in wanted}
     watcher, collector = Watcher(), call.cluster.collector
+    collector.check_room(asks)
 
     async def stream() -> AsyncIterator[bytes]:
         try:
@@ -32,6 +33,8 @@ async def events(call: Call) -> StreamingResponse:
                 collector.watch(watcher, key, ask, every_s)
             async for event in watcher.events(call.user.is_present):
                 yield event
+        except Refusal as refusal:  # others began to watch after this request was accepted
+            yield b"event: failed\ndata: " + encode(error_document(refusal)) + b"\n\n"
         finally:
             collector.leave(watcher, asks)
 

@@ -3,7 +3,6 @@
 import asyncio
 import base64
 import contextlib
-import json
 import re
 import sys
 from collections.abc import AsyncIterator, Callable
@@ -15,6 +14,7 @@ from barnabas.services.console.decoding import Shown, ShownRecord
 from barnabas.services.console.errors import Refusal
 from barnabas.services.console.messages import WHERE, Reading, reading_of
 from barnabas.services.console.web import NUMBER, TEXT, Call, Endpoint, encode
+from barnabas.services.registry.values import json_values
 
 FORMATS: Final = ("jsonl", "parquet")
 _TYPES: Final = {"jsonl": "application/x-ndjson", "parquet": "application/vnd.apache.parquet"}
@@ -69,7 +69,7 @@ def _json_line(topic: str, shown: ShownRecord) -> bytes:
 def _plain(shown: Shown) -> Any:
     """Return data that JSON can represent, else the text."""
     try:
-        json.dumps(shown.data)
+        json_values.write(shown.data)
     except (TypeError, ValueError):
         return shown.text
     return shown.data

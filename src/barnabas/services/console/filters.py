@@ -21,7 +21,7 @@ class Filter:
     def __init__(self, topic: str, text: str, expression: str) -> None:
         self._topic = topic
         self._text = text.lower()
-        self._evaluate = compiled(expression) if expression else None
+        self._evaluate = compiled(expression, _NAMES) if expression else None
         #: Number of records for which the expression failed, and (below) the last reason.
         self.failed = 0
         self.failure = ""

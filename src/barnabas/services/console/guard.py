@@ -92,7 +92,7 @@ class Guard:
         self._searches: dict[str, int] = {}
         self._sweeping: asyncio.TimerHandle | None = None
         #: CSRF token for changes without sign-in. Other sites cannot read it, so they cannot send it.
-        self._open_token = self.sessions.digest("nobody signs in")
+        self._open_token = self.sessions.digest("without sign-in")
 
     # -- identification -----------------------------------------------------------------------------------------------
 

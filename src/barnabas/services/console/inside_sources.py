@@ -8,7 +8,6 @@ everywhere, the cluster decides.
 """
 
 import asyncio
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -24,6 +23,7 @@ from barnabas.client.errors import BrokerRefused, ClientError
 from barnabas.client.image import Broker
 from barnabas.services.console.cluster import ConsoleCluster
 from barnabas.services.console.errors import Refusal
+from barnabas.services.registry.values import json_values
 
 AUTO: Final = "auto"
 NONE: Final = "none"
@@ -160,7 +160,7 @@ class InsideSources:
                     data += part
                     if len(data) > _ANSWER_BYTES_MAX:
                         return f"answered with more than {_ANSWER_BYTES_MAX} bytes"
-            document = json.loads(data)
+            document = json_values.read(bytes(data))
         except httpx.HTTPError as error:
             return f"does not answer: {error or type(error).__name__}"
         except (ValueError, RecursionError):

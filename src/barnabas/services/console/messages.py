@@ -5,7 +5,8 @@ import base64
 import binascii
 import math
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -25,9 +26,14 @@ PAGE_MAX: Final = 500
 #: Limit of a key or value in a list, which is lower than for a single record.
 _LISTED_CHARS: Final = 2_000
 _SEARCH_S_MAX: Final = 600
-#: Records between two checks of the clock and of the viewer.
+#: Limits of records, and of their bytes, between two checks of the clock and of the viewer. Decoded, a byte takes up to a
+#: hundred.
 _SLICE: Final = 200
+_SLICE_BYTES: Final = 1024 * 1024
 _TAIL_SILENCE_S: Final = 10.0
+
+#: A thread of its own: those that decode records must not wait behind expressions.
+_COMPILER: Final = ThreadPoolExecutor(1, thread_name_prefix="console-filter")
 
 _FORMAT: Final = {"enum": list(FORMATS)}
 WHERE: Final = {
@@ -181,7 +187,7 @@ class Reading:
     reason: str = "all"
 
     async def found(self) -> AsyncIterator[list[ShownRecord]]:
-        """Yield matches, a few at a time; also empty lists, so that the caller can report progress."""
+        """Yield matches, a few at a time, and also empty lists, so that a search can report its progress."""
         try:
             async for hits in self._found():
                 yield hits
@@ -192,8 +198,8 @@ class Reading:
         loop = asyncio.get_running_loop()
         ends_s = loop.time() + self.limits["seconds"]
         async for records in search(self.source, self.positions, self.progress):
-            for at in range(0, len(records), _SLICE):
-                shown = await self.show(records[at : at + _SLICE])
+            for slice_ in _slices(records):
+                shown = await self.show(slice_)
                 hits = await asyncio.to_thread(_matching, self.wanted, shown, ends_s=ends_s)
                 hits = hits[: self.limits["matches"] - self.matched]
                 self.matched += len(hits)
@@ -210,12 +216,35 @@ class Reading:
                     return
 
 
+def _slices(records: Sequence[Read]) -> Iterator[list[Read]]:
+    """Each record is in one of them: the last of a slice may be large."""
+    slice_: list[Read] = []
+    size = 0
+    for read in records:
+        slice_.append(read)
+        size += len(read[1].key or b"") + len(read[1].value or b"")
+        if len(slice_) >= _SLICE or size >= _SLICE_BYTES:
+            yield slice_
+            slice_, size = [], 0
+    if slice_:
+        yield slice_
+
+
+async def _filter(call: Call, topic: str) -> Filter:
+    """Compiling an expression may take a second. One is compiled at a time, as a search of its user, and not on the loop."""
+    text, expression = call.text("text"), call.text("filter")
+    if not expression:
+        return Filter(topic, text, "")
+    with call.services.guard.searching(call.user):
+        return await asyncio.get_running_loop().run_in_executor(_COMPILER, Filter, topic, text, expression)
+
+
 async def reading_of(call: Call, *, count: int, count_max: int) -> Reading:
     source = await _source(call)
     start = call.choice("from", ("newest", "oldest", "offset", "time"))
     return Reading(
         source=source,
-        wanted=Filter(source.topic, call.text("text"), call.text("filter")),
+        wanted=await _filter(call, source.topic),
         show=_shower(call, source.topic),
         limits={
             "matches": call.number("count", count, low=1, high=count_max),
@@ -241,10 +270,10 @@ async def find(call: Call) -> StreamingResponse:
 
 async def _search_events(reading: Reading) -> AsyncIterator[bytes]:
     loop = asyncio.get_running_loop()
-    began_s = told_s = loop.time()
+    began_s = reported_s = loop.time()
     progress = reading.progress
 
-    def told() -> dict[str, Any]:
+    def state() -> dict[str, Any]:
         return {
             "records": progress.records,
             "bytes": progress.bytes,
@@ -255,18 +284,18 @@ async def _search_events(reading: Reading) -> AsyncIterator[bytes]:
             "failure": reading.wanted.failure,
         }
 
-    yield event("progress", told())
+    yield event("progress", state())
     async for hits in reading.found():
         if hits:
             yield event("records", [each.document(_LISTED_CHARS) for each in hits])
-        if loop.time() - told_s > 0.3:
-            told_s = loop.time()
-            yield event("progress", told())
-    yield event("end", told() | {"reason": reading.reason})
+        if loop.time() - reported_s > 0.3:
+            reported_s = loop.time()
+            yield event("progress", state())
+    yield event("end", state() | {"reason": reading.reason})
 
 
 def _matching(wanted: Filter, shown: Sequence[ShownRecord], *, ends_s: float = math.inf) -> list[ShownRecord]:
-    """Filter on a thread, which cannot be stopped: it checks itself whether the time is up, or the search has ended."""
+    """Filter on a thread, which cannot be stopped: it checks the time and `is_over` itself."""
     hits: list[ShownRecord] = []
     for each in shown:
         if wanted.is_over or time.monotonic() > ends_s:
@@ -279,7 +308,7 @@ def _matching(wanted: Filter, shown: Sequence[ShownRecord], *, ends_s: float = m
 async def tail(call: Call) -> StreamingResponse:
     """Send events: `records` as they arrive, `skipped` with the number of dropped records, `quiet` at intervals."""
     source = await _source(call)
-    wanted = Filter(source.topic, call.text("text"), call.text("filter"))
+    wanted = await _filter(call, source.topic)
     return _streamed(_tail_events(call, source, wanted), f"tail {source.topic}")
 
 

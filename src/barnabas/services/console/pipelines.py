@@ -1,6 +1,5 @@
 """Spark queries that report their progress (`barnabas.spark.report`), and their dead letters."""
 
-import json
 import time
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
@@ -15,6 +14,7 @@ from barnabas.services.console.errors import Refusal, bad_request
 from barnabas.services.console.reading import Read, Source, newest_first
 from barnabas.services.console.topics import partitions_of
 from barnabas.services.console.web import FLAG, NUMBER, TEXT, Call, Endpoint
+from barnabas.services.registry.values import json_values
 
 #: Reports to read for the charts: the last minute of ten queries.
 _REPORTS_MAX: Final = 500
@@ -80,7 +80,7 @@ def _figures(progress: dict[str, Any]) -> dict[str, Any]:
 
 def _report(value: bytes | None) -> dict[str, Any] | None:
     try:
-        report = json.loads(value or b"")
+        report = json_values.read(value or b"")
     except ValueError:
         return None
     if not isinstance(report, dict) or not isinstance(report.get("at_ms"), int):

@@ -31,6 +31,8 @@ PAGE_BYTES_MAX: Final = 16 * 1024 * 1024
 _ROUNDS_MAX: Final = 8
 #: Offsets per partition in one round of a search.
 _SEARCH_OFFSETS: Final = 2_000
+#: Limit of the bytes that one round reads; it may exceed it by one fetch.
+_SEARCH_BYTES_MAX: Final = 4 * 1024 * 1024
 _TRIES: Final = 4
 
 Read = tuple[int, Record]
@@ -250,34 +252,55 @@ class Progress:
 async def search(
     source: Source, positions: Mapping[TopicPartition, int] | None, progress: Progress
 ) -> AsyncIterator[list[Read]]:
-    """Search from these offsets on, or (None) backwards from the end, in slices of all partitions."""
+    """Search from these offsets on, or (None) backwards from the end, in slices of all partitions.
+
+    A slice has few records, and few bytes: it is in memory for as long as its reader takes.
+    """
     bounds = await source.bounds()
     if positions is None:
         at = {each: bound.end for each, bound in bounds.items()}
         progress.total = sum(bound.end - bound.start for bound in bounds.values())
+        slices = _backwards(source, bounds, at)
     else:
         at = {each: min(max(positions.get(each, b.start), b.start), b.end) for each, b in bounds.items()}
         progress.total = sum(bound.end - at[each] for each, bound in bounds.items())
-    while True:
-        if positions is None:
-            ranges = {e: (max(bounds[e].start, o - _SEARCH_OFFSETS), o) for e, o in at.items() if o > bounds[e].start}
-        else:
-            ranges = {e: (o, min(bounds[e].end, o + _SEARCH_OFFSETS)) for e, o in at.items() if o < bounds[e].end}
-        if not ranges:
-            return
-        found: list[Read] = []
-        left = dict(ranges)
-        while left:  # a slice may need several reads
-            records, reached = await source.read(left, PAGE_BYTES_MAX)
-            found += records
-            left = {e: (reached[e], end) for e, (_, end) in left.items() if reached[e] < end}
+        slices = _forwards(source, bounds, at)
+    async for found, done in slices:
         found.sort(key=_age, reverse=positions is None)
         progress.records += len(found)
         progress.bytes = source.bytes_read
-        progress.done += sum(end - start for start, end in ranges.values())
-        for each, (start, end) in ranges.items():
-            at[each] = start if positions is None else end
+        progress.done += done
         yield found
+
+
+async def _forwards(
+    source: Source, bounds: Mapping[TopicPartition, Bounds], at: dict[TopicPartition, int]
+) -> AsyncIterator[tuple[list[Read], int]]:
+    """Yield slices, each with the number of its offsets."""
+    while ranges := {e: (o, min(bounds[e].end, o + _SEARCH_OFFSETS)) for e, o in at.items() if o < bounds[e].end}:
+        records, reached = await source.read(ranges, _SEARCH_BYTES_MAX)
+        at.update({each: reached[each] for each in ranges})
+        yield records, sum(reached[each] - start for each, (start, _) in ranges.items())
+
+
+async def _backwards(
+    source: Source, bounds: Mapping[TopicPartition, Bounds], at: dict[TopicPartition, int]
+) -> AsyncIterator[tuple[list[Read], int]]:
+    """Like `_forwards`. A slice that is too large would lack its newest records: it is read again as a shorter one."""
+    span = _SEARCH_OFFSETS
+    while ranges := {e: (max(bounds[e].start, o - span), o) for e, o in at.items() if o > bounds[e].start}:
+        records, reached = await source.read(ranges, _SEARCH_BYTES_MAX)
+        left = {each: (reached[each], end) for each, (_, end) in ranges.items() if reached[each] < end}
+        if left and span > 1:
+            span = max(1, span // 8)
+            continue
+        while left:  # one record of each of many partitions
+            more, reached = await source.read(left, _SEARCH_BYTES_MAX)
+            records += more
+            left = {each: (reached[each], end) for each, (_, end) in left.items() if reached[each] < end}
+        at.update({each: start for each, (start, _) in ranges.items()})
+        yield records, sum(end - start for start, end in ranges.values())
+        span = min(_SEARCH_OFFSETS, 2 * span)
 
 
 # -- new records ----------------------------------------------------------------------------------------------------------

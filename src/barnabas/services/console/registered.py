@@ -1,4 +1,4 @@
-"""Records with schemas of a registry: Avro, Protobuf, JSON Schema. Each schema is requested once; decoding sends no request.
+"""Records by the schemas of a registry: Avro, Protobuf, JSON Schema. Each schema is requested once; decoding needs no request.
 
 Owner: the event loop; the registry's client blocks, so that it runs on threads.
 """
@@ -6,8 +6,6 @@ Owner: the event loop; the registry's client blocks, so that it runs on threads.
 import asyncio
 import datetime
 import decimal
-import io
-import json
 import time
 import uuid
 from collections.abc import Iterable, Mapping
@@ -21,11 +19,15 @@ from barnabas.services.registry import wire
 from barnabas.services.registry.client import RegistryClient, RegistryRefused, RegistryUnreachable
 from barnabas.services.registry.formats import Reference
 from barnabas.services.registry.references import imports
+from barnabas.services.registry.values import avro, json_values
 from barnabas.wire.records import Record
 
 _SCHEMAS_MAX: Final = 1_000
 #: Time before the registry is asked again after it did not answer, or did not know an id.
 _TROUBLE_S: Final = 5.0
+#: Limit of values in one record: a page shows fewer characters than this.
+_VALUES_MAX: Final = 250_000
+_REASON_CHARS_MAX: Final = 500
 #: Time before a refused user is tried again: many failures would slow the console's address down, as for a guesser.
 _LOCKED_OUT_S: Final = 60.0
 
@@ -39,7 +41,7 @@ class _Schema:
 
 
 class Registered:
-    """One user's view of the registry, which decides what the user may see."""
+    """One user's view of the registry: readers of its schemas, and the schemas that cannot be used."""
 
     def __init__(self, client: RegistryClient, user: str = "") -> None:
         """`user`: the user's name at the registry; empty for the console itself."""
@@ -93,18 +95,27 @@ class Registered:
         ids = {number for each in records for data in (each.key, each.value) if (number := _id_of(data)) is not None}
         now_s = asyncio.get_running_loop().time()
         for number in ids:
-            told = self._trouble.get(number)
-            if number in self._readers or (told is not None and now_s - told[0] < _TROUBLE_S):
+            trouble = self._trouble.get(number)
+            if number in self._readers or (trouble is not None and now_s - trouble[0] < _TROUBLE_S):
                 continue
             try:
                 reader = await asyncio.to_thread(self._reader, number)
-            except BarnabasError as error:
-                self._trouble[number] = (now_s, str(error))
+            # A registry, or a stranger's schema, may fail in any way: the other records are still shown.
+            except Exception as error:
+                self._note_trouble(number, now_s, error)
                 continue
             if len(self._readers) >= _SCHEMAS_MAX:
                 self._readers.clear()
             self._readers[number] = reader
             self._trouble.pop(number, None)
+
+    def _note_trouble(self, number: int, now_s: float, error: Exception) -> None:
+        reason = str(error)
+        if not isinstance(error, BarnabasError):
+            reason = f"it cannot be used: {type(error).__name__} {reason}"
+        if len(self._trouble) >= _SCHEMAS_MAX:
+            self._trouble.clear()
+        self._trouble[number] = (now_s, reason[:_REASON_CHARS_MAX])
 
     def decode(self, data: bytes) -> tuple[str, Any, str]:
         """Decode with a prepared schema. Return (format, value, note)."""
@@ -119,7 +130,8 @@ class Registered:
         try:
             kind, value = reader(payload)
         except Exception as error:  # each library has its own errors for bytes of another format
-            raise Undecodable(f"not as schema {number} says: {type(error).__name__} {error}") from None
+            reason = f"{type(error).__name__} {error}"[:_REASON_CHARS_MAX]
+            raise Undecodable(f"not as schema {number} says: {reason}") from None
         return kind, value, f"schema {number}"
 
     # -- on a thread ------------------------------------------------------------------------------------------------------
@@ -130,7 +142,7 @@ class Registered:
             return _avro_reader(schema)
         if schema.kind == "PROTOBUF":
             return _protobuf_reader(schema)
-        return lambda payload: ("json schema", json.loads(payload))
+        return lambda payload: ("json schema", json_values.read(payload))
 
     def _schema(self, answer: Mapping[str, Any]) -> _Schema:
         def fetch(reference: Reference) -> Mapping[str, Any]:
@@ -153,15 +165,11 @@ def _id_of(data: bytes | None) -> int | None:
 
 
 def _avro_reader(schema: _Schema) -> Any:
-    import fastavro
-
-    named: dict[str, Any] = {}
-    for text in schema.references.values():
-        fastavro.parse_schema(json.loads(text), named_schemas=named)
-    parsed = fastavro.parse_schema(json.loads(schema.text), named_schemas=named)
+    written_as = avro.parse(avro.json_of(text) for text in (*schema.references.values(), schema.text))
+    written_as.bounds  # noqa: B018  a schema beyond its bounds is refused now, not with each record
 
     def read(payload: bytes) -> tuple[str, Any]:
-        return "avro", _plain(fastavro.schemaless_reader(io.BytesIO(payload), parsed, None))
+        return "avro", _plain(avro.read(payload, written_as, values_max=_VALUES_MAX))
 
     return read
 
@@ -184,25 +192,7 @@ def _plain(value: Any) -> Any:
 
 
 def _protobuf_reader(schema: _Schema) -> Any:
-    from google.protobuf import descriptor_pb2, descriptor_pool, json_format, message_factory
+    from barnabas.services.registry.values.protobuf import ProtobufFile  # protobuf takes 20 ms to load
 
-    from barnabas.services.registry.formats.protobuf import ProtobufSchema
-
-    files = descriptor_pb2.FileDescriptorSet.FromString(
-        ProtobufSchema(schema.text, schema.references, as_new=False).descriptor_set()
-    )
-    pool = descriptor_pool.DescriptorPool()
-    for file in files.file:
-        pool.Add(file)
-    own = pool.FindFileByName(files.file[-1].name)
-
-    def read(payload: bytes) -> tuple[str, Any]:
-        indexes, message = wire.read_indexes(payload)
-        level = list(own.message_types_by_name.values())
-        descriptor = level[indexes[0]]
-        for index in indexes[1:]:
-            descriptor = descriptor.nested_types[index]
-        parsed = message_factory.GetMessageClass(descriptor).FromString(message)
-        return "protobuf", json_format.MessageToDict(parsed, preserving_proto_field_name=True)
-
-    return read
+    file = ProtobufFile(schema.text, schema.references)
+    return lambda payload: ("protobuf", file.read(payload))

@@ -1,6 +1,5 @@
 """The console's HTTP: endpoints that describe themselves, JSON in, JSON out, one format of errors."""
 
-import json
 import logging
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -16,6 +15,7 @@ from barnabas.base.errors import BarnabasError
 from barnabas.client.errors import ClientError
 from barnabas.services.console.errors import Refusal, bad_request, refusal_of
 from barnabas.services.http.bodies import BODY_S, check_content_type, json_object, read_body
+from barnabas.services.registry.values import json_values
 
 if TYPE_CHECKING:
     from barnabas.services.console.cluster import ConsoleCluster
@@ -127,7 +127,7 @@ class Endpoint:
 
 
 def encode(document: object) -> bytes:
-    return json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "surrogatepass")
+    return json_values.write(document).encode("utf-8", "surrogatepass")
 
 
 def json_response(document: object, status: int = 200) -> Response:

@@ -1,6 +1,5 @@
 """A blocking client of a registry, for tools. A refusal raises an exception."""
 
-import json
 import os
 import re
 import ssl
@@ -13,6 +12,7 @@ from urllib.parse import quote
 import httpx
 
 from barnabas.base.errors import BarnabasError, ConfigError
+from barnabas.services.registry.values import json_values
 
 #: Limits of each read, and (below) of the whole answer.
 _TIMEOUT_S: Final = 60.0
@@ -123,8 +123,8 @@ def _content(answer: httpx.Response) -> bytes:
 
 def _result(answer: httpx.Response, content: bytes) -> Any:
     try:
-        document = json.loads(content)
-    except (ValueError, RecursionError):
+        document = json_values.read(content)
+    except ValueError:
         raise RegistryUnreachable(
             f"{answer.url} answers {answer.status_code}, but not with JSON: is it a registry?"
         ) from None

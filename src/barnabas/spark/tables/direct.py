@@ -23,6 +23,8 @@ from barnabas.spark.tables.inference import DEPTH_MAX
 #: Records that are parsed at a time. Where they are not all plain, halves are tried, down to the smaller number.
 _BLOCK_RECORDS: Final = 8192
 _BLOCK_RECORDS_MIN: Final = 512
+#: Fields of a block for which Arrow may have to build columns.
+_NAMES_MAX: Final = 40 * _BLOCK_RECORDS_MIN
 #: A task that has left over most of so many tries no more.
 _TRIAL_RECORDS: Final = 4 * _BLOCK_RECORDS
 _VALUE: Final = "value"
@@ -58,10 +60,14 @@ class DirectReader:
 
     def __init__(self, direct: Direct) -> None:
         self._direct = direct
-        self._options: pyarrow.json.ParseOptions | None = None
+        #: How JSON is read: where no field may be unknown, and where Arrow builds types of the unknown ones.
+        self._strict: pyarrow.json.ParseOptions | None = None
         if direct.json is not None:
             self._schema = to_arrow_schema(direct.json, timezone="UTC")
-            self._options = pyarrow.json.ParseOptions(explicit_schema=self._schema, unexpected_field_behavior="infer")
+            self._strict, self._inferring = (
+                pyarrow.json.ParseOptions(explicit_schema=self._schema, unexpected_field_behavior=behavior)
+                for behavior in ("error", "infer")
+            )
         self._tried = 0
         self._left = 0
 
@@ -79,7 +85,7 @@ class DirectReader:
 
     def _may_be_plain(self, records: pyarrow.RecordBatch) -> pyarrow.BooleanArray:
         values = records.column(_VALUE)
-        if self._options is None:
+        if self._strict is None:
             wanted = values.is_valid() if self._direct.deleted is not None else pyarrow.repeat(True, len(values))
         else:
             wanted = compute.and_(compute.starts_with(values, b"{"), compute.ends_with(values, b"}"))
@@ -93,14 +99,16 @@ class DirectReader:
     def _take(
         self, block: pyarrow.RecordBatch, rows: list[pyarrow.RecordBatch], rest: list[pyarrow.RecordBatch]
     ) -> None:
-        columns = self._columns(block.column(_VALUE))
-        if columns is None:
-            if block.num_rows <= _BLOCK_RECORDS_MIN:
-                rest.append(block)
-                return
+        columns = self._columns(block.column(_VALUE), self._strict)
+        if columns is None and block.num_rows > _BLOCK_RECORDS_MIN:
             half = block.num_rows // 2
             self._take(block.slice(0, half), rows, rest)
             self._take(block.slice(half), rows, rest)
+            return
+        if columns is None and _may_be_inferred(block.column(_VALUE)):
+            columns = self._columns(block.column(_VALUE), self._inferring)
+        if columns is None:
+            rest.append(block)
             return
         columns |= {name: block.column(source) for name, source in self._direct.beside}
         if self._direct.deleted is not None:
@@ -113,9 +121,11 @@ class DirectReader:
             rest.append(block.filter(compute.invert(has_all)))
         rows.append(made)
 
-    def _columns(self, values: pyarrow.BinaryArray) -> dict[str, pyarrow.Array] | None:
+    def _columns(
+        self, values: pyarrow.BinaryArray, options: "pyarrow.json.ParseOptions | None"
+    ) -> dict[str, pyarrow.Array] | None:
         """Of the values; None where they are not all plain."""
-        if self._options is None:
+        if options is None:
             return {_VALUE: values}
         try:
             text = values.cast(pyarrow.string())
@@ -125,7 +135,7 @@ class DirectReader:
             found = pyarrow.json.read_json(
                 pyarrow.BufferReader(lines),
                 read_options=pyarrow.json.ReadOptions(use_threads=False, block_size=lines.size + 1),
-                parse_options=self._options,
+                parse_options=options,
             ).combine_chunks()
         except pyarrow.ArrowInvalid:
             return None
@@ -165,6 +175,12 @@ def _is_shallow(value: bytes) -> bool:
     for _ in range(DEPTH_MAX):
         brackets = brackets.replace(b"{}", b"").replace(b"[]", b"")
     return not brackets
+
+
+def _may_be_inferred(values: pyarrow.BinaryArray) -> bool:
+    """Arrow builds a column, as long as the block, for each field that it does not know: many names would fill the memory."""
+    names = compute.sum(compute.count_substring(values, b":"), min_count=0).as_py()
+    return bool(names <= _NAMES_MAX)
 
 
 def _divided(

@@ -8,6 +8,7 @@ import json
 from collections.abc import Mapping
 from typing import Final
 
+from barnabas.services.registry.values import avro
 from barnabas.spark.pipelines.codecs.registered import Registered
 from barnabas.spark.tables.definition import Definition
 from barnabas.spark.tables.places import IcebergPlace, place_of
@@ -43,7 +44,7 @@ def follow(table: Definition) -> None:
 def by_alias(codec: Registered) -> dict[str, str]:
     """New names of an Avro record's fields by their old ones."""
     newest = codec.registry.latest(codec.subject)
-    schema = json.loads(newest.text) if newest.kind == "AVRO" else None
+    schema = avro.json_of(newest.text) if newest.kind == "AVRO" else None
     fields = schema.get("fields", []) if isinstance(schema, dict) else []
     names = {each["name"] for each in fields}
     return {old: each["name"] for each in fields for old in each.get("aliases", ()) if old not in names}

@@ -1,6 +1,7 @@
-"""A model cluster in which everything takes its time: ZooKeeper's answers, watches and requests come late and interleaved.
+"""A model cluster with delays: ZooKeeper's answers, watches and requests come late and interleaved.
 
-What has an order keeps it: one session's answers and watches, and one channel's requests. A seed decides the rest.
+Ordered things keep their order: the answers and watches of one session, and the requests of one channel. A seed decides the
+rest.
 """
 
 import random
@@ -52,24 +53,24 @@ class ChaosCluster(ModelCluster):
     def __init__(self, seed: int) -> None:
         super().__init__()
         self.random = random.Random(seed)
-        #: What a machine is told, in order, by broker.
+        #: Events for each broker's machine, in order.
         self.inbox: dict[int, deque[Event]] = {}
         self.batches: dict[int, deque[ZkBatch]] = {}
-        #: (controller, broker) -> requests under way, with the incarnation they are meant for.
+        #: (controller, broker) -> requests in flight, with the incarnation for which they are meant.
         self.wires: dict[tuple[int, int], deque[Request]] = {}
         self.asleep: dict[int, ModelBroker] = {}
         self.topics: dict[str, int] = {}
         self._made = 0
-        #: (topic id, partition, leader epoch) -> leader: never two.
+        #: (topic id, partition, leader epoch) -> leader: there must never be two.
         self.leaders: dict[tuple[object, int, int], int] = {}
         self.latest: dict[tuple[object, int], LeaderAndIsr] = {}
-        #: What a broker that lost its session and has no new one yet will do next.
+        #: The next step of each broker that lost its session and has no new one yet.
         self.renewals: set[int] = set()
 
     # --- late effects -------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Nothing happens by itself: `step` does it."""
+        """Nothing happens without a call of `step`."""
         while self._queue:
             broker_id, event = self._queue.popleft()
             self.inbox.setdefault(broker_id, deque()).append(event)
@@ -114,7 +115,7 @@ class ChaosCluster(ModelCluster):
             return
         operations = batch.operations
         if self.random.random() < 0.05:
-            # The connection broke after it was done, and the session repeats it.
+            # The connection broke after the operation was carried out, and the session repeats it.
             first = self.zk.execute(broker.session, operations, batch.guard)
             self._observe(batch)
             self._notify(first.fired)
@@ -124,7 +125,7 @@ class ChaosCluster(ModelCluster):
         self.inbox.setdefault(broker_id, deque()).append(ZkAnswered(batch.batch_id, executed.results, executed.moved))
 
     def _observe(self, batch: ZkBatch) -> None:
-        """One leader an epoch, and epochs that only rise."""
+        """Check that there is one leader per epoch, and that epochs only rise."""
         for operation in batch.operations:
             if not isinstance(operation, Create | SetData) or not operation.path.endswith("/state"):
                 continue
@@ -161,7 +162,7 @@ class ChaosCluster(ModelCluster):
     # --- steps --------------------------------------------------------------------------------------------------------
 
     def moves(self) -> list[Callable[[], None]]:
-        """What could happen next by itself."""
+        """Return the events that could happen next."""
         found: list[Callable[[], None]] = []
         found += [lambda each=each: self._execute(each) for each, todo in self.batches.items() if todo]  # type: ignore[misc]
         found += [lambda each=each: self._handle(each) for each, todo in self.inbox.items() if todo]  # type: ignore[misc]
@@ -234,7 +235,7 @@ class ChaosCluster(ModelCluster):
         self.inbox.setdefault(broker_id, deque()).append(SessionRenewed())
 
     def _suspect(self, broker_id: int) -> None:
-        """A controller believes that the broker is dead, and it is not."""
+        """Make a controller believe that a live broker is dead."""
         for each in self.brokers.values():
             epoch = each.machine.context.broker_epochs.get(broker_id)
             if epoch is not None:
@@ -268,7 +269,7 @@ class ChaosCluster(ModelCluster):
             self.tell(self.random.choice(active).id, make(self.token()))
 
     def propose(self, partition: TopicPartition, isr: tuple[int, ...]) -> None:
-        """The leader, as it knows itself, wants this ISR."""
+        """Let a broker that believes to be leader ask for this ISR."""
         state = self.state(partition)
         leader = self.brokers.get(state.leader)
         if leader is None:
@@ -304,7 +305,7 @@ class ChaosCluster(ModelCluster):
             self._ask(lambda token: AlterReassignments(token, {partition: target}))
 
     def _fail_directory(self) -> None:
-        """A broker loses the directory of one partition, until it is started again."""
+        """Fail the directory of one partition on a broker, until it is started again."""
         partition = self._partition()
         hosts = [each for each in self.brokers.values() if partition in each.hosted]
         if hosts and partition is not None:
@@ -322,13 +323,13 @@ class ChaosCluster(ModelCluster):
     # --- the end ------------------------------------------------------------------------------------------------------
 
     def bring_all_back(self) -> None:
-        """Everybody lives again, and everything that can come to an end does."""
+        """Start every broker again, and finish everything that can finish."""
         self.settle()
         for broker_id in BROKERS:
             if broker_id not in self.brokers:
                 self.start(broker_id)
                 self.settle()
-        # Those that were asked to shut down and did not: they do now, and return.
+        # Brokers that were asked to shut down and did not: they do now, and return.
         for broker_id in BROKERS:
             self._crash(broker_id)
             self.settle()

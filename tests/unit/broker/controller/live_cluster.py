@@ -1,6 +1,6 @@
 """Controllers of several brokers in one process, on an embedded ZooKeeper, with requests that go through the codec.
 
-Behind the controllers the brokers are only their metadata caches and a list of what they were told to host.
+Behind the controllers, a broker is only a metadata cache and a list of the partitions that it was asked to host.
 """
 
 import asyncio
@@ -53,9 +53,9 @@ class LiveBroker:
     metadata: MetadataCache = field(default_factory=MetadataCache)
     received: list[ApiMessage] = field(default_factory=list)
     links: "list[_Link]" = field(default_factory=list)
-    #: Its port refuses connections.
+    #: Ids of brokers whose ports refuse connections.
     refuses: bool = False
-    #: Requests that reach it now are not answered, ever.
+    #: Requests that reach the broker now are never answered.
     hangs: bool = False
     controller: Controller = field(init=False)
 
@@ -88,9 +88,9 @@ class LiveBroker:
                 )
         raise AssertionError(f"unexpected {message}")
 
-    async def until(self, is_so: Callable[[], bool]) -> None:
-        """Looks again and again: what is waited for is not only its metadata, and metadata that stay the same tell nobody."""
-        while not is_so():
+    async def until(self, is_reached: Callable[[], bool]) -> None:
+        """Poll: the condition is not only about metadata, and unchanged metadata notify no listener."""
+        while not is_reached():
             await asyncio.sleep(0.005)
 
     def leader(self, partition: TopicPartition) -> int | None:
@@ -101,7 +101,7 @@ class LiveBroker:
 class _Link:
     def __init__(self, target: LiveBroker) -> None:
         self._target = target
-        self._told: Callable[[], None] = lambda: None
+        self._on_closed: Callable[[], None] = lambda: None
         self._is_closed = asyncio.Event()
         target.links.append(self)
 
@@ -120,12 +120,12 @@ class _Link:
         response = self._target.handle(request)
         return codec.decode(type(response), codec.encode(response, version), version)
 
-    def on_closed(self, told: Callable[[], None]) -> None:
-        self._told = told
+    def on_closed(self, callback: Callable[[], None]) -> None:
+        self._on_closed = callback
 
     def end(self) -> None:
-        """The other side has closed it."""
-        self._told()
+        """The other side has closed the connection."""
+        self._on_closed()
 
     def close(self) -> None:
         self._is_closed.set()
@@ -144,7 +144,7 @@ class LiveCluster:
         rack: Callable[[int], str | None] = lambda _: None,
         before_controller: Callable[[LiveBroker], Awaitable[None]] | None = None,
     ) -> None:
-        """`before_controller`: what happens between the registration of a broker and the start of its controller."""
+        """`before_controller` runs between the registration of a broker and the start of its controller."""
         for broker_id in ids:
             session = ZooKeeperSession(
                 SessionConfig(self.zookeeper.connect_string, chroot="/cluster-1", session_timeout_ms=6_000)
@@ -176,7 +176,7 @@ class LiveCluster:
             await self.until_known(broker)
 
     async def until_known(self, broker: LiveBroker) -> None:
-        """Everybody, itself included, knows that it is there."""
+        """Wait until every broker, itself included, knows that it is alive."""
         for each in list(self.brokers.values()):
             await each.until(lambda each=each: each.metadata.is_alive(broker.id))  # type: ignore[misc]
 
@@ -186,7 +186,7 @@ class LiveCluster:
         await broker.session.stop()
 
     def refuse(self, broker_id: int) -> None:
-        """Its process is dead, as far as others can see: its session goes on."""
+        """Kill its process, as far as others can see: its session goes on."""
         broker = self.brokers[broker_id]
         broker.refuses = True
         links, broker.links = broker.links, []
@@ -198,7 +198,7 @@ class LiveCluster:
             await self.kill(broker_id)
 
     async def the_controller(self) -> LiveBroker:
-        """Waits until somebody is in office."""
+        """Wait until there is a controller."""
         while True:
             active = [each for each in self.brokers.values() if each.controller.is_active]
             if active:
@@ -209,13 +209,13 @@ class LiveCluster:
     async def _connect(self, broker_id: int, endpoint: Endpoint) -> _Link:
         target = self.brokers.get(broker_id)
         if target is None:
-            raise ConnectionLost(f"nobody at {endpoint}")
+            raise ConnectionLost(f"nothing listens at {endpoint}")
         if target.refuses:
             raise ConnectionRefused(f"cannot connect to {endpoint}: Connection refused")
         return _Link(target)
 
     async def dump(self, session: ZooKeeperSession) -> dict[str, dict[str, object]]:
-        """The tree as the golden file has it."""
+        """Return the tree in the form of the golden file."""
         tree: dict[str, dict[str, object]] = {}
         level = ["/"]
         while level:

@@ -1,7 +1,6 @@
 """A cluster of controller machines around one ZooKeeper in memory: every effect is carried out at once, in order.
 
-Brokers are only as real as a controller sees them: they keep what they are told and answer. What they were told is
-there for tests to look at.
+A broker stores the requests that it gets, and answers them. Tests look at the stored requests.
 """
 
 from collections import deque
@@ -65,17 +64,17 @@ class ModelBroker:
     epoch: int = -1
     #: The epoch of its first registration.
     incarnation: int | None = None
-    #: Highest controller epoch heard of.
+    #: Highest controller epoch in its requests.
     controller_epoch: int = 0
     hosted: dict[TopicPartition, LeaderAndIsrState] = field(default_factory=dict)
     metadata: dict[TopicPartition, MetadataState] = field(default_factory=dict)
     live_brokers: tuple[int, ...] = ()
     stopped: list[tuple[TopicPartition, bool]] = field(default_factory=list)
-    #: Every request that reached it.
+    #: Every request that reached the broker.
     received: list[Effect] = field(default_factory=list)
     #: Partitions in a log directory that has failed.
     broken: set[TopicPartition] = field(default_factory=set)
-    #: What StopReplica with deletion answers.
+    #: The broker's answer to StopReplica with deletion.
     deletion_error: ErrorCode = ErrorCode.NONE
     timers: dict[Timer, int] = field(default_factory=dict)
     replies: dict[object, ReplyValue] = field(default_factory=dict)
@@ -91,7 +90,7 @@ class ModelCluster:
         self.zk = MemoryZooKeeper()
         self._settings = settings
         self.brokers: dict[int, ModelBroker] = {}
-        #: Held back: requests to these brokers are lost.
+        #: Brokers whose requests are lost.
         self.unreachable: set[int] = set()
         #: Answers to StopReplica that are kept for later.
         self.hold_deletions = False
@@ -112,14 +111,14 @@ class ModelCluster:
             self.tell(broker_id, Startup())
 
     def kill(self, *ids: int) -> None:
-        """The processes die, and their sessions expire."""
+        """Kill the processes; their sessions expire."""
         for broker_id in ids:
             broker = self.brokers.pop(broker_id)
             self._notify(self.zk.expire(broker.session))
         self.run()
 
     def bounce(self, broker_id: int) -> None:
-        """Dies and returns before anybody looks."""
+        """Kill a broker and start it again before any controller notices."""
         broker = self.brokers.pop(broker_id)
         fired = self.zk.expire(broker.session)
         machine = ControllerMachine(self._settings(broker_id), new_topic_id=self.new_id, now_ms=lambda: NOW_MS)
@@ -129,7 +128,7 @@ class ModelCluster:
         self.tell(broker_id, Startup())
 
     def expire_session(self, broker_id: int) -> None:
-        """The process lives on, without its session, and makes a new one."""
+        """The process lives on, loses its session, and makes a new one."""
         broker = self.brokers[broker_id]
         fired = self.zk.expire(broker.session)
         broker.session = self.zk.open_session()
@@ -140,21 +139,21 @@ class ModelCluster:
         self.tell(broker_id, SessionRenewed())
 
     def unseen(self, happen: Callable[[], object]) -> None:
-        """Everything that `happen` does comes about before any machine hears of it."""
+        """Carry out all of `happen` before any machine gets an event."""
         self._is_unseen = True
         happen()
         self._is_unseen = False
         self.run()
 
     def pause(self, broker_id: int) -> ModelBroker:
-        """The process stands still; its session expires, and it does not know."""
+        """Suspend the process: its session expires, and it does not know."""
         broker = self.brokers.pop(broker_id)
         self._notify(self.zk.expire(broker.session))
         self.run()
         return broker
 
     def wake(self, broker: ModelBroker) -> None:
-        """The process goes on, with a new session, and has not been told yet."""
+        """Resume the process, with a new session, before it learns that the old one expired."""
         broker.session = self.zk.open_session()
         self.brokers[broker.id] = broker
 
@@ -219,14 +218,14 @@ class ModelCluster:
         return self._tokens
 
     def call(self, make: Callable[[int], Event], broker_id: int | None = None) -> ReplyValue:
-        """Asks the controller (or a certain broker) and waits for the reply."""
+        """Ask the controller (or a certain broker) and return the reply."""
         token = self.token()
         target = self.controller if broker_id is None else self.brokers[broker_id]
         self.tell(target.id, make(token))
         return target.replies.pop(token)
 
     def alter_isr(self, partition: TopicPartition, isr: Iterable[int], **changes: int) -> LeaderAndIsr | ErrorCode:
-        """The leader proposes another ISR, with the epochs that it knows."""
+        """Let the leader propose another ISR, with the epochs that it knows."""
         state = self.state(partition)
         leader = self.brokers[state.leader]
         proposed = replace(
@@ -241,7 +240,7 @@ class ModelCluster:
     # --- looking ------------------------------------------------------------------------------------------------------
 
     def state(self, partition: TopicPartition) -> LeaderAndIsr:
-        """As ZooKeeper has it."""
+        """Return the state in ZooKeeper."""
         data, version, _ = self.zk.dump()[paths.partition_state(partition)]
         return LeaderAndIsr.decode(partition, data or b"", version)
 
@@ -264,7 +263,7 @@ class ModelCluster:
         self.run()
 
     def run(self) -> None:
-        """Until nothing is under way."""
+        """Run until there is no event and no request left."""
         if self._is_unseen:
             return
         steps = 0
@@ -293,7 +292,7 @@ class ModelCluster:
         match effect:
             case ZkBatch(batch_id, operations, guard):
                 executed = self.zk.execute(broker.session, operations, guard)
-                # The answer comes before what happens after it.
+                # The answer comes before later events.
                 self._queue.append((broker.id, ZkAnswered(batch_id, executed.results, executed.moved)))
                 self._notify(executed.fired)
             case SendLeaderAndIsr():

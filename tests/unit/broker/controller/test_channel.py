@@ -1,4 +1,4 @@
-"""The line from the controller to one broker."""
+"""The controller's channel to one broker."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -68,7 +68,7 @@ def stop() -> SendStopReplica:
 
 
 class Peer:
-    """A broker at the other end, whose connections fail as often as it is told."""
+    """A broker at the other end, whose connections fail as often as a test asks."""
 
     def __init__(self) -> None:
         self.received: list[ApiMessage] = []
@@ -76,7 +76,7 @@ class Peer:
         self.refused_connections = 0
         self.connections = 0
         self.error = ErrorCode.NONE
-        #: How the next connections fail; nothing: they do not.
+        #: Failures of the next connections, in order.
         self.outcomes: list[ConnectionLost] = []
         self.attempts = 0
         self.end: Callable[[], None] = lambda: None
@@ -110,8 +110,8 @@ class Peer:
             return StopReplicaResponse(partition_errors=[failed])
         return StopReplicaResponse(error_code=self.error)
 
-    def on_closed(self, told: Callable[[], None]) -> None:
-        self.end = told
+    def on_closed(self, callback: Callable[[], None]) -> None:
+        self.end = callback
 
     def close(self) -> None:
         return None
@@ -166,13 +166,13 @@ async def test_requests_are_sent_in_order_and_their_answers_come_back_as_events(
     assert events == [
         LeaderAndIsrAnswered(1, 11, ErrorCode.NONE, {P1: ErrorCode.KAFKA_STORAGE_ERROR}),
         UpdateMetadataAnswered(1, ErrorCode.STALE_BROKER_EPOCH),
-        # Only what was to be deleted; a code without a name is an unknown error.
+        # The answer has only partitions to delete; a code without a name becomes an unknown error.
         StopReplicaAnswered(1, 11, ErrorCode.NONE, {P0: ErrorCode.UNKNOWN_SERVER_ERROR}),
     ]
     assert peer.connections == 1
 
 
-async def test_messages_say_what_the_machine_meant() -> None:
+async def test_messages_have_the_values_of_the_machines_effects() -> None:
     peer = Peer()
     line = Line(peer)
     line.channel.put(leader_and_isr(P0))
@@ -205,7 +205,7 @@ async def test_messages_say_what_the_machine_meant() -> None:
     ]
 
 
-async def test_request_is_tried_until_it_gets_through(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_request_is_retried_until_the_broker_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("barnabas.broker.controller.lifeline.RETRY_BACKOFF_S", 0)
 
     peer = Peer()
@@ -216,11 +216,11 @@ async def test_request_is_tried_until_it_gets_through(monkeypatch: pytest.Monkey
     line.channel.put(stop())
     await line.until(2)
     assert [type(each) for each in peer.received] == [LeaderAndIsrRequest, StopReplicaRequest]
-    # A connection that failed is not used again.
+    # A failed connection is not used again.
     assert peer.connections == 4
 
 
-async def test_news_that_waits_is_merged_and_the_latest_counts() -> None:
+async def test_queued_metadata_is_merged_and_the_latest_wins() -> None:
     peer = Peer()
     line = Line(peer)
     line.channel.put(leader_and_isr(P0))
@@ -234,7 +234,7 @@ async def test_news_that_waits_is_merged_and_the_latest_counts() -> None:
     assert leaders == {0: 3, 1: 2}
 
 
-async def test_end_of_a_topic_is_not_lost_in_the_news_of_its_successor() -> None:
+async def test_deletion_of_a_topic_is_not_merged_into_the_metadata_of_its_successor() -> None:
     peer = Peer()
     line = Line(peer)
     line.channel.put(leader_and_isr(P0))
@@ -243,18 +243,18 @@ async def test_end_of_a_topic_is_not_lost_in_the_news_of_its_successor() -> None
     line.channel.put(replace(metadata(P0, 3), topic_ids={"t": OTHER_ID}))
     line.channel.put(replace(metadata(P1, 3), topic_ids={"t": OTHER_ID}))
     await line.until(3)
-    told = []
+    sent = []
     for news in peer.received[1:]:
         assert isinstance(news, UpdateMetadataRequest)
         [topic] = news.topic_states
-        told.append((topic.topic_id, [(each.partition_index, each.leader) for each in topic.partition_states]))
-    assert told == [
+        sent.append((topic.topic_id, [(each.partition_index, each.leader) for each in topic.partition_states]))
+    assert sent == [
         (ID, [(0, LEADER_DURING_DELETE), (1, LEADER_DURING_DELETE)]),
         (OTHER_ID, [(0, 3), (1, 3)]),
     ], "coordinators forget the offsets of the former topic by its end"
 
 
-async def test_refusal_of_a_whole_request_counts_for_each_partition() -> None:
+async def test_error_of_a_whole_request_applies_to_each_partition() -> None:
     peer = Peer()
     peer.error = ErrorCode.STALE_CONTROLLER_EPOCH
     line = Line(peer)
@@ -282,7 +282,7 @@ async def test_broker_whose_port_refuses_every_connection_is_reported(monkeypatc
     task.cancel()
 
 
-async def test_end_of_a_connection_on_which_nothing_is_sent_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_end_of_an_idle_connection_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("barnabas.broker.controller.lifeline.RETRY_BACKOFF_S", 0)
 
     peer = Peer()
@@ -294,7 +294,7 @@ async def test_end_of_a_connection_on_which_nothing_is_sent_is_noticed(monkeypat
     peer.outcomes = [REFUSED] * REFUSALS
     peer.end()
     await line.refused.wait()
-    # It goes on trying: the next attempt succeeds, and the channel works as before.
+    # The channel tries again: the next attempt succeeds, and the channel works as before.
     while peer.connections < 2:
         await asyncio.sleep(0)
     line.channel.put(stop())
@@ -304,7 +304,7 @@ async def test_end_of_a_connection_on_which_nothing_is_sent_is_noticed(monkeypat
     task.cancel()
 
 
-async def test_request_that_comes_while_the_connection_is_made_anew_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_request_that_comes_during_a_reconnect_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("barnabas.broker.controller.lifeline.RETRY_BACKOFF_S", 0.001)
 
     peer = Peer()
@@ -323,8 +323,8 @@ async def test_request_that_comes_while_the_connection_is_made_anew_is_sent(monk
     task.cancel()
 
 
-async def test_refusals_count_only_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A connection that is cut, or a host that is away, says nothing of the process."""
+async def test_only_consecutive_refusals_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cut connection or a dead host says nothing about the process."""
     monkeypatch.setattr("barnabas.broker.controller.lifeline.RETRY_BACKOFF_S", 0)
 
     peer = Peer()

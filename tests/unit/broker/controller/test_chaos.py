@@ -1,4 +1,4 @@
-"""Seeded chaos: brokers crash, sessions expire, answers are late, and administrators do not wait for any of it."""
+"""Seeded chaos: brokers crash, sessions expire, answers are late, and administrators send requests meanwhile."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from tests.unit.broker.controller.chaos_cluster import ChaosCluster
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_cluster_comes_to_rest_with_one_truth(seed: int) -> None:
+def test_brokers_and_zookeeper_agree_after_the_chaos(seed: int) -> None:
     cluster = ChaosCluster(seed)
     cluster.start(1, 2, 3)
     for _ in range(40):

@@ -1,4 +1,4 @@
-"""The main scenes of a controller, as stories: what it hears, what it writes to ZooKeeper, what it sends to brokers."""
+"""The main scenes of a controller, as stories: events, writes to ZooKeeper, requests to brokers."""
 
 from collections.abc import Iterable
 from dataclasses import fields, is_dataclass

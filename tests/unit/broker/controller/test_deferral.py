@@ -1,4 +1,4 @@
-"""What can wait for brokers to answer, and for how long."""
+"""Delayed work: when it runs, and how long it waits at most."""
 
 import asyncio
 from collections.abc import Callable
@@ -23,7 +23,7 @@ def on_a_loop(story: Callable[[Brokers], None]) -> None:
     asyncio.run(run())
 
 
-def test_work_waits_until_all_have_answered() -> None:
+def test_delayed_work_waits_until_all_brokers_have_answered() -> None:
     def story(brokers: Brokers) -> None:
         brokers.put_off("ISRs")
         brokers.deferral.look()
@@ -34,12 +34,12 @@ def test_work_waits_until_all_have_answered() -> None:
         brokers.deferral.look()
         assert brokers.done == ["ISRs"]
         brokers.put_off("more")
-        assert brokers.done == ["ISRs", "more"], "there is nobody to wait for"
+        assert brokers.done == ["ISRs", "more"], "there is no broker to wait for"
 
     on_a_loop(story)
 
 
-def test_work_in_a_hurry_waits_for_nobody_until_there_is_time_again() -> None:
+def test_hurried_work_does_not_wait_until_rest_is_called() -> None:
     def story(brokers: Brokers) -> None:
         brokers.put_off("first")
         brokers.deferral.hurry()
@@ -53,7 +53,7 @@ def test_work_in_a_hurry_waits_for_nobody_until_there_is_time_again() -> None:
     on_a_loop(story)
 
 
-async def test_broker_that_does_not_answer_is_waited_for_once() -> None:
+async def test_controller_waits_only_once_for_a_broker_that_does_not_answer() -> None:
     brokers, first = Brokers(), asyncio.Event()
     brokers.deferral.await_quiet(first.set)
     async with asyncio.timeout(60):
@@ -62,7 +62,7 @@ async def test_broker_that_does_not_answer_is_waited_for_once() -> None:
     assert brokers.done == ["next"]
 
 
-def test_work_that_nobody_wants_any_more_is_not_done() -> None:
+def test_dropped_work_is_not_done() -> None:
     def story(brokers: Brokers) -> None:
         brokers.put_off("of a session that is over")
         brokers.deferral.drop()

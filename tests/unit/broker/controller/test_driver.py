@@ -1,4 +1,4 @@
-"""The controller on a real ZooKeeper: what handlers call, what brokers are sent, and what the tree looks like after."""
+"""The controller on a real ZooKeeper: calls of handlers, requests to brokers, and the tree of znodes."""
 
 import asyncio
 import json
@@ -63,8 +63,8 @@ async def test_new_topic_is_in_the_metadata_when_the_answer_comes() -> None:
             assert [type(each) for each in broker.received] == [LeaderAndIsrRequest, UpdateMetadataRequest]
 
 
-async def test_tree_is_the_one_that_kafka_leaves() -> None:
-    """The topics of the golden cluster, made with their own assignments and settings, by two brokers of ours."""
+async def test_znodes_are_equal_to_kafkas() -> None:
+    """Create the topics of the golden cluster, with their own assignments and settings, by two brokers of barnabas."""
 
     async with live_cluster(1, 0, rack=lambda broker: f"r{broker}") as cluster:
         topics = {}
@@ -91,7 +91,7 @@ async def test_tree_is_the_one_that_kafka_leaves() -> None:
         expected = {
             path: dict(node)
             for path, node in GOLDEN.items()
-            # What administrators of the golden cluster did besides.
+            # Other changes that the golden cluster's administrators made.
             if not path.startswith(("/kafka-acl", "/config/changes/", "/config/brokers/", "/config/users/", "/cluster"))
         }
         for nodes in (tree, expected):
@@ -100,12 +100,12 @@ async def test_tree_is_the_one_that_kafka_leaves() -> None:
                     data = json.loads(str(node["data"]))
                     data.pop("timestamp", None)
                     data.pop("topic_id", None)
-                    # Byte for byte, but for ids and times.
+                    # Equal byte for byte, except for ids and times.
                     node["data"] = json.dumps(data)
         assert tree == expected
 
 
-async def test_what_cannot_be_made_is_refused_topic_by_topic() -> None:
+async def test_each_invalid_topic_of_a_request_is_refused_separately() -> None:
     async with live_cluster(1, 2) as cluster:
         assert await make(cluster, NewTopic("orders", 1, 1)) == {"orders": None}
         failures = await make(
@@ -130,7 +130,7 @@ async def test_what_cannot_be_made_is_refused_topic_by_topic() -> None:
         }
 
 
-async def test_validation_alone_makes_nothing() -> None:
+async def test_validate_only_request_creates_no_topic() -> None:
     async with live_cluster(1) as cluster:
         controller = await cluster.the_controller()
         created = await controller.controller.create_topics(
@@ -141,8 +141,8 @@ async def test_validation_alone_makes_nothing() -> None:
         assert await controller.session.exists("/config/topics/orders") is None
 
 
-def test_what_is_over_a_quota_is_refused_and_not_written() -> None:
-    """KIP-599: each topic asks for its partitions; validation asks for none."""
+def test_topics_over_the_quota_are_refused_and_not_written() -> None:
+    """KIP-599: each topic asks for a permit for its partitions; validation asks for none."""
 
     async def story() -> None:
         async with live_cluster(1) as cluster:
@@ -171,7 +171,7 @@ def test_what_is_over_a_quota_is_refused_and_not_written() -> None:
     run(story())
 
 
-async def test_request_without_time_to_wait_is_answered_with_a_time_out_and_happens_all_the_same() -> None:
+async def test_request_with_time_out_zero_is_answered_with_a_time_out_but_is_carried_out() -> None:
     async with live_cluster(1) as cluster:
         controller = await cluster.the_controller()
         created = await controller.controller.create_topics([NewTopic("orders", 1, 1)], timeout_ms=0)
@@ -187,7 +187,7 @@ async def settings_of_orders(broker: LiveBroker) -> dict[str, str]:
     return decode_config("", data)
 
 
-async def test_of_two_who_make_a_topic_at_once_the_first_has_its_settings() -> None:
+async def test_two_concurrent_creations_of_a_topic_leave_the_settings_of_the_first() -> None:
     """A consumer's Metadata request creates the topic, without settings, while an administrator does so with some."""
 
     async with live_cluster(1) as cluster:
@@ -202,10 +202,10 @@ async def test_of_two_who_make_a_topic_at_once_the_first_has_its_settings() -> N
         assert await settings_of_orders(broker) == COMPACTED.configs
         assert await broker.controller.delete_topics(["orders"], timeout_ms=10_000) == {"orders": None}
         await broker.until(lambda: not broker.controller.machine.context.to_delete)
-        assert await make(cluster, NewTopic("orders", 1, 1)) == {"orders": None}, "it may be made again"
+        assert await make(cluster, NewTopic("orders", 1, 1)) == {"orders": None}, "it can be created again"
 
 
-async def test_a_topic_that_the_controller_has_not_heard_of_yet_keeps_its_settings() -> None:
+async def test_existing_topic_that_the_controller_does_not_know_yet_keeps_its_settings() -> None:
     async with live_cluster(1) as cluster:
         broker = await cluster.the_controller()
         assert await make(cluster, COMPACTED) == {"orders": None}
@@ -238,7 +238,7 @@ async def test_a_topic_that_the_controller_has_not_heard_of_yet_keeps_its_settin
 
 
 class _DoneTwice:
-    """A session whose connection is lost after each write was done, and before it is answered: so it is repeated."""
+    """A session whose connection is lost after each write and before its answer, so that each write is repeated."""
 
     def __init__(self, opened: ZooKeeperSession) -> None:
         self._opened = opened
@@ -249,7 +249,7 @@ class _DoneTwice:
         return await self._opened.batch(operations, guard)
 
 
-async def test_what_was_made_before_its_answer_was_lost_is_not_refused() -> None:
+async def test_creation_whose_answer_was_lost_succeeds() -> None:
     async with live_cluster(1) as cluster:
         broker = await cluster.the_controller()
         admin: Any = broker.controller._topics
@@ -257,14 +257,14 @@ async def test_what_was_made_before_its_answer_was_lost_is_not_refused() -> None
         created = await broker.controller.create_topics(
             [NewTopic("orders", 1, 1), NewTopic("payments", 1, 1)], timeout_ms=10_000
         )
-        assert [each.failure for each in created.values()] == [None, None], "this request has made them"
+        assert [each.failure for each in created.values()] == [None, None], "this request created them"
         assert created["orders"].topic_id == broker.metadata.topic_id("orders")
         grown = await broker.controller.create_partitions([MorePartitions("orders", 3)], timeout_ms=10_000)
         assert grown == {"orders": None}
         assert broker.metadata.partition_count("orders") == 3
 
 
-async def test_settings_that_a_deleted_topic_left_behind_are_replaced() -> None:
+async def test_left_over_settings_of_a_deleted_topic_are_replaced() -> None:
     async with live_cluster(1) as cluster:
         session = (await cluster.the_controller()).session
         await session.create("/config/topics/orders", encode_config({"retention.ms": "1"}))
@@ -274,8 +274,9 @@ async def test_settings_that_a_deleted_topic_left_behind_are_replaced() -> None:
 
 
 @pytest.mark.parametrize("timeout_ms", [0, 10_000])
-async def test_request_for_a_topic_that_is_being_made_does_not_change_its_settings(timeout_ms: int) -> None:
-    """A client's Metadata request, say, that makes a topic with the defaults, while an administrator makes it compacted."""
+async def test_request_for_a_topic_that_is_being_created_does_not_change_its_settings(timeout_ms: int) -> None:
+    """For example, a client's Metadata request creates a topic with the defaults, while an administrator creates it
+    compacted."""
 
     async with live_cluster(1) as cluster:
         controller = (await cluster.the_controller()).controller
@@ -288,13 +289,13 @@ async def test_request_for_a_topic_that_is_being_made_does_not_change_its_settin
         if timeout_ms:
             assert codes == [None, *[ErrorCode.TOPIC_ALREADY_EXISTS] * 3]
         else:
-            assert codes == [ErrorCode.REQUEST_TIMED_OUT] * 4, "what becomes of it is not known yet"
+            assert codes == [ErrorCode.REQUEST_TIMED_OUT] * 4, "the result of the first request is not known yet"
         data, _ = await next(iter(cluster.brokers.values())).session.get(paths.config_entity("topics", "table"))
         assert decode_config("", data) == {"cleanup.policy": "compact"}
 
 
-async def test_topic_that_another_request_fails_to_make_is_not_said_to_exist() -> None:
-    """A client repeats a request whose answer was lost. If the first one fails, the topic must be there after the second."""
+async def test_topic_that_another_request_fails_to_create_is_not_reported_as_existing() -> None:
+    """A client repeats a request whose answer was lost. If the first one fails, the topic must exist after the second."""
 
     async with live_cluster(1) as cluster:
         controller = (await cluster.the_controller()).controller
@@ -321,13 +322,13 @@ async def test_topic_that_another_request_fails_to_make_is_not_said_to_exist() -
         assert (await second)["orders"].failure is None
 
 
-async def test_topics_are_deleted_and_their_replicas_told_to_delete() -> None:
+async def test_topics_are_deleted_and_replicas_get_stop_replica() -> None:
     async with live_cluster(1, 2) as cluster:
         await make(cluster, NewTopic("orders", 2, 2))
         controller = await cluster.the_controller()
         results = await controller.controller.delete_topics(["orders", "nothing"], timeout_ms=5_000)
         assert results == {"orders": None, "nothing": Failure(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)}
-        # The wish goes last.
+        # The deletion request is removed last.
         changed = asyncio.Event()
         while await controller.session.children("/admin/delete_topics", lambda _: changed.set()):
             await changed.wait()
@@ -338,7 +339,7 @@ async def test_topics_are_deleted_and_their_replicas_told_to_delete() -> None:
         assert await make(cluster, NewTopic("orders", 1, 1)) == {"orders": None}
 
 
-async def test_topic_is_made_again_as_soon_as_its_deletion_is_answered() -> None:
+async def test_topic_can_be_created_again_as_soon_as_its_deletion_is_answered() -> None:
     async with live_cluster(1, 2) as cluster:
         controller = (await cluster.the_controller()).controller
         for partitions in (1, 2, 3):
@@ -347,7 +348,7 @@ async def test_topic_is_made_again_as_soon_as_its_deletion_is_answered() -> None
             assert await controller.delete_topics(["orders"], timeout_ms=5_000) == {"orders": None}
 
 
-async def test_topic_whose_deletion_waits_for_a_broker_is_not_waited_for() -> None:
+async def test_creation_does_not_wait_for_a_deletion_that_waits_for_a_broker() -> None:
     async with live_cluster(1, 2) as cluster:
         await make(cluster, NewTopic("orders", 1, 2))
         controller = (await cluster.the_controller()).controller
@@ -380,7 +381,7 @@ async def test_topic_is_enlarged() -> None:
 
 
 @pytest.mark.parametrize("topic", ["__consumer_offsets", "__transaction_state", "__remote_log_metadata"])
-async def test_topic_in_which_things_are_found_by_the_number_of_its_partitions_keeps_it(topic: str) -> None:
+async def test_number_of_partitions_of_an_internal_topic_cannot_be_changed(topic: str) -> None:
     async with live_cluster(1) as cluster:
         await make(cluster, NewTopic(topic, 2, 1))
         controller = (await cluster.the_controller()).controller
@@ -424,7 +425,7 @@ async def test_sessions_that_expire_are_renewed_and_the_cluster_goes_on() -> Non
 
 
 async def test_a_session_that_expires_before_the_controller_starts_is_registered_again() -> None:
-    """A broker whose session ended right after its registration stayed outside the cluster for ever."""
+    """A broker whose session ended right after its registration stayed outside the cluster forever."""
 
     async with live_cluster() as cluster:
 
@@ -494,18 +495,18 @@ async def test_broker_that_is_not_controller_refuses() -> None:
         assert other.controller_id == (await cluster.the_controller()).id
 
 
-async def test_features_are_answered_as_kafka_with_zookeeper_does() -> None:
+async def test_feature_updates_are_refused_as_by_kafka_with_zookeeper() -> None:
     async with live_cluster(1) as cluster:
         controller = (await cluster.the_controller()).controller
         answers = await controller.update_features(["metadata.version"])
         assert answers["metadata.version"].code is ErrorCode.INVALID_REQUEST
 
 
-async def test_controller_whose_machine_breaks_resigns_and_somebody_starts_afresh() -> None:
+async def test_controller_whose_machine_fails_resigns_and_another_broker_takes_over() -> None:
     async with live_cluster(1, 2) as cluster:
         await make(cluster, NewTopic("orders", assignment={0: [1, 2]}))
         first = await cluster.the_controller()
-        # A bug: the machine forgets the state of a partition that it has to elect a leader for.
+        # Simulate a bug: the machine forgets the state of a partition for which it has to elect a leader.
         first.controller.machine.context.partition_states.clear()
         first.controller.machine.context.leadership.clear()
         with pytest.raises(Refused):
@@ -517,7 +518,7 @@ async def test_controller_whose_machine_breaks_resigns_and_somebody_starts_afres
         assert (await state(cluster, ORDERS)).leader == 1
 
 
-async def test_topic_that_a_tool_wrote_is_seen_like_any_other() -> None:
+async def test_topic_written_by_a_tool_is_created_like_any_other() -> None:
     async with live_cluster(1, 2) as cluster:
         session = (await cluster.the_controller()).session
         topic = TopicAssignment(None, {0: ReplicaAssignment((2, 1))})
@@ -539,7 +540,7 @@ async def until_led(cluster: LiveCluster, leader: int) -> None:
             await broker.until(lambda broker=broker: broker.leader(ORDERS) == leader)  # type: ignore[misc]
 
 
-async def test_broker_whose_port_refuses_loses_its_leadership_long_before_its_session_ends() -> None:
+async def test_broker_whose_port_refuses_connections_loses_leadership_before_its_session_ends() -> None:
     async with live_cluster(1, 2, 3) as cluster:
         assert await make(cluster, NewTopic("orders", assignment={0: [2, 3]})) == {"orders": None}
         cluster.refuse(2)
@@ -547,7 +548,7 @@ async def test_broker_whose_port_refuses_loses_its_leadership_long_before_its_se
         assert await cluster.brokers[1].session.get(paths.broker_id(2))
         assert not cluster.brokers[1].metadata.is_alive(2)
         assert (await state(cluster, ORDERS)).isr == (3,)
-        # ZooKeeper says the same later, and that is no news.
+        # ZooKeeper reports the same later, which changes nothing.
         controller = (await cluster.the_controller()).controller
         epoch = (await state(cluster, ORDERS)).leader_epoch
         await cluster.kill(2)
@@ -556,7 +557,7 @@ async def test_broker_whose_port_refuses_loses_its_leadership_long_before_its_se
         assert (await state(cluster, ORDERS)).leader_epoch == epoch
 
 
-async def test_broker_that_was_suspected_wrongly_is_back_when_it_answers() -> None:
+async def test_broker_that_was_wrongly_suspected_counts_as_alive_once_it_answers() -> None:
     async with live_cluster(1, 2, 3) as cluster:
         assert await make(cluster, NewTopic("orders", assignment={0: [2, 3]})) == {"orders": None}
         suspect = cluster.brokers[2]
@@ -565,15 +566,15 @@ async def test_broker_that_was_suspected_wrongly_is_back_when_it_answers() -> No
         suspect.received.clear()
         suspect.refuses = False
         await cluster.until_known(suspect)
-        # It hears that it leads no more.
+        # The broker gets the news that it does not lead any more.
         await suspect.until(lambda: suspect.leader(ORDERS) == 3)
-        told = [each for each in suspect.received if isinstance(each, LeaderAndIsrRequest)]
-        [each] = told[0].topic_states[0].partition_states
+        requests = [each for each in suspect.received if isinstance(each, LeaderAndIsrRequest)]
+        [each] = requests[0].topic_states[0].partition_states
         assert (each.leader, each.leader_epoch) == (3, (await state(cluster, ORDERS)).leader_epoch)
 
 
 async def test_unclean_election_waits_until_the_suspects_session_has_ended() -> None:
-    """A suspect may be alive, and the only one with all records: a guess must not lose them."""
+    """A suspect may be alive and the only one with all records: a wrong guess must not lose them."""
 
     async with live_cluster(1, 2, 3) as cluster:
         assert await make(
@@ -596,7 +597,7 @@ async def test_unclean_election_waits_until_the_suspects_session_has_ended() -> 
         assert (await state(cluster, ORDERS)).isr == (3,)
 
 
-async def test_controller_whose_port_refuses_is_deposed_long_before_its_session_ends() -> None:
+async def test_controller_whose_port_refuses_connections_is_deposed_before_its_session_ends() -> None:
     async with live_cluster(1, 2, 3) as cluster:
         assert await make(cluster, NewTopic("orders", assignment={0: [1, 3]})) == {"orders": None}
         assert (await cluster.the_controller()).id == 1
@@ -604,7 +605,7 @@ async def test_controller_whose_port_refuses_is_deposed_long_before_its_session_
         await until_led(cluster, 3)
         active = {each.id for each in cluster.brokers.values() if each.controller.is_active}
         assert len(active - {1}) == 1
-        # It lives, has seen that another is controller, and is told what it has to do.
+        # The broker lives, has noticed the new controller, and gets requests from it.
         deposed = cluster.brokers[1]
         deposed.refuses = False
         await cluster.until_known(deposed)
@@ -613,7 +614,7 @@ async def test_controller_whose_port_refuses_is_deposed_long_before_its_session_
 
 
 async def test_reassignment_that_would_delete_the_only_replicas_in_sync_is_refused() -> None:
-    """Cancelled, or replaced by another plan, while only the replica that is being added is in sync."""
+    """The reassignment is cancelled, or replaced by another plan, while only the replica that is being added is in sync."""
 
     async with live_cluster(1, 2, 3) as cluster:
         assert await make(cluster, NewTopic("orders", assignment={0: [2]})) == {"orders": None}
@@ -638,10 +639,10 @@ async def test_reassignment_that_would_delete_the_only_replicas_in_sync_is_refus
         assert not any(isinstance(each, StopReplicaRequest) for each in cluster.brokers[3].received)
 
 
-async def test_an_assignment_that_is_larger_than_zookeeper_takes_is_refused_and_the_controller_goes_on(
+async def test_assignment_that_is_too_large_for_zookeeper_is_refused_and_the_controller_continues(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The session does not send what it knows to be too large."""
+    """The session does not send an operation that it knows to be too large."""
 
     def refuses(sizes: RequestSizes, operation: Operation, now_s: float) -> bool:
         return isinstance(operation, Create | SetData) and len(operation.data or b"") > most
@@ -668,7 +669,7 @@ async def test_an_assignment_that_is_larger_than_zookeeper_takes_is_refused_and_
         assert await controller.alter_reassignments({ORDERS: (2,)}) == {ORDERS: None}
 
 
-async def test_a_topic_whose_settings_are_larger_than_zookeeper_takes_is_not_made() -> None:
+async def test_topic_whose_settings_are_too_large_for_zookeeper_is_not_created() -> None:
     async with live_cluster(1) as cluster:
         long = {"leader.replication.throttled.replicas": ",".join(["1:1"] * 300_000)}
         failure = (await make(cluster, NewTopic("orders", 1, 1, configs=long)))["orders"]
@@ -676,8 +677,8 @@ async def test_a_topic_whose_settings_are_larger_than_zookeeper_takes_is_not_mad
         assert "/config/topics/orders would have 1,2" in (failure.message or "")
 
 
-async def test_broker_whose_address_changes_gets_what_was_under_way_to_it() -> None:
-    """It may be told to lead, or to delete, in the very moment in which somebody adds a listener to it."""
+async def test_broker_whose_address_changes_gets_the_unanswered_requests() -> None:
+    """A broker may get a request to lead or to delete at the moment in which an operator adds a listener to it."""
 
     async with live_cluster(1, 2) as cluster:
         assert await make(cluster, NewTopic("old", assignment={0: [2]})) == {"old": None}
@@ -691,7 +692,7 @@ async def test_broker_whose_address_changes_gets_what_was_under_way_to_it() -> N
         await cluster.brokers[1].until(lambda: cluster.brokers[1].leader(TopicPartition("old", 0)) is None)
         moving.hangs = False
         [endpoint] = moving.registrar.registration.endpoints
-        # As a broker of Kafka's does.
+        # Written as a broker of Apache Kafka does it.
         moved = replace(moving.registrar.registration, endpoints=(replace(endpoint, port=endpoint.port + 100),))
         await moving.session.set(paths.broker_id(2), moved.encode())
         await moving.until(lambda: moving.leader(ORDERS) == 2)

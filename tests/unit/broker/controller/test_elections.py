@@ -1,4 +1,4 @@
-"""Who leads next, as a table."""
+"""The choice of the next leader, as a table."""
 
 import pytest
 
@@ -13,7 +13,7 @@ from barnabas.broker.zookeeper_client.znodes import (
 )
 
 P = TopicPartition("t", 0)
-NOBODY = None
+NO_LEADER = None
 
 
 def context(live: tuple[int, ...], replicas: tuple[int, ...], **moving: tuple[int, ...]) -> ControllerContext:
@@ -34,9 +34,9 @@ def state(leader: int, *isr: int) -> LeaderAndIsr:
         ((1, 2, 3), (1, 2, 3), False, 1, (1, 2, 3)),
         ((2, 3), (1, 2, 3), False, 2, (2, 3)),
         ((2, 3), (1, 3), False, 3, (3,)),
-        ((2, 3), (1,), False, NOBODY, ()),
+        ((2, 3), (1,), False, NO_LEADER, ()),
         ((2, 3), (1,), True, 2, (2,)),
-        ((), (1, 2), True, NOBODY, ()),
+        ((), (1, 2), True, NO_LEADER, ()),
         # A live in-sync replica is always better than an unclean one.
         ((2, 3), (3,), True, 3, (3,)),
     ],
@@ -45,7 +45,7 @@ def test_offline_partition_is_led_by(
     live: tuple[int, ...], isr: tuple[int, ...], unclean: bool, leader: int | None, new_isr: tuple[int, ...]
 ) -> None:
     outcome = elections.for_offline(context(live, (1, 2, 3)), P, state(1, *isr), unclean=unclean)
-    if leader is NOBODY:
+    if leader is NO_LEADER:
         assert outcome.leadership is None
         return
     assert outcome.leadership is not None
@@ -57,7 +57,7 @@ def test_offline_partition_is_led_by(
 
 
 @pytest.mark.parametrize(
-    ("live", "isr", "leader"), [((1, 2, 3), (2, 1), 1), ((2, 3), (1, 2), NOBODY), ((1, 2), (2, 3), NOBODY)]
+    ("live", "isr", "leader"), [((1, 2, 3), (2, 1), 1), ((2, 3), (1, 2), NO_LEADER), ((1, 2), (2, 3), NO_LEADER)]
 )
 def test_preferred_replica_leads_if_it_is_alive_and_in_sync(
     live: tuple[int, ...], isr: tuple[int, ...], leader: int | None
@@ -77,7 +77,7 @@ def test_reassigned_partition_is_led_by_one_of_its_target() -> None:
     assert elections.for_reassignment(moving, P, state(1, 1)).leadership is None
 
 
-def test_broker_that_shuts_down_leaves_the_lead_and_the_isr_but_hears_of_it() -> None:
+def test_broker_in_controlled_shutdown_loses_leadership_and_isr_but_gets_the_result() -> None:
     leaving = context((1, 2, 3), (1, 2, 3))
     leaving.shutting_down = {1, 2}
     outcome = elections.for_controlled_shutdown(leaving, P, state(1, 1, 2, 3))

@@ -37,7 +37,7 @@ def test_replicas_without_racks_go_where_kafkas_documentation_says() -> None:
     }
 
 
-def test_racks_alternate_in_the_round() -> None:
+def test_neighbours_in_the_round_are_in_different_racks() -> None:
     assert rack_alternated(RACKS) == [0, 3, 1, 5, 4, 2]
     assert rack_alternated({number: f"rack{number // 3}" for number in range(9)}) == [0, 3, 6, 1, 4, 7, 2, 5, 8]
     assert rack_alternated({1: "a", 2: "a", 3: "b"}) == [1, 3, 2]
@@ -80,7 +80,7 @@ def test_leaders_and_replicas_are_spread_evenly(brokers: list[BrokerPlace]) -> N
         (1, 6, ErrorCode.INVALID_REPLICATION_FACTOR),
     ],
 )
-def test_what_cannot_be_placed_is_refused(partitions: int, factor: int, code: ErrorCode) -> None:
+def test_impossible_placement_is_refused(partitions: int, factor: int, code: ErrorCode) -> None:
     with pytest.raises(Refused) as refused:
         assign_replicas(FIVE, partitions=partitions, replication_factor=factor, start=Start(0, 0))
     assert refused.value.code is code
@@ -115,13 +115,13 @@ def test_names_that_collide_in_metrics_are_refused() -> None:
         ({0: ()}, "at least one"),
     ],
 )
-def test_assignment_by_hand_that_cannot_be_is_refused(assignment: dict[int, tuple[int, ...]], reason: str) -> None:
+def test_invalid_manual_assignment_is_refused(assignment: dict[int, tuple[int, ...]], reason: str) -> None:
     with pytest.raises(Refused, match=reason) as refused:
         validate_manual_assignment(assignment)
     assert refused.value.code is ErrorCode.INVALID_REPLICA_ASSIGNMENT
 
 
-def test_assignment_by_hand_is_taken_in_order() -> None:
+def test_manual_assignment_is_used_in_order() -> None:
     assert validate_manual_assignment({1: [2, 1], 0: [1, 2]}) == {0: (1, 2), 1: (2, 1)}
 
 
@@ -129,13 +129,13 @@ def existing(*replicas: tuple[int, ...]) -> dict[int, ReplicaAssignment]:
     return {number: ReplicaAssignment(each) for number, each in enumerate(replicas)}
 
 
-def test_topic_grows_where_its_round_left_off() -> None:
+def test_new_partitions_continue_the_topics_round() -> None:
     before = assign_replicas(FIVE, partitions=3, replication_factor=2, start=Start(2, 2))
     added = grow("t", existing(*before.values()), count=6, brokers=list(reversed(FIVE)))
     assert before | added == assign_replicas(FIVE, partitions=6, replication_factor=2, start=Start(2, 2))
 
 
-def test_topic_grows_by_hand() -> None:
+def test_topic_grows_with_a_manual_assignment() -> None:
     assert grow("t", existing((0, 1)), count=3, brokers=FIVE, manual=[[1, 2], [4, 3]]) == {1: (1, 2), 2: (4, 3)}
 
 
@@ -151,15 +151,13 @@ def test_topic_grows_by_hand() -> None:
         (3, [[1]], ErrorCode.INVALID_REPLICA_ASSIGNMENT, "Inconsistent replication factor"),
     ],
 )
-def test_growth_that_cannot_be_is_refused(
-    count: int, manual: list[list[int]] | None, code: ErrorCode, reason: str
-) -> None:
+def test_invalid_growth_is_refused(count: int, manual: list[list[int]] | None, code: ErrorCode, reason: str) -> None:
     with pytest.raises(Refused, match=reason) as refused:
         grow("t", existing((0, 1), (1, 2)), count=count, brokers=FIVE, manual=manual)
     assert refused.value.code is code
 
 
-def test_topic_does_not_grow_while_it_moves() -> None:
+def test_topic_does_not_grow_during_a_reassignment() -> None:
     moving = {0: ReplicaAssignment((0, 1), adding=(1,))}
     with pytest.raises(Refused) as refused:
         grow("t", moving, count=2, brokers=FIVE)

@@ -1,4 +1,4 @@
-"""Every transition of the two tables, and that no other is possible."""
+"""Every transition of the two tables is possible, and no other."""
 
 import pytest
 
@@ -18,7 +18,7 @@ R = Replica(P, 1)
 
 @pytest.mark.parametrize("target", PartitionState)
 @pytest.mark.parametrize("state", PartitionState)
-def test_partition_moves_only_as_the_table_says(state: PartitionState, target: PartitionState) -> None:
+def test_partition_makes_only_transitions_in_the_table(state: PartitionState, target: PartitionState) -> None:
     context = ControllerContext()
     if state is not PartitionState.NON_EXISTENT:
         context.partition_states[P] = state
@@ -33,7 +33,7 @@ def test_partition_moves_only_as_the_table_says(state: PartitionState, target: P
 
 @pytest.mark.parametrize("target", ReplicaState)
 @pytest.mark.parametrize("state", ReplicaState)
-def test_replica_moves_only_as_the_table_says(state: ReplicaState, target: ReplicaState) -> None:
+def test_replica_makes_only_transitions_in_the_table(state: ReplicaState, target: ReplicaState) -> None:
     context = ControllerContext()
     if state is not ReplicaState.NON_EXISTENT:
         context.replica_states[R] = state

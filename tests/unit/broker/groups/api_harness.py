@@ -40,7 +40,7 @@ def topic_id(name: str) -> bytes:
 
 
 class Rules:
-    """An authorizer that forbids what it was told to."""
+    """An authorizer that forbids the operations in `forbidden`."""
 
     def __init__(self) -> None:
         self.forbidden: set[tuple[AclOperation, AclResourceType, str]] = set()
@@ -157,7 +157,7 @@ class FakeBroker:
         return self.create_error
 
     def tell(self, topics: Mapping[str, int], *, leader: int = 1) -> None:
-        """What the controller says; -2 as the leader deletes."""
+        """Apply the controller's metadata; leader -2 means a deletion."""
         self.metadata.update(
             UpdateMetadataRequest(
                 controller_id=1,
@@ -195,7 +195,7 @@ class FakeBroker:
         return self
 
     def send(self, request: ApiMessage, version: int) -> "asyncio.Future[ApiMessage]":
-        """As the pipeline does it; the answer as the client reads it."""
+        """Send a request as the pipeline does; return the answer as the client reads it."""
         handler = self.handlers[request.API_KEY]
         channel = FakeChannel()
         call = Call(channel, handler, api_version=version, correlation_id=7, client_id="client", received_s=0.0)

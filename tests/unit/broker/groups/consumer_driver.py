@@ -1,4 +1,4 @@
-"""A member of a consumer group as a client would be: it keeps its epoch and what it owns, and does as it is told."""
+"""A member of a consumer group like a client: it keeps its epoch and its partitions, and follows the answers."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,7 +23,7 @@ def consumer_group(h: Harness, group_id: str = GROUP) -> ConsumerGroup:
 
 
 def send(h: Harness, *, version: int = 1, **fields: Any) -> ConsumerGroupHeartbeatResponse:
-    """One heartbeat; a refusal is raised."""
+    """Send one heartbeat; raise a refusal."""
     request = ConsumerGroupHeartbeatRequest(group_id=fields.pop("group_id", GROUP), **fields)
     requester = Requester("client", "/127.0.0.1", version)
     answer = h.ask(lambda machine: machine.consumer_heartbeat(request, requester, h.now_ms))
@@ -33,7 +33,7 @@ def send(h: Harness, *, version: int = 1, **fields: Any) -> ConsumerGroupHeartbe
 
 @dataclass
 class Client:
-    """`poll` sends a heartbeat and obeys: it revokes at once and takes what it is given."""
+    """`poll` sends a heartbeat and follows the answer: it revokes at once and takes its assignment."""
 
     h: Harness
     member_id: str
@@ -44,7 +44,7 @@ class Client:
     rack: str | None = None
     epoch: int = 0
     owned: Owned = field(default_factory=set)
-    #: Epochs that were seen, in order.
+    #: Epochs of the answers, in order.
     seen: list[int] = field(default_factory=list)
 
     def _listed(self) -> list[RequestTopicPartitions]:
@@ -92,7 +92,7 @@ class Client:
 
 
 def settle(*clients: Client, rounds: int = 6) -> None:
-    """Heartbeats all around until everybody has arrived."""
+    """Let all members send heartbeats until all have reached the target."""
     for _ in range(rounds):
         for client in clients:
             client.poll()

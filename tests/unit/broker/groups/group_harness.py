@@ -1,4 +1,4 @@
-"""Drives a group machine as the runtime does: records are kept and replayed at once, timers fire when time is moved."""
+"""Drives a group machine like the runtime: records are stored and replayed at once, timers fire when time moves."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -36,7 +36,7 @@ def subscription(*topics: str) -> bytes:
 
 
 class FakeTopics:
-    """Topics with partitions and racks; the id is made of the name."""
+    """Topics with partitions and racks; the name determines the id."""
 
     def __init__(self, counts: dict[str, int] | None = None) -> None:
         self.counts = dict(counts or {})
@@ -78,9 +78,9 @@ class Harness:
         self.consumer_protocol_enabled = True
         self.now_ms = 1_000_000
         self.log: list[ReplayedRecord | Marker] = []
-        #: Set: too few replicas, say.
+        #: If set, the log refuses records, for example because of too few replicas.
         self.refuses = False
-        #: Something was refused since the last record that was not.
+        #: Whether a record was refused since the last accepted one.
         self.is_behind = False
         self.timers: dict[object, tuple[int, int]] = {}
         self.answers: dict[Ticket, Any] = {}
@@ -118,7 +118,7 @@ class Harness:
         return ticket
 
     def ask(self, operation: Callable[[GroupMachine], Result[Any]]) -> Any:
-        """The answer at once; a refusal is raised."""
+        """Return the immediate answer; raise a refusal."""
         ticket = self.run(lambda machine, _: operation(machine))
         answer = self.answers[ticket]
         if isinstance(answer, Refused):
@@ -178,7 +178,7 @@ class Harness:
         self.now_ms = end_ms
 
     def replayed(self) -> GroupMachine:
-        """What a new coordinator would know."""
+        """Return the state that a new coordinator would have."""
         machine = self.new_machine()
         for offset, entry in enumerate(self.log):
             if isinstance(entry, Marker):
@@ -188,7 +188,7 @@ class Harness:
         return machine
 
     def fail_over(self) -> list[Ticket]:
-        """A new coordinator takes over; answers whom the old one leaves without an answer."""
+        """Let a new coordinator take over; fail the requests that wait at the old one."""
         lost = self.machine.unloaded()
         for ticket in lost:
             self.answers[ticket] = Refused(ErrorCode.NOT_COORDINATOR)
@@ -294,7 +294,7 @@ class Harness:
         return [ErrorCode(each.error_code) for each in response.members]
 
     def stable_group(self, size: int = 2, **options: Any) -> list[str]:
-        """Members of a stable group, the leader first."""
+        """Return the members of a stable group, the leader first."""
         settings, self.settings = self.settings, GroupSettings(initial_rebalance_delay_ms=100)
         joined = [self.new_member(**options) for _ in range(size)]
         self.advance(1_000)

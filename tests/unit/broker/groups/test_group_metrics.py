@@ -1,4 +1,4 @@
-"""The group coordinator's numbers, as somebody who scrapes sees them."""
+"""The group coordinator's metrics, as they are scraped."""
 
 from barnabas.base.metrics.exposition import render
 from barnabas.wire.messages.offset_commit import OffsetCommitResponse
@@ -12,7 +12,7 @@ def scrape(broker: FakeBroker) -> dict[str, float]:
     return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines if line[0] != "#")}
 
 
-async def test_groups_are_counted_by_state_and_what_they_do_by_kind() -> None:
+async def test_groups_are_counted_by_state_and_their_events_by_kind() -> None:
     broker = await FakeBroker().serve()
     joined = await join(broker, 9)
     seen = scrape(broker)

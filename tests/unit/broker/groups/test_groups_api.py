@@ -1,4 +1,4 @@
-"""The coordinator's driver and the handlers: every version, permissions, commits that wait, moves, the topic's creation."""
+"""The coordinator's driver and the handlers: all versions, permissions, waiting commits, moves, creation of the topic."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -148,7 +148,7 @@ def test_member_joins_syncs_beats_and_leaves_in_every_version_of_join(version: i
 
 
 @pytest.mark.parametrize("version", range(6))
-def test_leaving_a_group_that_is_not_there_is_each_members_error(version: int) -> None:
+def test_leaving_a_missing_group_is_an_error_of_each_member(version: int) -> None:
     async def scenario(broker: FakeBroker) -> None:
         request = LeaveGroupRequest(group_id="none", member_id="m")
         if version >= 3:
@@ -252,8 +252,8 @@ def test_offsets_of_a_transaction_that_is_not_open_are_refused() -> None:
 
 
 @pytest.mark.parametrize("version", range(6))
-def test_producers_that_do_not_know_of_loading_coordinators_hear_that_there_is_none(version: int) -> None:
-    """Those of before v2 give up when they hear COORDINATOR_LOAD_IN_PROGRESS (KAFKA-7296)."""
+def test_old_producers_get_coordinator_not_available_while_it_loads(version: int) -> None:
+    """Producers before v2 give up after COORDINATOR_LOAD_IN_PROGRESS (KAFKA-7296)."""
 
     async def scenario(broker: FakeBroker) -> None:
         broker.verification_error = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
@@ -267,8 +267,8 @@ def test_producers_that_do_not_know_of_loading_coordinators_hear_that_there_is_n
             ],
         )
         response = await broker.ask(request, TxnOffsetCommitResponse, version)
-        told = ErrorCode.COORDINATOR_NOT_AVAILABLE if version < 2 else ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-        assert response.topics[0].partitions[0].error_code == told
+        expected = ErrorCode.COORDINATOR_NOT_AVAILABLE if version < 2 else ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        assert response.topics[0].partitions[0].error_code == expected
 
     run(scenario)
 
@@ -390,7 +390,7 @@ def test_members_that_read_a_hidden_topic_are_not_described() -> None:
         (AclOperation.DESCRIBE, FindCoordinatorRequest(key="g"), 3, lambda r: r.error_code),
     ],
 )
-def test_group_that_may_not_be_touched_is_refused(
+def test_request_without_permission_for_the_group_is_refused(
     operation: AclOperation, request_: Any, version: int, read: Callable[[Any], int]
 ) -> None:
     async def scenario(broker: FakeBroker) -> None:
@@ -421,7 +421,7 @@ def test_topics_that_may_not_be_read_or_do_not_exist_are_refused_one_by_one() ->
 
 
 def some_partitions(topic: type[Any], partition: type[Any], **more: Any) -> list[Any]:
-    """One that there is, and one that this broker does not know yet: the topic has grown."""
+    """One partition exists, and one is unknown to this broker, because the topic has grown."""
     return [topic(name="orders", partitions=[partition(partition_index=index, **more) for index in (0, 7)])]
 
 
@@ -459,7 +459,7 @@ def some_partitions(topic: type[Any], partition: type[Any], **more: Any) -> list
 def test_topic_is_answered_once_though_some_of_its_partitions_are_refused(
     request_: Any, response_type: type[Any], version: int
 ) -> None:
-    """Sarama keeps answers by topic: of two of the same name it sees the last, and misses the partitions of the first."""
+    """Sarama keeps answers by topic: if a topic comes twice, it sees only the last, and misses the partitions of the first."""
 
     async def scenario(broker: FakeBroker) -> None:
         await broker.ask(commit_request(1), OffsetCommitResponse, 8)
@@ -472,7 +472,7 @@ def test_topic_is_answered_once_though_some_of_its_partitions_are_refused(
 
 
 @pytest.mark.parametrize("at_once", [True, False])
-def test_commit_that_the_coordinator_refuses_speaks_of_all_its_partitions(at_once: bool) -> None:
+def test_refused_commit_has_the_error_for_all_its_partitions(at_once: bool) -> None:
     async def scenario(broker: FakeBroker) -> None:
         request = commit_request(1)
         request.topics += commit_request(1, "gone").topics + commit_request(1, "orders", partition=7).topics
@@ -489,7 +489,7 @@ def test_commit_that_the_coordinator_refuses_speaks_of_all_its_partitions(at_onc
     run(scenario)
 
 
-def test_unknown_topic_ids_are_told_apart() -> None:
+def test_unknown_topic_ids_are_answered_separately() -> None:
     async def scenario(broker: FakeBroker) -> None:
         request = commit_request(1, "gone")
         request.topics += commit_request(1).topics + commit_request(1, "lost").topics
@@ -528,7 +528,9 @@ def test_groups_that_may_not_be_described_are_not_listed() -> None:
     async def scenario(broker: FakeBroker) -> None:
         await join(broker, 9)
         broker.rules.forbidden.add((AclOperation.DESCRIBE, AclResourceType.GROUP, "g"))
-        assert (await broker.ask(ListGroupsRequest(), ListGroupsResponse, 5)).groups  # who may see the cluster sees all
+        assert (
+            await broker.ask(ListGroupsRequest(), ListGroupsResponse, 5)
+        ).groups  # a client that may describe the cluster sees all groups
         broker.rules.forbidden.add((AclOperation.DESCRIBE, AclResourceType.CLUSTER, CLUSTER_NAME))
         assert (await broker.ask(ListGroupsRequest(), ListGroupsResponse, 5)).groups == []
 
@@ -577,7 +579,7 @@ def test_commit_is_answered_when_it_is_replicated_and_not_before() -> None:
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         assert not answer.done()
-        assert not seen.done(), "what may still be lost must not be shown"
+        assert not seen.done(), "offsets that may still be lost must not be shown"
         broker.log.settle()
         response = await answer
         assert isinstance(response, OffsetCommitResponse)
@@ -588,8 +590,8 @@ def test_commit_is_answered_when_it_is_replicated_and_not_before() -> None:
 
 
 @pytest.mark.parametrize("version", range(1, 11))
-def test_consumer_that_waits_for_slow_replicas_is_told_to_ask_for_its_offsets_again(version: int) -> None:
-    """Java consumers before 3.9 give up when OffsetFetch answers COORDINATOR_NOT_AVAILABLE. Kafka's never waits."""
+def test_consumer_that_waits_for_slow_replicas_gets_an_error_and_asks_again(version: int) -> None:
+    """Java consumers before 3.9 give up if OffsetFetch answers COORDINATOR_NOT_AVAILABLE. Kafka's OffsetFetch never waits."""
 
     async def scenario(broker: FakeBroker) -> None:
         broker.log.commits_at_once = False
@@ -621,7 +623,9 @@ def test_consumer_that_waits_for_slow_replicas_is_told_to_ask_for_its_offsets_ag
     ],
 )
 @pytest.mark.parametrize("at_once", [True, False])
-def test_commit_that_cannot_be_written_says_what_to_do(cause: ErrorCode, expected: ErrorCode, at_once: bool) -> None:
+def test_commit_that_cannot_be_written_gets_a_coordinators_error(
+    cause: ErrorCode, expected: ErrorCode, at_once: bool
+) -> None:
     async def scenario(broker: FakeBroker) -> None:
         if at_once:
             broker.log.refuses_with = cause
@@ -654,7 +658,7 @@ def test_group_recovers_when_its_assignment_could_not_be_written() -> None:
     run(scenario)
 
 
-def test_members_that_wait_are_told_when_the_coordinator_moves() -> None:
+def test_waiting_members_get_not_coordinator_when_the_coordinator_moves() -> None:
     async def scenario(broker: FakeBroker) -> None:
         first = await join(broker, 9)
         required = await broker.ask(join_request(), JoinGroupResponse, 9)

@@ -1,4 +1,4 @@
-"""Server-side assignors, held against what Kafka documents of them."""
+"""Server-side assignors, compared with Kafka's documentation."""
 
 import pytest
 from hypothesis import given
@@ -83,7 +83,7 @@ def test_uniform_gives_only_the_lost_partitions_away_when_one_leaves() -> None:
     assert sizes(after) == {"a": 3, "b": 3}
 
 
-def test_uniform_lets_who_has_most_keep_the_odd_partition() -> None:
+def test_uniform_lets_the_member_with_most_partitions_keep_the_odd_one() -> None:
     group = spec(
         {"a": member(T1, current={T1: frozenset({0})}), "b": member(T1, current={T1: frozenset({1, 2})})}, {T1: 3}
     )

@@ -79,11 +79,11 @@ def test_protocol_with_most_first_votes_among_the_common_ones_is_chosen() -> Non
     wishes = (["a", "b", "c"], ["b", "c", "a"], ["d", "b", "a"])
     tickets = [h.new_member(protocols=[(name, name.encode()) for name in names])[1] for names in wishes]
     h.advance(1_000)
-    # c and d are not everybody's; of a and b, b has two first votes.
+    # Not all members support c and d; of a and b, b has two first votes.
     assert {h.answers[ticket].protocol_name for ticket in tickets} == {"b"}
 
 
-def test_only_the_leader_is_told_of_all_members(h: Harness) -> None:
+def test_only_the_leader_gets_the_list_of_members(h: Harness) -> None:
     h.settings = GroupSettings(initial_rebalance_delay_ms=100)
     (leader, first), (_, second) = h.new_member(), h.new_member()
     h.advance(1_000)
@@ -118,7 +118,7 @@ def test_initial_delay_is_extended_while_members_keep_coming_up_to_the_rebalance
     assert len({h.answers[ticket].generation_id for ticket in tickets}) == 1
 
 
-def test_initial_delay_is_not_extended_when_nobody_came() -> None:
+def test_initial_delay_is_not_extended_when_no_member_joined() -> None:
     h = Harness(GroupSettings(initial_rebalance_delay_ms=3_000))
     _, first = h.new_member()
     h.advance(1_000)
@@ -129,7 +129,7 @@ def test_initial_delay_is_not_extended_when_nobody_came() -> None:
     assert h.answers[first].generation_id == h.answers[second].generation_id == 1
 
 
-def test_initial_delay_does_not_end_early_when_somebody_gives_up() -> None:
+def test_initial_delay_does_not_end_early_when_a_member_gives_up() -> None:
     h = Harness(GroupSettings(initial_rebalance_delay_ms=30_000))
     _, first = h.new_member()
     h.send_join()  # gets an id, and never comes back with it
@@ -199,7 +199,7 @@ def test_members_that_never_sync_are_removed_after_the_rebalance_timeout() -> No
     assert list(h.group().members) == [leader]
 
 
-def test_new_member_during_sync_sends_everybody_back_to_join() -> None:
+def test_new_member_during_sync_makes_all_members_rejoin() -> None:
     h = Harness(GroupSettings(initial_rebalance_delay_ms=100))
     (_, _), (follower, _) = h.new_member(), h.new_member()
     h.advance(1_000)
@@ -212,7 +212,7 @@ def test_new_member_during_sync_sends_everybody_back_to_join() -> None:
 # -- rejoining ---------------------------------------------------------------------------------------------------------
 
 
-def test_follower_that_joins_again_unchanged_is_told_the_current_generation(h: Harness) -> None:
+def test_follower_that_joins_again_unchanged_gets_the_current_generation(h: Harness) -> None:
     _, follower = h.stable_group()
     answer = h.answers[h.send_join(follower)]
     assert (answer.generation_id, answer.members) == (1, [])
@@ -281,7 +281,7 @@ def test_waiting_for_a_join_counts_as_a_heartbeat(h: Harness) -> None:
     assert h.answers[ticket].generation_id == 2
 
 
-def test_new_member_whose_join_nobody_completes_is_given_up(h: Harness) -> None:
+def test_new_member_whose_join_is_never_completed_is_removed(h: Harness) -> None:
     leader, follower = h.stable_group(session_timeout_ms=1_000_000, rebalance_timeout_ms=1_000_000)
     _, ticket = h.new_member(rebalance_timeout_ms=1_000_000)
     h.advance(NEW_MEMBER_JOIN_TIMEOUT_MS)
@@ -345,7 +345,7 @@ def test_group_takes_no_more_than_its_maximum_size(h: Harness) -> None:
     assert h.join_error(h.send_join()) is ErrorCode.GROUP_MAX_SIZE_REACHED
 
 
-def test_loaded_group_over_its_size_rebalances_and_the_last_to_rejoin_must_go(h: Harness) -> None:
+def test_loaded_group_over_its_size_rebalances_and_rejects_the_last_to_rejoin(h: Harness) -> None:
     ids = h.stable_group(3)
     h.settings = GroupSettings(initial_rebalance_delay_ms=0, max_size=2)
     h.fail_over()
@@ -401,7 +401,7 @@ def test_static_member_whose_return_could_not_be_written_is_as_before_and_expire
     h.advance(9_000)
     h.heartbeat(leader, 1, instance_id="i0")
     h.advance(9_000)
-    assert list(group.members) == [leader], "nobody has heard of the other one for a session"
+    assert list(group.members) == [leader], "the other member was silent for a session"
 
 
 def test_members_whose_assignment_could_not_be_written_rebalance_and_expire(h: Harness) -> None:
@@ -426,7 +426,7 @@ def test_members_whose_assignment_could_not_be_written_rebalance_and_expire(h: H
     assert list(h.group().members) == [leader], "the other one has not come back within its session"
 
 
-def test_static_leader_that_restarts_is_told_to_skip_the_assignment(h: Harness) -> None:
+def test_static_leader_that_restarts_must_skip_the_assignment(h: Harness) -> None:
     leader, _ = static_group(h)
     answer = h.answers[h.send_join(instance_id="i0")]
     assert answer.skip_assignment
@@ -434,7 +434,7 @@ def test_static_leader_that_restarts_is_told_to_skip_the_assignment(h: Harness) 
     assert len(answer.members) == 2
 
 
-def test_static_leader_of_before_version_9_is_told_its_old_id_so_that_it_follows(h: Harness) -> None:
+def test_static_leader_before_version_9_gets_its_old_id_as_leader_so_that_it_follows(h: Harness) -> None:
     leader, _ = static_group(h)
     answer = h.answers[h.send_join(instance_id="i0", version=8)]
     assert answer.leader == leader
@@ -509,8 +509,8 @@ def test_new_coordinator_knows_the_stable_group_and_gives_its_members_a_session(
 
 
 def test_new_coordinator_loads_a_group_whose_members_have_agreed_on_another_protocol_since(h: Harness) -> None:
-    """Members keep their ids. It took what the first record said of them, found no such protocol, and loaded nothing: all the
-    groups of that partition had no coordinator."""
+    """Members keep their ids. The coordinator used the first record's protocols, did not find the later protocol, and loaded
+    nothing: all groups of that partition had no coordinator."""
     both = [("range", subscription("t")), ("sticky", subscription("t"))]
     first, ticket = h.new_member(protocols=both)
     assert h.answers[ticket].protocol_name == "range"
@@ -533,7 +533,7 @@ def test_new_coordinator_loads_a_group_whose_members_have_agreed_on_another_prot
 
 
 def test_new_coordinator_knows_what_members_subscribe_to_now(h: Harness) -> None:
-    """By what they subscribed to first, offsets of the topics that came later would expire, or could be deleted."""
+    """With the members' first subscriptions, offsets of topics that were added later would expire, or could be deleted."""
     member, _ = h.new_member(protocols=[("range", subscription("t"))])
     h.sync(member, 1, {member: b"t"})
     h.send_join(member, protocols=[("range", subscription("u"))])
@@ -543,7 +543,7 @@ def test_new_coordinator_knows_what_members_subscribe_to_now(h: Harness) -> None
     assert h.machine.describe(GROUP, api_version=5).members[0].member_metadata == subscription("u")
 
 
-def test_who_waits_at_the_old_coordinator_is_told_to_look_for_the_new_one(h: Harness) -> None:
+def test_requests_that_wait_at_the_old_coordinator_get_not_coordinator(h: Harness) -> None:
     leader, _ = h.stable_group()
     ticket = h.send_join(leader)
     assert h.fail_over() == [ticket]
@@ -620,7 +620,7 @@ def test_transitions_outside_of_the_table_are_bugs(source: GroupState, target: G
             group.transition(target, 1)
 
 
-def test_refusals_name_their_code() -> None:
+def test_refusals_contain_their_error_code() -> None:
     with pytest.raises(Refused) as caught:
         ClassicGroup("g").require_member("m", None)
     assert caught.value.code is ErrorCode.UNKNOWN_MEMBER_ID
@@ -645,7 +645,7 @@ def test_new_member_that_disconnects_while_it_waits_is_forgotten_and_the_others_
     assert {h.answers[each].generation_id for each in waiting} == {2}
 
 
-def test_last_one_that_the_others_wait_for_disconnects_and_they_go_on_at_once(h: Harness) -> None:
+def test_last_missing_member_disconnects_and_the_others_continue_at_once(h: Harness) -> None:
     [leader] = h.stable_group(1)
     _, ticket = h.new_member()
     h.leave(leader)  # the new one is alone, and gets its generation

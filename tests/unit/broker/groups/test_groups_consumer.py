@@ -92,14 +92,14 @@ def test_protocol_that_is_off_is_an_unsupported_version(h: Harness) -> None:
     assert refusal(h, **JOIN) is ErrorCode.UNSUPPORTED_VERSION
 
 
-def test_group_that_is_full_takes_nobody_else(h: Harness) -> None:
+def test_full_group_accepts_no_more_members(h: Harness) -> None:
     h.settings = GroupSettings(consumer_max_size=1)
     send(h, **JOIN)
     assert refusal(h, **{**JOIN, "member_id": "n"}) is ErrorCode.GROUP_MAX_SIZE_REACHED
     send(h, **JOIN)
 
 
-def test_heartbeat_to_what_is_not_there(h: Harness) -> None:
+def test_heartbeat_to_a_missing_group_or_member_is_refused(h: Harness) -> None:
     assert refusal(h, member_id="m", member_epoch=1) is ErrorCode.GROUP_ID_NOT_FOUND
     assert refusal(h, member_id="m", member_epoch=-1) is ErrorCode.GROUP_ID_NOT_FOUND
     send(h, **JOIN)
@@ -125,11 +125,11 @@ def test_partition_is_given_to_a_new_member_only_after_the_old_one_gave_it_up(h:
     b.poll()
     assert b.owned == set()
     assert consumer_group(h).members["b"].state is MemberState.UNRELEASED_PARTITIONS
-    a.poll()  # is told to give three up
+    a.poll()  # must revoke three
     assert len(a.numbers()) == 3
     assert consumer_group(h).members["a"].state is MemberState.UNREVOKED_PARTITIONS
     b.poll()
-    assert b.owned == set()  # a has not said yet that it did
+    assert b.owned == set()  # a has not confirmed the revocation yet
     a.poll()
     b.poll()
     assert a.numbers() | b.numbers() == set(range(6))
@@ -137,7 +137,7 @@ def test_partition_is_given_to_a_new_member_only_after_the_old_one_gave_it_up(h:
     assert consumer_group(h).state_name() == "Stable"
 
 
-def test_assignment_is_told_only_when_it_changed_or_was_asked_for(h: Harness) -> None:
+def test_assignment_is_sent_only_when_it_changed_or_was_asked_for(h: Harness) -> None:
     a = Client(h, "a")
     a.poll()
     assert send(h, member_id="a", member_epoch=1).assignment is None
@@ -211,7 +211,7 @@ def test_members_near_a_replica_are_preferred(h: Harness) -> None:
         h.topics.rack_of["t", number] = frozenset({"x" if number % 2 else "y"})
     a, b = Client(h, "a", rack="x"), Client(h, "b", rack="y")
     settle(b, a)
-    # b had all at first, and gives up what is far from it.
+    # b had all at first, and revokes those that are far from it.
     assert (a.numbers(), b.numbers()) == ({1, 3, 5}, {0, 2, 4})
 
 
@@ -238,11 +238,11 @@ def test_member_that_missed_an_answer_is_accepted_with_its_previous_epoch(h: Har
     assert a.owned == lost
 
 
-def test_member_that_missed_an_assignment_within_its_epoch_is_told_again(h: Harness) -> None:
+def test_member_that_missed_an_assignment_within_its_epoch_gets_it_again(h: Harness) -> None:
     a, b = Client(h, "a"), Client(h, "b")
     settle(a, b)
     c = Client(h, "c")
-    settle(c, a, b, rounds=2)  # c is in the new epoch, and waits for what the others give up
+    settle(c, a, b, rounds=2)  # c is in the new epoch, and waits until the others revoke
     held = set(c.owned)
     epoch = c.epoch
     listed = [RequestTopicPartitions(topic_id=FakeTopics.id_of("t"), partitions=[n for _, n in held])] if held else []
@@ -255,8 +255,8 @@ def test_member_that_missed_an_assignment_within_its_epoch_is_told_again(h: Harn
     )
 
 
-def test_member_that_missed_what_it_is_to_give_up_is_told_until_it_says_what_it_owns(h: Harness) -> None:
-    """After a lost answer librdkafka goes on with heartbeats that say nothing, and others wait for the partitions."""
+def test_member_that_missed_a_revocation_gets_it_until_it_reports_what_it_owns(h: Harness) -> None:
+    """After a lost answer librdkafka continues with empty heartbeats, and other members wait for the partitions."""
     a, b = Client(h, "a"), Client(h, "b")
     a.poll()
     b.poll()
@@ -325,7 +325,7 @@ def test_revocation_in_time_ends_the_countdown(h: Harness) -> None:
 # -- static members ----------------------------------------------------------------------------------------------------
 
 
-def test_static_member_that_restarts_gets_its_partitions_back_and_nobody_moves(h: Harness) -> None:
+def test_static_member_that_restarts_gets_its_partitions_back_and_no_partition_moves(h: Harness) -> None:
     a, b = Client(h, "a", instance_id="i0"), Client(h, "b", instance_id="i1")
     settle(a, b)
     before, epoch = set(a.owned), consumer_group(h).group_epoch
@@ -345,7 +345,7 @@ def test_instance_id_in_use_is_unreleased(h: Harness) -> None:
     assert Client(h, "thief", instance_id="i").poll_refused() is ErrorCode.UNRELEASED_INSTANCE_ID
 
 
-def test_instance_id_that_a_member_has_given_up_is_free_for_others(h: Harness) -> None:
+def test_instance_id_of_a_member_that_dropped_it_is_free_for_others(h: Harness) -> None:
     a = Client(h, "a", instance_id="i0")
     a.poll()
     a.instance_id, a.epoch, a.owned = "i1", 0, set()
@@ -360,7 +360,7 @@ def test_instance_id_that_a_member_has_given_up_is_free_for_others(h: Harness) -
 
 @pytest.mark.parametrize("topics", [["t"], ["t", "u"]])
 def test_member_that_takes_a_static_members_place_gives_up_its_own(h: Harness, topics: list[str]) -> None:
-    """No partition is meant for two. With other topics than the static member had, the target is computed anew."""
+    """No partition has two targets. With other topics than the static member had, the target is computed again."""
     h.topics.set("u", 1)
     static, dynamic, other = Client(h, "s", instance_id="i0"), Client(h, "d", topics=topics), Client(h, "o")
     settle(static, dynamic, other)
@@ -490,7 +490,7 @@ def test_commit_needs_the_members_epoch(
         ("x", 1, ErrorCode.UNKNOWN_MEMBER_ID),
     ],
 )
-def test_fetch_of_offsets_checks_the_members_epoch_if_it_is_told(
+def test_fetch_of_offsets_checks_the_members_epoch_if_it_has_one(
     h: Harness, member_id: str | None, epoch: int, expected: ErrorCode
 ) -> None:
     Client(h, "a").poll()

@@ -1,4 +1,4 @@
-"""What Kafka 3.9.1 wrote to `__consumer_offsets`, replayed into the machine, and written again byte for byte."""
+"""Records of `__consumer_offsets` by Kafka 3.9.1, replayed into the machine, and written again byte for byte."""
 
 from pathlib import Path
 
@@ -132,7 +132,7 @@ def test_unknown_record_types_are_skipped_and_garbage_is_not() -> None:
     metadata=st.text(max_size=40),
     expire_ms=st.just(-1) | st.integers(0, 2**40),
 )
-def test_offsets_that_are_encoded_by_hand_are_what_the_codec_makes(
+def test_fast_encoding_of_offsets_equals_the_codecs(
     group: str, topic: str, partition: int, offset: int, leader_epoch: int, metadata: str, expire_ms: int
 ) -> None:
     commit = OffsetCommit(group, topic, partition, offset, leader_epoch, metadata, 5, expire_ms)

@@ -42,7 +42,7 @@ def read_assignment(data: bytes) -> set[int]:
 
 
 class ClassicClient:
-    """A cooperative classic member, as it looks to the coordinator."""
+    """A cooperative classic member, in the coordinator's view."""
 
     def __init__(self, h: Harness, member_id: str = "", generation: int = 0, owned: set[int] | None = None) -> None:
         self.h = h
@@ -77,7 +77,7 @@ class ClassicClient:
 
 
 def classic_pair(h: Harness) -> list[ClassicClient]:
-    """A stable classic group of two that share t."""
+    """Return a stable classic group with two members that share t."""
     ids = h.stable_group(2)
     h.send_join(ids[0])
     ticket = h.send_join(ids[1])
@@ -121,7 +121,7 @@ def test_empty_classic_group_becomes_a_consumer_group_with_its_offsets(h: Harnes
 
 
 def test_first_member_of_a_former_classic_group_begins_an_epoch_though_it_wants_no_topic_yet(h: Harness) -> None:
-    """The Java client joins so while its pattern matches nothing. Its epoch must not fall when a topic comes."""
+    """The Java client joins like this while its pattern matches nothing. Its epoch must not fall when a topic comes."""
     h.leave(*h.stable_group())
     generation = h.group().generation
     client = Client(h, "a", topics=[])
@@ -134,7 +134,7 @@ def test_first_member_of_a_former_classic_group_begins_an_epoch_though_it_wants_
     assert client.numbers() == set(range(6))
 
 
-def test_group_that_has_just_become_classic_is_there_after_a_failover(h: Harness) -> None:
+def test_group_that_has_just_become_classic_exists_after_a_failover(h: Harness) -> None:
     a = Client(h, "a")
     a.poll()
     a.leave()
@@ -183,7 +183,7 @@ def test_classic_members_go_on_when_the_upgrade_cannot_be_written(h: Harness) ->
     h.refuses = True
     assert Client(h, "a").poll_refused() is ErrorCode.COORDINATOR_NOT_AVAILABLE
     h.refuses = False
-    assert again in h.waiting, "nobody has heard of an upgrade"
+    assert again in h.waiting, "no member knows of an upgrade"
     h.group().validate()
     h.send_join(ids[1])
     assert h.answers[again].error_code == ErrorCode.NONE
@@ -226,7 +226,7 @@ def test_group_of_another_protocol_type_is_not_upgraded(h: Harness) -> None:
     assert Client(h, "a").poll_refused() is ErrorCode.GROUP_ID_NOT_FOUND
 
 
-def test_group_whose_members_talk_nonsense_is_not_upgraded(h: Harness) -> None:
+def test_group_with_malformed_subscriptions_is_not_upgraded(h: Harness) -> None:
     h.stable_group(protocols=[("range", b"\xff")])
     assert Client(h, "a").poll_refused() is ErrorCode.GROUP_ID_NOT_FOUND
     assert h.group().state is GroupState.STABLE
@@ -349,7 +349,7 @@ def test_classic_members_leave_a_consumer_group_in_one_request(h: Harness, mixed
 # -- downgrade ---------------------------------------------------------------------------------------------------------
 
 
-def test_last_consumer_member_that_leaves_takes_the_protocol_along(h: Harness, mixed: Any) -> None:
+def test_group_becomes_classic_when_its_last_consumer_member_leaves(h: Harness, mixed: Any) -> None:
     classic, new = mixed
     epoch = consumer_group(h).group_epoch
     new.leave()
@@ -365,7 +365,7 @@ def test_last_consumer_member_that_leaves_takes_the_protocol_along(h: Harness, m
     h.group().validate()
 
 
-def test_last_consumer_member_that_times_out_takes_the_protocol_along(h: Harness, mixed: Any) -> None:
+def test_group_becomes_classic_when_its_last_consumer_member_times_out(h: Harness, mixed: Any) -> None:
     classic, _ = mixed
     for _ in range(5):
         h.advance(9_000)

@@ -1,8 +1,8 @@
 """Groups under random members, time and failovers, with invariants that have names.
 
-Members obey the protocol but are late, repeat themselves, crash, come back and lie about their epochs. What must hold
-whatever happens: no ticket is lost, nobody is answered twice, a stable generation gives every partition once, member epochs
-never go back, and a new coordinator that only replays the log knows what the old one knew.
+Members follow the protocol, but are late, repeat themselves, crash, come back and send wrong epochs. These invariants must
+always hold: no ticket is lost, no ticket is answered twice, a stable generation assigns every partition once, member epochs
+never go back, and a new coordinator that only replays the log has the state of the old one.
 """
 
 from typing import Any
@@ -22,12 +22,12 @@ from tests.unit.broker.groups.consumer_driver import Client
 from tests.unit.broker.groups.group_harness import GROUP, FakeTopics, Harness, subscription
 
 PARTITIONS = 6
-#: What classic members support, in order of preference: which of them a group agrees on changes as members come and go.
+#: Protocols of classic members, in order of preference: the group's choice changes as members come and go.
 PREFERENCES = (("range", "sticky"), ("sticky", "range"), ("sticky",))
 
 
 def durable_classic(group: ClassicGroup) -> dict[str, Any]:
-    """What the log stands for, of a group that is not in the middle of a rebalance."""
+    """Return the state in the log, of a group without a rebalance in progress."""
     return {
         "state": group.state,
         "generation": group.generation,
@@ -71,7 +71,7 @@ def assert_replay_agrees(h: Harness) -> None:
     for group_id, group in live.groups.items():
         other = fresh.groups.get(group_id)
         if isinstance(group, ClassicGroup):
-            # That a group is empty may be known before it can be written; members that come back from the log expire again.
+            # The machine may know that a group is empty before it can write that; members from the log expire again.
             if group.state is STABLE or (group.state is EMPTY and group.generation > 0 and not h.is_behind):
                 assert isinstance(other, ClassicGroup)
                 assert durable_classic(other) == durable_classic(group)
@@ -84,7 +84,7 @@ def assert_replay_agrees(h: Harness) -> None:
 
 
 def assert_everybody_is_watched(h: Harness) -> None:
-    """Who has something, and is never heard of again, loses it: a timer runs, or the member waits in a phase that has one."""
+    """A silent member with partitions loses them: a timer runs, or the member waits in a phase that has a timer."""
     for group in h.machine.groups.values():
         group_id = group.group_id
         if isinstance(group, ClassicGroup):
@@ -202,7 +202,7 @@ class ClassicModel(RuleBasedStateMachine):
 
     @rule(is_lacking=st.booleans())
     def replicas_come_and_go(self, is_lacking: bool) -> None:
-        """While too few are there, the log takes nothing."""
+        """While too few replicas are in sync, the log refuses records."""
         self.h.refuses = is_lacking
 
     @rule(delta_ms=st.sampled_from([1, 1_000, 5_000, 11_000, 31_000, 301_000]))
@@ -217,7 +217,7 @@ class ClassicModel(RuleBasedStateMachine):
 
     @rule()
     def everybody_plays_along(self) -> None:
-        """With members that do as they are told, a group gets stable."""
+        """If all members follow the protocol, a group becomes stable."""
         self.h.refuses = False
         group = self.h.machine.groups.get(GROUP)
         if not isinstance(group, ClassicGroup):
@@ -232,7 +232,7 @@ class ClassicModel(RuleBasedStateMachine):
             if group.leader_id is not None:
                 self.generation[group.leader_id] = group.generation
                 self.sync(group.leader_id)
-        # Dead: it was empty, and forgotten while time passed.
+        # The group is dead: it was empty, and was removed while time passed.
         assert group.state in (STABLE, EMPTY, DEAD) or group.pending_joins or group.awaiting_join
 
     @invariant()
@@ -257,7 +257,7 @@ class ClassicModel(RuleBasedStateMachine):
 
     @invariant()
     def generations_never_go_back(self) -> None:
-        # A rebalance that was under way at a failover may be repeated, with the same number: it was never written.
+        # A rebalance in progress at a fail-over may be repeated with the same number: it was never written.
         if not self._groups():
             self.top_generation = 0  # forgotten, since it was empty and had no offsets
         for group in self._groups():
@@ -282,7 +282,7 @@ class ClassicModel(RuleBasedStateMachine):
 
 
 class ConsumerModel(RuleBasedStateMachine):
-    """Members of the consumer protocol; partitions, topics and coordinators come and go."""
+    """Members with the consumer protocol; partitions, topics and coordinators come and go."""
 
     clients = Bundle("clients")
 
@@ -351,7 +351,7 @@ class ConsumerModel(RuleBasedStateMachine):
 
     @rule(client=clients)
     def answer_is_lost(self, client: Client) -> None:
-        """The coordinator moved the member on, but it never heard of it."""
+        """The coordinator moved the member on, but the member missed the answer."""
         epoch, owned = client.epoch, set(client.owned)
         if epoch > 0 and client.poll_refused() is ErrorCode.NONE:
             client.epoch, client.owned = epoch, owned
@@ -377,7 +377,7 @@ class ConsumerModel(RuleBasedStateMachine):
 
     @rule(name=st.sampled_from("tuv"), count=st.integers(0, 8))
     def topic_changes(self, name: str, count: int) -> None:
-        """Partitions only grow, but for a deletion."""
+        """Partitions only grow, unless the topic is deleted."""
         if count == 0 or count > self.h.topics.partition_count(name):
             self.h.topics.set(name, count)
 
@@ -394,14 +394,14 @@ class ConsumerModel(RuleBasedStateMachine):
         self.h.refuses = False
         ticket = self.h.send_join(version=3, protocols=[("range", subscription("t"))])
         if ticket in self.h.waiting or not isinstance(self.h.machine.groups.get(GROUP), ConsumerGroup):
-            # It got in, because nobody else was there: it leaves again, so that the others can come.
+            # It could join because no other member was there: it leaves again, so that the others can join.
             group = self.h.machine.groups[GROUP]
             assert isinstance(group, ClassicGroup)
             self.h.leave(*group.members)
 
     @rule()
     def everybody_plays_along(self) -> None:
-        """With members that obey, every partition of every subscribed topic ends with exactly one of them."""
+        """If all members follow the protocol, every partition of every subscribed topic ends with exactly one of them."""
         self.h.refuses = False
         group = self._group()
         if group is None:
@@ -433,7 +433,7 @@ class ConsumerModel(RuleBasedStateMachine):
 
     @invariant()
     def no_partition_is_consumed_by_two(self) -> None:
-        """A client that is a member in good standing holds nothing that the coordinator gave to another."""
+        """A client that is a valid member holds no partition that the coordinator assigned to another."""
         group = self._group()
         if group is None:
             return

@@ -1,4 +1,4 @@
-"""Committed offsets: who may commit, what is fetched, what goes away and when."""
+"""Committed offsets: permission to commit, results of fetches, deletion and expiry."""
 
 from typing import Any
 
@@ -152,7 +152,7 @@ def test_consumer_without_a_group_commits_and_resumes(h: Harness) -> None:
 
 
 @pytest.mark.parametrize(
-    ("who", "generation", "version", "expected"),
+    ("sender", "generation", "version", "expected"),
     [
         ("member", 1, 8, ErrorCode.NONE),
         ("member", 0, 8, ErrorCode.ILLEGAL_GENERATION),
@@ -161,21 +161,21 @@ def test_consumer_without_a_group_commits_and_resumes(h: Harness) -> None:
     ],
 )
 def test_commit_to_a_group_with_members_needs_member_and_generation(
-    h: Harness, who: str, generation: int, version: int, expected: ErrorCode
+    h: Harness, sender: str, generation: int, version: int, expected: ErrorCode
 ) -> None:
     leader, _ = h.stable_group()
-    member_id = leader if who == "member" else who
+    member_id = leader if sender == "member" else sender
     assert commit(h, 1, member_id=member_id, generation=generation, version=version) is expected
 
 
 @pytest.mark.parametrize(
     ("version", "expected"), [(8, ErrorCode.ILLEGAL_GENERATION), (9, ErrorCode.GROUP_ID_NOT_FOUND)]
 )
-def test_commit_with_a_generation_to_a_group_that_is_not_there(h: Harness, version: int, expected: ErrorCode) -> None:
+def test_commit_with_a_generation_to_a_missing_group(h: Harness, version: int, expected: ErrorCode) -> None:
     assert commit(h, 1, member_id="m", generation=3, version=version) is expected
 
 
-def test_commit_while_the_group_completes_its_rebalance_is_told_to_rejoin(h: Harness) -> None:
+def test_commit_while_the_group_completes_its_rebalance_must_rejoin(h: Harness) -> None:
     member_id, _ = h.new_member()
     assert commit(h, 1, member_id=member_id, generation=1) is ErrorCode.REBALANCE_IN_PROGRESS
 
@@ -250,7 +250,7 @@ def test_offsets_of_an_aborted_transaction_never_count(h: Harness) -> None:
     assert not h.machine.store.has_open_transaction(GROUP)
 
 
-def test_who_requires_stable_offsets_is_told_to_wait_while_a_transaction_is_open(h: Harness) -> None:
+def test_fetch_of_stable_offsets_must_wait_while_a_transaction_is_open(h: Harness) -> None:
     commit(h, 1)
     txn_commit(h, 10)
     assert fetched(h, 0, 1, stable=True) == [ErrorCode.UNSTABLE_OFFSET_COMMIT, -1]
@@ -288,7 +288,7 @@ def test_transactions_of_several_producers_do_not_mix(h: Harness) -> None:
         (1, "leader", ErrorCode.NONE),
         (0, "leader", ErrorCode.ILLEGAL_GENERATION),
         (1, "stranger", ErrorCode.UNKNOWN_MEMBER_ID),
-        (-1, "", ErrorCode.NONE),  # producers of before KIP-447 tell nothing
+        (-1, "", ErrorCode.NONE),  # producers before KIP-447 send no member
     ],
 )
 def test_transactional_commit_is_fenced_by_generation(
@@ -303,7 +303,7 @@ def test_transactional_commit_is_fenced_by_generation(
     ("epoch", "member_id", "instance_id", "expected"),
     [
         (1, "a", None, ErrorCode.NONE),
-        (-1, "", None, ErrorCode.NONE),  # producers may leave out who consumed
+        (-1, "", None, ErrorCode.NONE),  # producers may leave out the consumer
         (-1, "", "i", ErrorCode.UNKNOWN_MEMBER_ID),
         (-1, "a", None, ErrorCode.ILLEGAL_GENERATION),
         (9, "a", None, ErrorCode.ILLEGAL_GENERATION),
@@ -363,7 +363,7 @@ def test_deleting_a_group_deletes_its_offsets_committed_and_pending(h: Harness) 
 def test_more_offsets_are_deleted_than_one_batch_takes(
     h: Harness, monkeypatch: pytest.MonkeyPatch, whole_group: bool
 ) -> None:
-    """All in one would be larger than `max.message.bytes`, and never be written."""
+    """All in one batch would be larger than `max.message.bytes`, and would never be written."""
     partitions, topic = 6_000, "t" * 200
     for partition in range(partitions):
         commit(h, 1, topic=topic, partition=partition)
@@ -410,7 +410,7 @@ def test_more_offsets_than_fit_into_a_batch_go_in_several(h: Harness) -> None:
 def test_long_names_are_removed_in_batches_that_can_be_written(
     h: Harness, monkeypatch: pytest.MonkeyPatch, why: str
 ) -> None:
-    """Clients choose the ids of groups. One batch that is too large would be tried again for ever, and nothing would expire."""
+    """Clients choose the ids of groups. A batch that is too large would be retried forever, and nothing would expire."""
     ids = [f"{number:02}{'g' * 30_000}" for number in range(50)]
     for group_id in ids:
         if why == "their group never had a member":
@@ -494,7 +494,7 @@ def test_offset_with_its_own_expiry_keeps_it(h: Harness) -> None:
     assert all_fetched(h) == {}
 
 
-def test_offset_that_is_to_be_kept_for_ever_is_kept(h: Harness) -> None:
+def test_offset_with_unlimited_retention_is_kept(h: Harness) -> None:
     commit(h, 1, version=4, retention_time_ms=2**63 - 1)
     h.advance(30 * DAY_MS)
     assert all_fetched(h) == {("t", 0): 1}

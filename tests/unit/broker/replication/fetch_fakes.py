@@ -14,7 +14,7 @@ def records(*epochs: int) -> bytes:
 
 
 class FakeReplica:
-    """Each record is its leader epoch. `broken` makes the next append fail."""
+    """A log in which each record is its leader epoch. `broken` makes the next append fail."""
 
     def __init__(self, *epochs: int, high_watermark: int = 0, log_start: int = 0) -> None:
         self.epochs_of = list(epochs)
@@ -24,7 +24,7 @@ class FakeReplica:
         self.leader_log_start = -1
         self.tier_end = log_start
         self.broken: str | None = None
-        #: Set: appends have to be flushed, and a flush waits for it.
+        #: If set, appends must be flushed, and a flush waits for it.
         self.disk: asyncio.Event | None = None
         for offset, epoch in enumerate(epochs):
             self.cache.assign(epoch, log_start + offset)
@@ -78,7 +78,7 @@ class FakeReplica:
 
 
 def find_divergence(log, *, fetch_offset, last_fetched_epoch):
-    """What a leader tells a follower whose log ends differently (KIP-595); None where it may be served."""
+    """Return a leader's answer to a follower whose log ends differently (KIP-595); None if the follower may read."""
     if last_fetched_epoch < 0:
         return None
     end = log.end_offset_for_epoch(last_fetched_epoch)

@@ -1,4 +1,4 @@
-"""Control requests that are overtaken: what was carried out is told to those who must know."""
+"""Control requests that a newer controller interrupts: listeners are notified of the work that was done."""
 
 import asyncio
 from collections.abc import Callable
@@ -49,7 +49,7 @@ ME = BrokerId(1)
 
 
 class Logs:
-    """Each log that is made takes its time."""
+    """Each new log takes some time to create."""
 
     def __init__(self, folder: Path, clock: ManualClock, *, create_ms: int) -> None:
         self._folder = folder
@@ -124,12 +124,12 @@ def follow(number: int) -> PartitionOrder:
     return PartitionOrder(TopicPartition("t", number), ZERO_TOPIC_ID, state)
 
 
-async def test_coordinators_hear_of_what_was_done_before_a_newer_controller_came(tmp_path: Path) -> None:
-    """The newer controller repeats the same leader epochs, which change nothing any more: nobody else would tell."""
+async def test_coordinators_are_notified_of_partial_work_when_a_newer_controller_interrupts(tmp_path: Path) -> None:
+    """The newer controller repeats the same leader epochs, which change nothing any more, so this is the only notification."""
 
     control = make(tmp_path, create_ms=1)
-    told: list[TopicPartition] = []
-    control.subscribe(lambda led, followed: told.extend(partition.tp for partition in led))
+    led_partitions: list[TopicPartition] = []
+    control.subscribe(lambda led, followed: led_partitions.extend(partition.tp for partition in led))
     of_one_slice = round(SLICE_S * 1000)
     orders = [lead(number) for number in range(of_one_slice + 4)]
     request = asyncio.create_task(control.leader_and_isr(orders, controller_epoch=1, broker_epoch=1))
@@ -138,11 +138,11 @@ async def test_coordinators_hear_of_what_was_done_before_a_newer_controller_came
     assert control.check_epochs(controller_epoch=2, broker_epoch=1) is ErrorCode.NONE
     error, errors = await request
     assert error is ErrorCode.STALE_CONTROLLER_EPOCH and len(errors) == of_one_slice
-    assert told == list(errors)
+    assert led_partitions == list(errors)
 
 
 def test_partitions_to_lead_come_before_those_to_follow(tmp_path: Path) -> None:
-    """Whatever their order in the request."""
+    """The order in the request does not matter."""
 
     async def run() -> None:
         control = make(tmp_path)
@@ -162,15 +162,15 @@ def test_partitions_to_lead_come_before_those_to_follow(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
-def test_gap_is_early_where_another_broker_has_led_and_out_of_order_where_this_one_leads_on(tmp_path: Path) -> None:
-    """Only a leader that is new may meet what the leader before it has refused."""
+def test_gap_is_early_after_another_leader_and_out_of_order_if_this_broker_kept_leading(tmp_path: Path) -> None:
+    """Only a new leader may meet batches behind one that the former leader has refused."""
     replicas = (ME, BrokerId(2))
 
     async def run() -> None:
         clock = ManualClock()
         control = make_with(Logs(tmp_path, clock, create_ms=0), clock)
 
-        async def told(leader: int, epoch: int) -> None:
+        async def elect(leader: int, epoch: int) -> None:
             state = PartitionLeadership(
                 leader=BrokerId(leader),
                 leader_epoch=LeaderEpoch(epoch),
@@ -195,27 +195,27 @@ def test_gap_is_early_where_another_broker_has_led_and_out_of_order_where_this_o
             )
             return outcomes[0].error
 
-        await told(ME, 0)
+        await elect(ME, 0)
         assert produce(0) is ErrorCode.NONE
-        await told(ME, 1)
+        await elect(ME, 1)
         assert produce(2) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
-        await told(2, 2)
-        await told(ME, 3)
+        await elect(2, 2)
+        await elect(ME, 3)
         assert produce(2) is ErrorCode.NOT_ENOUGH_REPLICAS
         assert [produce(1), produce(2)] == [ErrorCode.NONE] * 2
         clock.advance_ms(60_000)
-        await told(ME, 5)  # epoch 4 was another's, and this broker did not hear of it
+        await elect(ME, 5)  # another broker led in epoch 4, and this broker missed it
         assert produce(4) is ErrorCode.NOT_ENOUGH_REPLICAS
 
     asyncio.run(run())
 
 
-async def test_coordinators_hear_of_partitions_whose_disk_failed(tmp_path: Path) -> None:
-    """Else a group would go on here while its next coordinator counts its members out."""
+async def test_coordinators_are_notified_of_partitions_whose_disk_failed(tmp_path: Path) -> None:
+    """Otherwise a group would continue here while its next coordinator removes its members."""
 
     control = make(tmp_path)
-    told: list[tuple[list[TopicPartition], list[TopicPartition]]] = []
-    control.subscribe(lambda led, followed: told.append(([p.tp for p in led], [p.tp for p in followed])))
+    changes: list[tuple[list[TopicPartition], list[TopicPartition]]] = []
+    control.subscribe(lambda led, followed: changes.append(([p.tp for p in led], [p.tp for p in followed])))
     reported: list[str] = []
     failures: list[BaseException] = []
     logs = SimpleNamespace(live_dirs=["/somewhere"])
@@ -232,7 +232,7 @@ async def test_coordinators_hear_of_partitions_whose_disk_failed(tmp_path: Path)
     failed_dirs.failed("/nowhere", [TopicPartition("t", 0), TopicPartition("t", 1)])
     assert reported == ["/nowhere"] and not failures
     await asyncio.sleep(0)
-    assert told == [([TopicPartition("t", 0)], []), ([], [TopicPartition("t", 0)])]
+    assert changes == [([TopicPartition("t", 0)], []), ([], [TopicPartition("t", 0)])]
     logs.live_dirs = []
     failed_dirs.failed("/somewhere", [])
     assert reported == ["/nowhere"] and len(failures) == 1
@@ -254,7 +254,7 @@ async def test_delete_records_on_a_disk_that_fails_is_answered(tmp_path: Path) -
 
 
 def with_dead_disk(healthy: Path, dead: Path) -> storage.Broker:
-    """A broker that starts again while something else is where one of its directories was."""
+    """A broker that starts while one of its directories has been replaced by something else."""
     dead.rename(dead.with_name("kept"))
     dead.write_text("no directory")
     return storage.Broker(healthy, dead)
@@ -274,23 +274,23 @@ async def test_partitions_on_the_healthy_disk_are_led_by_a_broker_that_starts_wi
 
     after = with_dead_disk(healthy, dead)
     control = make_with(after.manager, after.clock)
-    told: list[TopicPartition] = []
-    control.subscribe(lambda led, followed: told.extend(partition.tp for partition in led))
+    led_partitions: list[TopicPartition] = []
+    control.subscribe(lambda led, followed: led_partitions.extend(partition.tp for partition in led))
     orders = [lead(number) for number in range(8)]
     error, errors = await control.leader_and_isr(orders, controller_epoch=1, broker_epoch=1)
     assert error is ErrorCode.NONE
     assert errors == {each: ErrorCode.KAFKA_STORAGE_ERROR if each in on_dead else ErrorCode.NONE for each in partitions}
-    assert set(told) == set(partitions) - on_dead
+    assert set(led_partitions) == set(partitions) - on_dead
     assert {each.tp for each in control._replicas if each.is_leader} == set(partitions) - on_dead
-    # Clients are told that it is the disk, and not to look elsewhere for ever.
+    # Clients learn that the disk failed, and do not look for another broker forever.
     with pytest.raises(Refused) as refused:
         control._replicas.hosted.require(min(on_dead)).leader_log()
     assert refused.value.code is ErrorCode.KAFKA_STORAGE_ERROR
     after.manager.shutdown()
 
 
-async def test_partition_on_a_dead_disk_is_not_said_to_be_deleted(tmp_path: Path) -> None:
-    """Its log comes back with the repaired disk: the controller must ask again then."""
+async def test_partition_on_a_dead_disk_is_not_reported_as_deleted(tmp_path: Path) -> None:
+    """The log comes back with the repaired disk: the controller must ask for the deletion again then."""
 
     healthy, dead = tmp_path / "healthy", tmp_path / "dead"
     before = storage.Broker(healthy, dead)
@@ -305,7 +305,7 @@ async def test_partition_on_a_dead_disk_is_not_said_to_be_deleted(tmp_path: Path
     orders = [StopOrder(each, EPOCH_DURING_DELETE, delete=True) for each in (lost, kept)]
     stopping = asyncio.ensure_future(control.stop_replicas(orders, controller_epoch=1, broker_epoch=1))
     await asyncio.sleep(0.01)
-    # Checkpoints name it yet: a topic of its name must not be made before they do not.
+    # The checkpoints still name the topic: a topic of the same name must not be created until they do not.
     assert not stopping.done()
     after.run()
     error, errors = await stopping
@@ -315,7 +315,7 @@ async def test_partition_on_a_dead_disk_is_not_said_to_be_deleted(tmp_path: Path
     after.manager.shutdown()
 
 
-async def test_log_of_another_topic_of_that_name_is_refused_and_the_rest_is_carried_out(tmp_path: Path) -> None:
+async def test_log_of_another_topic_with_the_same_name_is_refused_and_the_others_are_opened(tmp_path: Path) -> None:
     broker = storage.Broker(tmp_path)
     broker.manager.get_or_create(TopicPartition("t", 0), topic_id=TopicId(random_uuid()), is_new=True)
     control = make_with(broker.manager, broker.clock)
@@ -326,10 +326,10 @@ async def test_log_of_another_topic_of_that_name_is_refused_and_the_rest_is_carr
     broker.manager.shutdown()
 
 
-async def test_leader_without_a_descriptor_for_the_topic_id_of_its_log_leads_on(
+async def test_leader_that_cannot_write_its_topic_id_without_a_descriptor_goes_on_leading(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It was offline until the next start, though it had all that it needed."""
+    """The partition was offline until the next start, although the broker had all that it needed."""
 
     control = make(tmp_path)
     await control.leader_and_isr([lead(0)], controller_epoch=1, broker_epoch=1)
@@ -344,27 +344,28 @@ async def test_leader_without_a_descriptor_for_the_topic_id_of_its_log_leads_on(
     assert partition.local_log.topic_id == order.topic_id
 
 
-async def test_leader_of_a_former_topic_of_that_name_leads_no_more_whatever_its_epoch(tmp_path: Path) -> None:
-    """Its replica was moved away, and the topic deleted and made again, while it was away: epochs began anew."""
+async def test_leader_of_a_former_topic_with_the_same_name_stops_in_any_epoch(tmp_path: Path) -> None:
+    """Its replica was moved away, and the topic deleted and created again, while it was disconnected: epochs began at 0
+    again."""
 
     control = make(tmp_path)
     old, new = TopicId(random_uuid()), TopicId(random_uuid())
     orders = [lead(number)._replace(topic_id=old) for number in range(3)]
     await control.leader_and_isr(orders, controller_epoch=1, broker_epoch=1)
-    told = [(TopicPartition("t", number), id_, 0, [2, 3]) for number, id_ in enumerate((old, new, ZERO_TOPIC_ID))]
-    control.stop_strays(told)
+    elsewhere = [(TopicPartition("t", number), id_, 0, [2, 3]) for number, id_ in enumerate((old, new, ZERO_TOPIC_ID))]
+    control.stop_strays(elsewhere)
     assert [each.machine.role for each in control._replicas] == [Role.LEADER, Role.IDLE, Role.LEADER]
 
 
-async def test_leader_whose_replica_has_moved_while_it_was_away_leads_no_more(tmp_path: Path) -> None:
-    """Only the metadata tells it: no LeaderAndIsr, and no StopReplica, comes for what it has no replica of."""
+async def test_leader_whose_replica_was_moved_while_it_was_disconnected_stops(tmp_path: Path) -> None:
+    """Only the metadata shows it: a broker gets no LeaderAndIsr and no StopReplica for partitions without a replica on it."""
 
     control = make(tmp_path)
-    told: list[TopicPartition] = []
-    control.subscribe(lambda led, followed: told.extend(partition.tp for partition in followed))
+    followed_partitions: list[TopicPartition] = []
+    control.subscribe(lambda led, followed: followed_partitions.extend(partition.tp for partition in followed))
     await control.leader_and_isr([lead(0), lead(1), follow(2)], controller_epoch=1, broker_epoch=1)
     machines = {each.tp.partition: each.machine for each in control._replicas}
-    told.clear()
+    followed_partitions.clear()
     context = SimpleNamespace(broker_id=ME, metadata=MetadataCache(), require_cluster=lambda call, operation: None)
     api = ControlApi(cast(Any, context), control)
 
@@ -381,4 +382,4 @@ async def test_leader_whose_replica_has_moved_while_it_was_away_leads_no_more(tm
     assert [machines[number].role for number in range(3)] == [Role.LEADER, Role.LEADER, Role.FOLLOWER]
     tell((0, 4, [2, 3]), (2, 4, [2, 3]))
     assert [machines[number].role for number in range(3)] == [Role.IDLE, Role.LEADER, Role.IDLE]
-    assert told == [TopicPartition("t", 0), TopicPartition("t", 2)]
+    assert followed_partitions == [TopicPartition("t", 0), TopicPartition("t", 2)]

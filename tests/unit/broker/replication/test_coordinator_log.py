@@ -1,4 +1,4 @@
-"""An internal topic that is loaded from a real log: nothing counts before it is committed."""
+"""An internal topic that is loaded from a real log: only committed records count."""
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
@@ -15,7 +15,7 @@ from tests.unit.broker.replication.test_replica_manager import FOLLOWER, ME, Wor
 
 
 class Loading:
-    """A load under way, and the offsets of what it has replayed."""
+    """A load in progress, and the offsets that it has replayed."""
 
     def __init__(self, world: World, pool: ThreadPoolExecutor) -> None:
         self.offsets: list[int] = []
@@ -39,7 +39,7 @@ async def test_load_ends_when_everything_that_was_found_is_committed(tmp_path: P
     with ThreadPoolExecutor(1) as pool:
         loading = Loading(world, pool)
         await loading.until_replayed(2)
-        assert not loading.task.done(), "the follower has not confirmed it"
+        assert not loading.task.done(), "the follower does not have it yet"
         world.append_own()  # a marker, say
         world.fetch_as_follower(2)
         await loading.task
@@ -59,10 +59,10 @@ async def test_load_of_a_partition_whose_leadership_is_lost_meanwhile_is_refused
     assert refusal.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-async def test_load_goes_on_in_the_directory_that_the_log_has_moved_to(
+async def test_load_continues_in_the_directory_to_which_the_log_was_moved(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It failed, and its groups had no coordinator until the next election."""
+    """The load failed, and the partition's groups had no coordinator until the next election."""
     monkeypatch.setattr("barnabas.broker.server.coordinator_log.LOAD_STEP_BYTES", 100)
 
     world = World(tmp_path)
@@ -81,7 +81,7 @@ async def test_load_goes_on_in_the_directory_that_the_log_has_moved_to(
 
 
 class FullProcess(Disk):
-    """Has no descriptor for the next `failures` files."""
+    """A process without a descriptor for the next `failures` files."""
 
     __slots__ = ("failures",)
 
@@ -96,7 +96,7 @@ class FullProcess(Disk):
 
 
 async def test_load_waits_for_a_descriptor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its groups had no coordinator until the next election: the disk is well, so nobody is elected."""
+    """The groups had no coordinator until the next election; there was none, because the disk was healthy."""
     monkeypatch.setattr("barnabas.base.host.descriptors.WAIT_S", 0.001)
 
     disk = FullProcess()
@@ -112,10 +112,10 @@ async def test_load_waits_for_a_descriptor(tmp_path: Path, monkeypatch: pytest.M
     assert loading.offsets == list(range(6))
 
 
-async def test_load_goes_on_behind_what_retention_takes_meanwhile(
+async def test_load_continues_after_records_that_retention_deletes_meanwhile(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With cleanup.policy=compact,delete. Its groups had no coordinator until the next election."""
+    """With cleanup.policy=compact,delete the groups had no coordinator until the next election."""
     monkeypatch.setattr("barnabas.broker.server.coordinator_log.LOAD_STEP_BYTES", 100)
 
     world = World(tmp_path)

@@ -1,4 +1,4 @@
-"""A batch behind one that was refused a moment ago is early, not out of order. On a real replica manager and real logs."""
+"""A batch behind one that was refused a moment ago is early, not out of order. With a real replica manager and real logs."""
 
 from pathlib import Path
 
@@ -20,7 +20,7 @@ OUT_OF_ORDER = ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
 class Leader(World):
-    """A broker that is told to lead or to follow while a producer's batches arrive."""
+    """A broker that becomes leader or follower while a producer's batches arrive."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder, replicas=(ME, FOLLOWER), isr=(ME,))
@@ -32,7 +32,7 @@ class Leader(World):
         self.partition.become_leader(self._state(ME), now_ms=self.clock.now_ms())
 
     def be_elected(self) -> None:
-        """As `lead`, and the manager hears of it, as from a control request."""
+        """Like `lead`, and the manager is notified as by a control request."""
         self.lead()
         self.manager.appends.elected(self.partition)
 
@@ -72,7 +72,7 @@ class Leader(World):
         return outcome.error
 
     def elected_behind_the_first_of(self, *sequences: int) -> list[ErrorCode]:
-        """The answers to batches of which the first comes before the news of the election."""
+        """Return the answers to batches of which the first arrives before the election is known."""
         self.follow()
         answers = [self.produce(sequences[0])]
         self.lead()
@@ -84,7 +84,7 @@ def leader(tmp_path: Path) -> Leader:
     return Leader(tmp_path)
 
 
-def test_batches_behind_one_that_a_new_leader_refused_get_its_error_and_all_come_again_in_order(leader: Leader) -> None:
+def test_batches_behind_a_refused_one_get_its_error_and_are_all_sent_again_in_order(leader: Leader) -> None:
     assert leader.produce(0) is OK
     assert leader.elected_behind_the_first_of(1, 2, 3, 4, 5) == [NOT_LEADER] + [EARLY] * 4
     assert [leader.produce(sequence) for sequence in range(1, 6)] == [OK] * 5
@@ -92,13 +92,13 @@ def test_batches_behind_one_that_a_new_leader_refused_get_its_error_and_all_come
     assert leader.manager.appends.early.missing == {}
 
 
-def test_producer_that_the_new_leader_does_not_know_is_not_put_before_its_own_first_batch(leader: Leader) -> None:
+def test_second_batch_of_an_unknown_producer_is_not_appended_before_its_first(leader: Leader) -> None:
     assert leader.elected_behind_the_first_of(0, 1) == [NOT_LEADER, EARLY]
     assert leader.log.log_end_offset == 0
     assert [leader.produce(sequence) for sequence in range(2)] == [OK] * 2
 
 
-def test_lack_of_replicas_that_ends_between_two_batches_is_told_to_both(leader: Leader) -> None:
+def test_lack_of_replicas_that_ends_between_two_batches_is_answered_to_both(leader: Leader) -> None:
     machine, now_ms = leader.partition.machine, leader.clock.now_ms()
     assert leader.produce(0) is OK
     machine.set_min_insync_replicas(2, log_end=leader.log.log_end_offset, now_ms=now_ms)
@@ -115,13 +115,13 @@ def test_partition_that_arrives_between_two_batches_does_not_begin_with_the_seco
     assert [leader.produce(0, partition=1), leader.produce(1, partition=1)] == [OK, OK]
 
 
-def test_true_gap_is_told_after_the_four_that_may_have_been_under_way(leader: Leader) -> None:
+def test_real_gap_is_reported_after_four_batches_that_may_have_been_in_flight(leader: Leader) -> None:
     assert leader.produce(0) is OK
     assert leader.elected_behind_the_first_of(1, 2, 2, 2, 2) == [NOT_LEADER] + [EARLY] * 4
     assert [leader.produce(2), leader.produce(2)] == [OUT_OF_ORDER] * 2
 
 
-def test_true_gap_is_told_when_the_refusal_is_old(leader: Leader) -> None:
+def test_real_gap_is_reported_when_the_refusal_is_old(leader: Leader) -> None:
     assert leader.produce(0) is OK
     leader.elected_behind_the_first_of(1)
     leader.clock.advance_ms(int(early_batches.KEPT_S * 1000) + 1)
@@ -129,7 +129,7 @@ def test_true_gap_is_told_when_the_refusal_is_old(leader: Leader) -> None:
     assert leader.manager.appends.early.missing == {}
 
 
-def test_refusals_that_nobody_comes_back_for_are_forgotten(leader: Leader) -> None:
+def test_refusals_are_forgotten_if_the_producer_does_not_come_back(leader: Leader) -> None:
     leader.elected_behind_the_first_of(1)
     leader.manager.tick()
     assert len(leader.manager.appends.early.missing) == 1
@@ -138,19 +138,19 @@ def test_refusals_that_nobody_comes_back_for_are_forgotten(leader: Leader) -> No
     assert leader.manager.appends.early.missing == {}
 
 
-def test_gap_that_no_refusal_explains_is_out_of_order(leader: Leader) -> None:
+def test_gap_without_a_refusal_is_out_of_order(leader: Leader) -> None:
     assert leader.produce(0) is OK
     leader.follow()
     assert leader.produce(5, producer=8) is NOT_LEADER
     leader.lead()
-    assert leader.produce(2) is OUT_OF_ORDER, "another producer's refusal says nothing"
+    assert leader.produce(2) is OUT_OF_ORDER, "another producer's refusal does not matter"
     leader.elected_behind_the_first_of(3)
     assert leader.produce(1) is OK
     assert leader.produce(4) is EARLY
     assert leader.produce(2) is OK
 
 
-def test_new_epoch_begins_anew(leader: Leader) -> None:
+def test_new_producer_epoch_starts_without_refusals(leader: Leader) -> None:
     assert leader.produce(0) is OK
     leader.elected_behind_the_first_of(1)
     assert leader.produce(0, epoch=1) is OK
@@ -158,12 +158,12 @@ def test_new_epoch_begins_anew(leader: Leader) -> None:
     assert leader.manager.appends.early.missing == {}
 
 
-def test_refusal_that_another_leader_has_settled_holds_nobody_up(leader: Leader) -> None:
+def test_refused_batch_that_another_leader_has_written_delays_no_batch(leader: Leader) -> None:
     assert leader.produce(0) is OK
     leader.follow()
     assert leader.produce(1) is NOT_LEADER
     leader.partition.append_follower(memoryview(leader.batch(1, base_offset=1)), 2, 0)
-    assert leader.produce(2) is NOT_LEADER, "the first of what is missing now"
+    assert leader.produce(2) is NOT_LEADER, "the first missing batch now"
     leader.lead()
     assert leader.produce(3) is EARLY
     assert [leader.produce(2), leader.produce(3)] == [OK, OK]
@@ -174,7 +174,7 @@ def test_refusal_that_another_leader_has_settled_holds_nobody_up(leader: Leader)
     assert leader.produce(5) is OK
 
 
-def test_lowest_of_several_refused_batches_counts(leader: Leader) -> None:
+def test_first_of_several_refused_batches_counts(leader: Leader) -> None:
     assert leader.produce(0) is OK
     leader.follow()
     assert [leader.produce(1), leader.produce(2)] == [NOT_LEADER] * 2
@@ -183,13 +183,13 @@ def test_lowest_of_several_refused_batches_counts(leader: Leader) -> None:
     assert [leader.produce(sequence) for sequence in (1, 2, 3)] == [OK] * 3
 
 
-def test_early_over_the_end_of_the_sequences(leader: Leader) -> None:
+def test_early_batch_is_recognized_when_sequences_wrap(leader: Leader) -> None:
     assert leader.produce(MAX_SEQUENCE - 1) is OK
     assert leader.elected_behind_the_first_of(MAX_SEQUENCE, 0, 1) == [NOT_LEADER, EARLY, EARLY]
     assert [leader.produce(sequence) for sequence in (MAX_SEQUENCE, 0, 1)] == [OK] * 3
 
 
-def test_memory_of_refusals_is_bounded(leader: Leader, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_number_of_remembered_refusals_is_bounded(leader: Leader, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(early_batches, "MISSING_MAX", 10)
     leader.follow()
     for producer in range(30):
@@ -207,7 +207,7 @@ def test_batch_behind_one_that_the_former_leader_refused_waits_for_it(leader: Le
     assert leader.manager.appends.early.missing == {}
 
 
-def test_true_gap_after_an_election_is_told_after_four_times_or_ten_seconds(leader: Leader) -> None:
+def test_real_gap_after_an_election_is_reported_after_four_batches_or_ten_seconds(leader: Leader) -> None:
     assert leader.produce(0) is OK
     leader.be_elected()
     assert [leader.produce(2) for _ in range(5)] == [NOT_YET] * 4 + [OUT_OF_ORDER]
@@ -217,23 +217,23 @@ def test_true_gap_after_an_election_is_told_after_four_times_or_ten_seconds(lead
     assert leader.produce(2, producer=8) is OUT_OF_ORDER
 
 
-def test_unknown_producer_waits_for_its_first_batch_after_an_election_and_is_let_in_without_it(leader: Leader) -> None:
+def test_unknown_producer_waits_for_its_first_batch_after_an_election_but_not_forever(leader: Leader) -> None:
     leader.be_elected()
     assert leader.produce(1) is NOT_YET
     assert [leader.produce(0), leader.produce(1)] == [OK] * 2
-    assert [leader.produce(5, producer=8) for _ in range(5)] == [NOT_YET] * 4 + [OK], "its state may have gone"
+    assert [leader.produce(5, producer=8) for _ in range(5)] == [NOT_YET] * 4 + [OK], "its state may have expired"
     assert leader.produce(6, producer=8) is OK
     leader.clock.advance_ms(int(early_batches.ELECTED_S * 1000) + 1)
     assert leader.produce(5, producer=9) is OK
 
 
-def test_first_leader_of_a_partition_lets_everybody_begin_anywhere(tmp_path: Path) -> None:
+def test_first_leader_of_a_partition_accepts_any_first_sequence(tmp_path: Path) -> None:
     leader = Leader(tmp_path)
     leader.manager.appends.elected(leader.partition)
     assert leader.produce(5) is OK
 
 
-def test_hot_path_looks_at_nothing_once_elections_and_refusals_are_old(leader: Leader) -> None:
+def test_early_batches_are_quiet_once_elections_and_refusals_are_old(leader: Leader) -> None:
     early = leader.manager.appends.early
     assert early.is_quiet
     leader.be_elected()
@@ -248,15 +248,15 @@ def test_hot_path_looks_at_nothing_once_elections_and_refusals_are_old(leader: L
     assert early.is_quiet
 
 
-def test_refusal_for_good_makes_nobody_early(leader: Leader) -> None:
+def test_final_refusal_makes_no_batch_early(leader: Leader) -> None:
     assert leader.produce(0, epoch=3) is OK
     assert leader.produce(1, epoch=2) is ErrorCode.INVALID_PRODUCER_EPOCH
     assert leader.produce(2, epoch=3) is OUT_OF_ORDER
     assert leader.manager.appends.early.missing == {}
 
 
-def test_refused_producer_is_told_where_the_log_starts(leader: Leader) -> None:
-    """Java repeats a batch of an unknown producer for ever where the answer does not say it."""
+def test_refused_producer_gets_the_log_start(leader: Leader) -> None:
+    """The Java client repeats a batch of an unknown producer forever if the answer does not have the log start."""
     for sequence in range(3):
         leader.produce(sequence)
     leader.log.maybe_increment_log_start_offset(2)
@@ -272,8 +272,8 @@ def test_refused_producer_is_told_where_the_log_starts(leader: Leader) -> None:
 
 
 def test_leader_whose_followers_are_gone_does_not_say_that_a_sequence_is_out_of_order(leader: Leader) -> None:
-    """It may have been deposed without hearing of it: its successor has the records that the batch comes after. librdkafka had
-    lost the connection to that one, went back to the former leader, and ended. Chaos seed 3602."""
+    """The leader may have been deposed without knowing it: its successor has the records before the batch. librdkafka had lost
+    the connection to the successor, went back to the former leader, and gave up. Chaos seed 3602."""
     leader.isr = (ME, FOLLOWER)
     leader.lead()
     leader.fetch_as_follower(0, leader_epoch=1)
@@ -287,7 +287,7 @@ def test_leader_whose_followers_are_gone_does_not_say_that_a_sequence_is_out_of_
     assert leader.produce(40) is OUT_OF_ORDER
 
 
-def test_true_gap_is_told_by_a_leader_that_is_alone_in_sync(leader: Leader) -> None:
+def test_real_gap_is_reported_by_a_leader_that_is_alone_in_sync(leader: Leader) -> None:
     leader.lead()
     leader.produce(0)
     leader.clock.advance_ms(5_000)

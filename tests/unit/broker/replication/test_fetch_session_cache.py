@@ -89,7 +89,7 @@ def test_wrong_epoch_is_refused() -> None:
     assert refused.value.code is ErrorCode.INVALID_FETCH_SESSION_EPOCH
 
 
-def test_session_keeps_to_names_or_to_ids() -> None:
+def test_session_uses_either_names_or_ids() -> None:
     sessions = cache()
     opened = begin(sessions, 0, INITIAL_EPOCH, [partition(0)])
     assert opened.session is not None
@@ -98,7 +98,7 @@ def test_session_keeps_to_names_or_to_ids() -> None:
     assert refused.value.code is ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
 
 
-def test_session_that_forgot_everything_ends() -> None:
+def test_session_without_partitions_ends() -> None:
     sessions = cache()
     opened = begin(sessions, 0, INITIAL_EPOCH, [partition(0)])
     assert opened.session is not None
@@ -107,11 +107,11 @@ def test_session_that_forgot_everything_ends() -> None:
     assert len(sessions) == 0
 
 
-def test_partition_is_told_when_it_has_news_and_after_an_error() -> None:
-    told = partition(0)
+def test_response_mentions_a_partition_with_news_or_after_an_error() -> None:
+    cached = partition(0)
 
     def tell(high_watermark: int = 5, error: int = 0, has_more: bool = False) -> bool:
-        return told.must_tell(error=error, high_watermark=high_watermark, log_start=0, has_more=has_more)
+        return cached.must_tell(error=error, high_watermark=high_watermark, log_start=0, has_more=has_more)
 
     assert tell()
     assert not tell()
@@ -139,7 +139,7 @@ def test_full_cache_opens_no_session_until_one_is_stale() -> None:
     assert late.session is not None and len(sessions) == 1
 
 
-def test_followers_session_pushes_out_a_consumers_but_not_the_other_way() -> None:
+def test_followers_session_evicts_a_consumers_but_not_the_other_way() -> None:
     sessions = cache(slots=1)
     begin(sessions, 0, INITIAL_EPOCH, [partition(0)])
     follower = begin(sessions, 0, INITIAL_EPOCH, [partition(0)], is_follower=True)
@@ -156,7 +156,7 @@ def test_epoch_wraps_to_one() -> None:
     assert opened.session.epoch == 1
 
 
-def test_sessions_of_clients_remember_so_many_partitions_together_and_followers_as_many_as_they_like(
+def test_partitions_in_clients_sessions_are_bounded_and_in_followers_sessions_are_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(fetch_session_cache, "CLIENTS_PARTITIONS_MAX", 5)
@@ -170,7 +170,7 @@ def test_sessions_of_clients_remember_so_many_partitions_together_and_followers_
         begin(sessions, first.session.id, 1, [partition(n) for n in range(10, 13)])
     assert refused.value.code is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
     again = begin(sessions, 0, INITIAL_EPOCH, [partition(n) for n in range(5)])
-    assert again.session is not None  # what was dropped does not count
+    assert again.session is not None  # dropped partitions do not count
     fewer = begin(sessions, again.session.id, 1, [], [FetchKey("t", n) for n in range(4)])
     assert fewer.session is not None
     assert begin(sessions, 0, INITIAL_EPOCH, [partition(n) for n in range(4)]).session is not None

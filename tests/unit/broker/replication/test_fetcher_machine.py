@@ -1,4 +1,4 @@
-"""The fetcher machine, driven directly: what it asks, and what it does with the answers."""
+"""The fetcher machine, driven directly: its requests, and its effects for the answers."""
 
 import pytest
 
@@ -22,7 +22,7 @@ from barnabas.broker.replication.fetch_steps import (
     TruncateFully,
     TruncateTo,
 )
-from barnabas.broker.replication.fetcher_machine import DOUBT_MS, FIRST_BACKOFF_MS, FetcherMachine
+from barnabas.broker.replication.fetcher_machine import FIRST_BACKOFF_MS, NEW_SESSION_AFTER_MS, FetcherMachine
 from barnabas.broker.storage.epoch_cache import UNDEFINED_END, EpochEnd
 from tests.unit.broker.replication.fetch_fakes import FakeReplica, records
 
@@ -108,7 +108,7 @@ def test_second_request_names_only_what_changed():
     assert next_plan(machine).to_send == {}
 
 
-def test_partition_that_goes_is_forgotten_by_the_session():
+def test_removed_partition_is_forgotten_by_the_session():
     machine = fetcher()
     follow(machine, A, FakeReplica(1))
     follow(machine, B, FakeReplica(1))
@@ -122,7 +122,7 @@ def test_partition_that_goes_is_forgotten_by_the_session():
     assert machine.next_step(NOW) == Idle(None)
 
 
-def test_topic_that_was_created_anew_is_forgotten_by_its_old_id():
+def test_topic_that_was_created_again_is_forgotten_by_its_old_id():
     machine = fetcher()
     follow(machine, A, FakeReplica(1))
     answer(machine, next_plan(machine))
@@ -147,7 +147,7 @@ def test_partition_without_topic_id_keeps_the_request_on_names():
     ("error", "session"),
     [(ErrorCode.FETCH_SESSION_ID_NOT_FOUND, 0), (ErrorCode.INVALID_FETCH_SESSION_EPOCH, 77)],
 )
-def test_lost_session_is_begun_anew(error, session):
+def test_lost_session_is_replaced_by_a_new_one(error, session):
     machine = fetcher()
     follow(machine, A, FakeReplica(1))
     answer(machine, next_plan(machine))
@@ -166,7 +166,7 @@ def test_leader_without_room_for_sessions_gets_full_requests():
     assert list(plan.to_send) == [A]
 
 
-def test_log_start_that_moved_is_told():
+def test_moved_log_start_is_sent_to_the_leader():
     machine, replica = fetcher(), FakeReplica(1, 1)
     follow(machine, A, replica)
     answer(machine, next_plan(machine))
@@ -179,7 +179,7 @@ def test_log_start_that_moved_is_told():
 # --- truncation -------------------------------------------------------------------------------------------------------
 
 
-def test_diverging_follower_cuts_at_the_end_of_the_last_common_epoch():
+def test_diverging_follower_truncates_to_the_end_of_the_last_common_epoch():
     machine, replica = fetcher(), FakeReplica(1, 1, 2, 2, high_watermark=2)
     follow(machine, A, replica)
     # The leader never saw epoch 2; its epoch 1 ended at 3.
@@ -192,14 +192,14 @@ def test_diverging_follower_cuts_at_the_end_of_the_last_common_epoch():
     assert (entry.fetch_offset, entry.last_fetched_epoch) == (2, 1)
 
 
-def test_follower_with_more_of_the_same_epoch_cuts_to_the_leaders_end():
+def test_follower_with_more_records_of_the_same_epoch_truncates_to_the_leaders_end():
     machine = fetcher()
     follow(machine, A, FakeReplica(1, 1, 1, 1))
     diverging = FetchedPartition(A, 0, 0, 0, EpochEnd(1, 2))
     assert answer(machine, next_plan(machine), diverging) == [TruncateTo(A, 2, True)]
 
 
-def test_follower_that_never_had_the_leaders_epoch_cuts_below_it_and_compares_again():
+def test_follower_that_never_had_the_leaders_epoch_truncates_below_it_and_compares_again():
     # KIP-279: our epochs 1, 3; the leader's 1, 2, 4. Its largest epoch <= 3 is 2, which we never had.
     machine, replica = fetcher(), FakeReplica(1, 3, 3)
     follow(machine, A, replica)
@@ -221,7 +221,7 @@ def test_older_leader_is_asked_for_epochs_before_the_first_fetch():
     assert (entry.fetch_offset, entry.last_fetched_epoch) == (2, -1)
 
 
-def test_older_leader_is_asked_again_after_a_truncation_in_part():
+def test_older_leader_is_asked_again_after_an_incomplete_truncation():
     machine, replica = fetcher(truncates_on_fetch=False), FakeReplica(1, 3, 3)
     follow(machine, A, replica)
     step = machine.next_step(NOW)
@@ -229,14 +229,14 @@ def test_older_leader_is_asked_again_after_a_truncation_in_part():
     assert machine.next_step(NOW) == AskEpochEnds({A: (5, 1)})
 
 
-def test_leader_that_cannot_tell_leaves_only_what_is_surely_committed():
+def test_if_the_leader_does_not_know_the_epoch_only_committed_records_stay():
     machine = fetcher(truncates_on_fetch=False)
     follow(machine, A, FakeReplica(1, 1, 1, high_watermark=2))
     step = machine.next_step(NOW)
     assert machine.epoch_ends(step, {A: EpochAnswer(0, UNDEFINED_END)}, NOW) == [TruncateTo(A, 2, True)]
 
 
-def test_log_without_epochs_is_cut_to_its_high_watermark():
+def test_log_without_epochs_is_truncated_to_its_high_watermark():
     machine, replica = fetcher(), FakeReplica()
     follow(machine, A, replica)
     step = machine.next_step(NOW)
@@ -254,7 +254,7 @@ def test_answer_about_epochs_of_an_older_leadership_is_ignored():
     assert machine.next_step(NOW) == AskEpochEnds({A: (6, 2)})
 
 
-def test_future_replica_is_cut_where_the_current_one_was():
+def test_future_replica_is_truncated_where_the_current_one_was():
     machine, replica = fetcher(), FakeReplica(1, 1, 1)
     follow(machine, A, replica)
     machine.mark_for_truncation(A, 1)
@@ -284,19 +284,19 @@ def test_follower_that_was_away_too_long_starts_at_the_leaders_log_start():
     assert (entry.fetch_offset, entry.last_fetched_epoch, entry.log_start) == (50, -1, 50)
 
 
-def test_follower_with_more_than_an_uncleanly_elected_leader_cuts_to_the_leaders_end():
+def test_follower_with_more_records_than_an_uncleanly_elected_leader_truncates_to_its_end():
     machine, step = out_of_range(FakeReplica(1, 1, 1))
     assert machine.offsets_listed(step, {A: OffsetsAnswer(0, latest=2, earliest=0)}, NOW) == [TruncateTo(A, 2, True)]
 
 
-def test_offset_that_the_leader_has_by_now_is_simply_tried_again():
+def test_offset_that_the_leader_has_meanwhile_is_fetched_again():
     machine, step = out_of_range(FakeReplica(1, 1))
     assert machine.offsets_listed(step, {A: OffsetsAnswer(0, latest=9, earliest=0)}, NOW) == []
     assert next_plan(machine).to_send == {}, "the session remembers it"
     assert (machine.state(A).fetch_offset, machine.state(A).lag) == (2, 7)
 
 
-def test_leader_that_does_not_tell_its_offsets_is_asked_later():
+def test_leader_that_does_not_answer_with_its_offsets_is_asked_again_later():
     machine, step = out_of_range(FakeReplica(1))
     assert machine.offsets_listed(step, {A: OffsetsAnswer(ErrorCode.UNKNOWN_LEADER_EPOCH)}, NOW) == []
     assert machine.next_step(NOW).until_ms == NOW + FIRST_BACKOFF_MS
@@ -327,12 +327,12 @@ def test_follower_whose_offset_is_in_the_tier_begins_where_the_tier_ends():
     assert (entry.fetch_offset, entry.log_start) == (93, 93)
 
 
-def test_leader_without_a_tier_by_then_is_followed_from_its_start():
+def test_leader_that_has_emptied_its_tier_is_followed_from_its_log_start():
     machine, step = moved_to_tier(FakeReplica(1))
     assert machine.tier_starts(step, {A: TierAnswer(0, 90, 90, 3)}, NOW) == [TruncateFully(A, 90)]
 
 
-def test_start_that_fails_and_leader_that_does_not_tell_are_tried_again():
+def test_failed_start_in_the_tier_and_missing_answer_are_retried():
     machine, step = moved_to_tier(FakeReplica(1))
     assert machine.tier_starts(step, {A: TierAnswer(ErrorCode.UNKNOWN_LEADER_EPOCH)}, NOW) == []
     assert machine.next_step(NOW).until_ms == NOW + FIRST_BACKOFF_MS
@@ -406,8 +406,8 @@ def test_answer_for_a_partition_that_moved_meanwhile_is_dropped():
     assert answer(machine, plan, FetchedPartition(A, 0, 1, 0, None, records(5))) == []
 
 
-def test_session_goes_on_after_a_request_that_was_given_up_and_is_renewed_a_little_later():
-    """What the lost answer may have told of high watermarks is told again then."""
+def test_session_continues_after_an_interrupted_request_and_is_renewed_later():
+    """The lost answer may have had high watermarks: the leader sends them again then."""
     machine, replica = fetcher(), FakeReplica(1)
     follow(machine, A, replica)
     carry_out(machine, {A: replica}, answer(machine, next_plan(machine), FetchedPartition(A, 0, 1, 0)))
@@ -420,15 +420,15 @@ def test_session_goes_on_after_a_request_that_was_given_up_and_is_renewed_a_litt
     answer(machine, plan)
     step = machine.next_step(NOW + 1)
     assert isinstance(step, SendFetch) and not step.plan.is_full
-    assert step.until_ms == NOW + DOUBT_MS, "no poll is longer than that"
+    assert step.until_ms == NOW + NEW_SESSION_AFTER_MS, "no poll is longer than that"
     answer(machine, step.plan)
-    plan = next_plan(machine, NOW + DOUBT_MS)
+    plan = next_plan(machine, NOW + NEW_SESSION_AFTER_MS)
     assert plan.is_full and set(plan.to_send) == {A, B}
     answer(machine, plan, session_id=78)
-    assert not next_plan(machine, NOW + 2 * DOUBT_MS).is_full, "once is enough"
+    assert not next_plan(machine, NOW + 2 * NEW_SESSION_AFTER_MS).is_full, "once is enough"
 
 
-def test_request_that_was_to_begin_a_session_and_was_given_up_is_begun_anew():
+def test_interrupted_request_for_a_new_session_is_repeated():
     machine = fetcher()
     follow(machine, A, FakeReplica(1))
     machine.fetch_abandoned(next_plan(machine), NOW)
@@ -437,7 +437,7 @@ def test_request_that_was_to_begin_a_session_and_was_given_up_is_begun_anew():
     assert plan.is_full and set(plan.to_send) == {A, B}
 
 
-def test_leader_that_did_not_get_the_request_that_was_given_up_refuses_the_next():
+def test_leader_that_did_not_get_the_interrupted_request_refuses_the_next():
     machine = fetcher()
     follow(machine, A, FakeReplica(1))
     answer(machine, next_plan(machine))
@@ -446,19 +446,19 @@ def test_leader_that_did_not_get_the_request_that_was_given_up_refuses_the_next(
     assert next_plan(machine).is_full
 
 
-def test_errors_of_an_epoch_that_is_over_cost_no_session():
-    """A leader that answers with an error tells everything once it is over."""
+def test_errors_of_an_old_epoch_do_not_renew_the_session():
+    """A leader that answers with an error sends everything once the error is over."""
     machine, replica = fetcher(), FakeReplica(1)
     follow(machine, A, replica)
     answer(machine, next_plan(machine))
     polled = next_plan(machine)
     follow(machine, A, replica, leader_epoch=6)
     assert answer(machine, polled, FetchedPartition(A, ErrorCode.FENCED_LEADER_EPOCH)) == []
-    plan = next_plan(machine, NOW + DOUBT_MS)
+    plan = next_plan(machine, NOW + NEW_SESSION_AFTER_MS)
     assert not plan.is_full and plan.to_send[A].current_leader_epoch == 6
 
 
-def test_news_that_came_too_late_for_their_epoch_are_told_again_in_a_new_session():
+def test_answers_that_are_late_for_their_epoch_are_sent_again_in_a_new_session():
     machine, replica = fetcher(), FakeReplica(1)
     follow(machine, A, replica)
     answer(machine, next_plan(machine))
@@ -466,7 +466,7 @@ def test_news_that_came_too_late_for_their_epoch_are_told_again_in_a_new_session
     follow(machine, A, replica, leader_epoch=6)
     assert answer(machine, polled, FetchedPartition(A, 0, 1, 0)) == []
     assert not next_plan(machine).is_full
-    assert next_plan(machine, NOW + DOUBT_MS).is_full
+    assert next_plan(machine, NOW + NEW_SESSION_AFTER_MS).is_full
 
 
 def test_leader_that_refuses_a_whole_request_is_not_asked_again_at_once():
@@ -479,7 +479,7 @@ def test_leader_that_refuses_a_whole_request_is_not_asked_again_at_once():
     assert machine.next_step(later) == Idle(later + 2 * FIRST_BACKOFF_MS)
 
 
-def test_news_of_a_partition_that_was_away_for_a_moment_are_told_again_in_a_new_session():
+def test_answers_missed_by_a_partition_that_was_briefly_removed_are_sent_again_in_a_new_session():
     machine, replica, other = fetcher(), FakeReplica(1), FakeReplica(1)
     follow(machine, A, replica)
     follow(machine, B, other)
@@ -487,12 +487,12 @@ def test_news_of_a_partition_that_was_away_for_a_moment_are_told_again_in_a_new_
     polled = next_plan(machine)
     machine.remove(A)
     assert answer(machine, polled, FetchedPartition(A, 0, 1, 0)) == []
-    follow(machine, A, replica)  # before the leader was told that it is not wanted
+    follow(machine, A, replica)  # before the leader learned that the partition was removed
     answer(machine, next_plan(machine))
-    assert next_plan(machine, NOW + DOUBT_MS).is_full
+    assert next_plan(machine, NOW + NEW_SESSION_AFTER_MS).is_full
 
 
-def test_news_of_a_partition_that_is_gone_cost_no_session():
+def test_answers_for_a_removed_partition_do_not_renew_the_session():
     machine, replica = fetcher(), FakeReplica(1)
     follow(machine, A, replica)
     follow(machine, B, FakeReplica(1))
@@ -503,16 +503,16 @@ def test_news_of_a_partition_that_is_gone_cost_no_session():
     answer(machine, next_plan(machine))
     follow(machine, A, replica)
     answer(machine, next_plan(machine))
-    assert not next_plan(machine, NOW + DOUBT_MS).is_full
+    assert not next_plan(machine, NOW + NEW_SESSION_AFTER_MS).is_full
 
 
-def test_same_leadership_told_twice_changes_nothing():
+def test_adding_a_partition_twice_in_the_same_epoch_changes_nothing():
     machine, replica = fetcher(), FakeReplica(1)
     assert follow(machine, A, replica)
     assert not follow(machine, A, replica)
 
 
-def test_corrupt_bytes_are_fetched_again_but_a_failed_disk_ends_it():
+def test_corrupt_bytes_are_fetched_again_but_a_failed_disk_ends_the_fetching():
     machine = fetcher()
     follow(machine, A, FakeReplica(1))
     assert machine.failed(A, is_retriable=True, reason="checksum", now_ms=NOW) is None

@@ -1,8 +1,7 @@
-"""Replica fetchers in a storm, by seed: their tasks, their sessions and the leaders' session cache, all real, in virtual time.
+"""Replica fetchers in a storm of faults, by seed: real tasks, sessions and session caches of leaders, in virtual time.
 
-Leaders hang, refuse, restart and lose their sessions; answers are late or lost, requests arrive after their sender gave them
-up; leadership comes and goes. When it is over, every follower must have its leader's records and know how far they are
-committed.
+Leaders hang, refuse, restart and lose their sessions; answers are late or lost; requests arrive after their sender gave them
+up; leadership changes. At the end every follower must have its leader's records and high watermark.
 """
 
 import asyncio
@@ -29,15 +28,15 @@ LEADERS = (2, 3)
 SETTINGS = FetcherSettings(broker_id=FOLLOWER, num_replica_fetchers=2)
 RECORD = struct.Struct(">ii")
 STORM_S = 20.0
-#: Longer than a hanging connection is waited for, a session is doubted, and a back-off.
+#: Longer than the wait for a hanging connection, the wait before a new session, and a back-off.
 CALM_S = 45.0
-#: Nobody asks a leader that often without spinning.
+#: More calls per second than this mean that the fetcher spins.
 CALLS_PER_SECOND_MAX = 1000
 LEAST_IN_ONE_ANSWER = 3
 
 
 class VirtualSelector(selectors.DefaultSelector):
-    """Never waits: what it is asked to wait for has passed."""
+    """Waits never take time: virtual time passes at once."""
 
     passed_s = 0.0
 
@@ -95,10 +94,10 @@ class Replica:
 
     async def truncate_to(self, offset, *, is_wanted):
         for _ in range(self.chance.randrange(3)):
-            await asyncio.sleep(0)  # what stays is read by a thread
+            await asyncio.sleep(0)  # a thread reads the remaining records
         if not is_wanted():
             return
-        assert offset >= self.high_watermark, "what is committed was cut"
+        assert offset >= self.high_watermark, "committed records were truncated"
         del self.records[offset:]
         self.cache.truncate_from_end(offset)
 
@@ -107,7 +106,7 @@ class Replica:
 
 
 class Leader:
-    """A broker, as its followers see it."""
+    """A broker as its followers see it."""
 
     def __init__(self, chance):
         self.chance = chance
@@ -127,7 +126,7 @@ class Leader:
 
     @property
     def is_in_trouble(self):
-        """It refuses everything, at once."""
+        """Refuse every request at once."""
         return asyncio.get_running_loop().time() < self.in_trouble_until_s
 
     def count_call(self):
@@ -176,7 +175,7 @@ class Leader:
             answers, _ = self.read(wanted)
         if self.boots != boots:
             raise ConnectionLost("the leader went down")
-        told = [
+        answers = [
             answer
             for want, answer in zip(wanted, answers, strict=True)
             if context.session is None
@@ -189,10 +188,10 @@ class Leader:
             )
             or not context.incremental
         ]
-        return FetchAnswer(0, context.session.id if context.session else 0, told, 0)
+        return FetchAnswer(0, context.session.id if context.session else 0, answers, 0)
 
     def note(self, want):
-        """Where a follower is, if its log is a beginning of this one."""
+        """Return a follower's position, if its log is a beginning of this one."""
         answer = self.read_one(want)
         if not answer.error_code and answer.diverging is None:
             _, log = self.leads[TopicPartition(*want.key)]
@@ -224,7 +223,7 @@ class Leader:
 
 
 class Wire:
-    """One fetcher's endpoint: a connection that breaks, to a leader that may hang."""
+    """One fetcher's endpoint: a connection that breaks, and a leader that may hang."""
 
     def __init__(self, leader, chance):
         self._leader = leader
@@ -266,7 +265,7 @@ class Wire:
         raise AssertionError("this leader truncates on fetch")
 
     async def _ask(self, serve):
-        """A request that has left is carried out, whether or not its sender still waits for it."""
+        """A request that was sent is carried out, even if its sender does not wait for it any more."""
         self._leader.count_call()
         if self._lost is None:
             raise ConnectionLost("no connection")
@@ -373,7 +372,7 @@ class Storm:
             leader.grew.notify_all()
 
     async def elect(self, tp):
-        """The next leader has what is committed, and perhaps a part of the rest."""
+        """The next leader has the committed records, and perhaps some of the others."""
         before = self.led_by.get(tp)
         if before is not None:
             del self.leaders[before].leads[tp]
@@ -391,7 +390,7 @@ class Storm:
         if self.chance.random() < 0.5:
             lead()
             self.follow(tp)
-        else:  # the follower hears of it first
+        else:  # the follower learns of it first
             self.follow(tp)
             lead()
         for each in LEADERS:
@@ -407,14 +406,14 @@ class Storm:
                 await self.a_moment()
 
     async def flap(self):
-        """Followed no more, and again: in the same epoch, by the same fetcher or another one."""
+        """Stop and start following a partition in the same epoch, by the same fetcher or another one."""
         tp = self.chance.choice(self.partitions)
         self.manager.remove([tp])
         await self.a_moment()
         self.follow(tp)
 
     async def a_moment(self):
-        """Perhaps none, so that nobody else gets a turn."""
+        """Let other tasks run for some turns of the loop, or for none."""
         pause_s = self.chance.choice((None, 0, 0, 0.001, 0.03, 0.5))
         if pause_s is not None:
             await asyncio.sleep(pause_s)
@@ -439,11 +438,11 @@ class Storm:
             assert self.manager.fetcher_of(tp) is not None, f"{tp} is not followed"
             assert replica.records == log.records, f"{tp} has {replica.log_end} records, its leader {log.log_end}"
             assert log.high_watermark == log.log_end, f"{tp}: its leader does not know how far it is"
-            assert replica.high_watermark == log.high_watermark, f"{tp}: it was not told how far it is committed"
+            assert replica.high_watermark == log.high_watermark, f"{tp}: it did not get the high watermark"
 
 
 @pytest.mark.parametrize("first", range(0, 40, 10))
-def test_followers_have_everything_when_the_storm_is_over(first):
+def test_followers_have_all_records_after_the_storm(first):
     for seed in range(first, first + 10):
         with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
             try:

@@ -1,4 +1,5 @@
-"""A follower's log is cut while the world goes on: real partition and log, a scripted leader, threads in the test's hands."""
+"""A follower's log is truncated while other things happen: real partition and log, a scripted leader, threads run by the
+test."""
 
 import asyncio
 from collections.abc import Callable
@@ -27,7 +28,7 @@ def state(leader: BrokerId, epoch: int) -> PartitionLeadership:
 
 
 class Follower:
-    """Has 50 records of an idempotent producer in leader epoch 0; its leader ended that epoch at 20."""
+    """A follower with 50 records of an idempotent producer in leader epoch 0; its leader ended that epoch at 20."""
 
     def __init__(self, folder: Path) -> None:
         self.stored = log_support.Partition(folder, manual_threads=True)
@@ -66,9 +67,9 @@ def run(tmp_path: Path, story: Callable[[Follower, FetcherManager], object]) -> 
     asyncio.run(bounded())
 
 
-def test_follower_takes_nothing_of_a_later_epoch_than_its_leader(tmp_path: Path) -> None:
-    """Its former leader has been cut, and written over, while the answer was on its way out of the file: below 50 it has other
-    records now, and the next leader, who compares the last epoch alone, would never find out (KAFKA-18723)."""
+def test_follower_appends_no_records_of_a_later_epoch_than_its_leaders(tmp_path: Path) -> None:
+    """The former leader truncated its log and wrote other records while its answer was being read from the file: below 50 it
+    has other records now. The next leader compares only the last epoch, and would never notice (KAFKA-18723)."""
     partition = Follower(tmp_path).partition
     good = bytes(log_support.batch([b"good"], base_offset=50, leader_epoch=1))
     later = bytes(log_support.batch([b"later"], base_offset=51, leader_epoch=2))
@@ -81,7 +82,7 @@ def test_follower_takes_nothing_of_a_later_epoch_than_its_leader(tmp_path: Path)
     assert (partition.log_end, partition.latest_epoch) == (52, 2)
 
 
-def test_follower_fetches_on_from_where_it_was_cut(tmp_path: Path) -> None:
+def test_follower_fetches_from_the_offset_of_its_truncation(tmp_path: Path) -> None:
     async def story(follower: Follower, manager: FetcherManager) -> None:
         assert follower.partition.log_end == 50
         follower.threads.run_pending()
@@ -92,8 +93,8 @@ def test_follower_fetches_on_from_where_it_was_cut(tmp_path: Path) -> None:
     run(tmp_path, story)
 
 
-def test_replica_that_becomes_leader_before_the_cut_keeps_its_records(tmp_path: Path) -> None:
-    """The controller elected it with what it has. A cut that was decided as a follower would take that away."""
+def test_replica_that_becomes_leader_before_the_truncation_keeps_its_records(tmp_path: Path) -> None:
+    """The controller elected the replica with the records that it has. A truncation decided as follower would remove them."""
 
     async def story(follower: Follower, manager: FetcherManager) -> None:
         manager.remove([TP])
@@ -106,7 +107,7 @@ def test_replica_that_becomes_leader_before_the_cut_keeps_its_records(tmp_path: 
     run(tmp_path, story)
 
 
-def test_replica_that_follows_in_another_epoch_before_the_cut_asks_its_new_leader_first(tmp_path: Path) -> None:
+def test_replica_in_another_epoch_before_the_truncation_asks_its_new_leader_first(tmp_path: Path) -> None:
     async def story(follower: Follower, manager: FetcherManager) -> None:
         manager.remove([TP])
         follower.partition.become_follower(state(LEADER, 3))

@@ -1,4 +1,4 @@
-"""ISR changes on their way to the controller: what comes back may find the replica gone."""
+"""ISR changes on their way to the controller: the replica may be gone when the answer comes."""
 
 import asyncio
 from types import SimpleNamespace
@@ -55,7 +55,7 @@ def test_answer_for_a_replica_that_was_deleted_meanwhile_is_dropped():
 
 
 def lagged_behind():
-    """A leader whose follower lacks a record, and its partition."""
+    """A leader whose follower lacks a record, with its partition."""
     machine = PartitionMachine(local_broker=1, replica_lag_time_max_ms=100)
     state = PartitionLeadership(leader=1, leader_epoch=5, isr=(1, 2), partition_epoch=10, replicas=(1, 2))
     machine.become_leader(state, log_end=0, now_ms=0)

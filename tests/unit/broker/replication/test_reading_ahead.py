@@ -1,4 +1,6 @@
-"""A fetcher that asks for what follows before it has appended what came: a link's, whose fetches acknowledge nothing."""
+"""A fetcher that reads ahead: it sends the next request before it appends an answer. A link does so, as its fetches acknowledge
+nothing.
+"""
 
 import asyncio
 
@@ -15,7 +17,7 @@ SETTINGS = FetcherSettings(broker_id=-1, replica_fetch_backoff_ms=30, replica_fe
 
 
 class Mirror(FakeReplica):
-    """What it does is noted, beside what its leader is asked for."""
+    """A mirror that records its appends, together with the requests to its leader."""
 
     def __init__(self, *epochs, leader):
         super().__init__(*epochs)
@@ -42,7 +44,7 @@ class Source(ScriptedLeader):
 
 
 def reads_ahead(replica):
-    """Of the one partition that there is."""
+    """Return the fetch offset of the only partition."""
     return managed_by(lambda data: replica.log_end + len(data) // 4)
 
 
@@ -64,8 +66,8 @@ async def test_next_fetch_leaves_before_the_answer_is_appended():
         assert mirror.plans_at_append == [2, 3]
 
 
-async def test_answer_that_has_all_there_is_is_appended_first():
-    """Whoever is not behind gains nothing."""
+async def test_answer_up_to_the_log_end_is_appended_before_the_next_fetch():
+    """A mirror that is not behind gains nothing by reading ahead."""
 
     leader = Source()
     mirror = Mirror(5, leader=leader)
@@ -78,7 +80,7 @@ async def test_answer_that_has_all_there_is_is_appended_first():
 
 
 async def test_append_that_fails_leaves_no_hole():
-    """What was asked for ahead follows on records that are not there: it is dropped, and asked for again from the log's end."""
+    """The answer to the early request does not fit the log: it is dropped, and requested again from the log end."""
 
     leader = Source()
     mirror = Mirror(5, leader=leader)
@@ -97,7 +99,7 @@ async def test_append_that_fails_leaves_no_hole():
         assert mirror.epochs_of == [5]
 
 
-def test_partition_that_is_taken_away_meanwhile_is_not_appended_to():
+def test_partition_that_was_removed_meanwhile_gets_no_append():
     async def run():
         leader = Source()
         mirror, other = Mirror(5, leader=leader), Mirror(5, leader=leader)
@@ -124,7 +126,7 @@ def test_partition_that_is_taken_away_meanwhile_is_not_appended_to():
     asyncio.run(run())
 
 
-async def test_leader_that_is_gone_by_then_does_not_keep_what_came_from_the_log():
+async def test_answer_is_appended_although_the_connection_is_lost_meanwhile():
     leader = Source()
     mirror = Mirror(5, leader=leader)
     async with reads_ahead(mirror)(leader) as manager:
@@ -158,7 +160,7 @@ def test_bug_in_an_append_ends_the_fetcher():
 
 
 async def test_follower_never_reads_ahead():
-    """Its next fetch says that it has what comes before."""
+    """A follower's next fetch acknowledges the records below its offset."""
 
     leader = Source()
     follower = Mirror(5, leader=leader)

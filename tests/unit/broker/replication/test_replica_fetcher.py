@@ -1,4 +1,4 @@
-"""The fetcher's task: a scripted leader on the other side, real time only where a back-off is waited for."""
+"""The fetcher's task with a scripted leader. Only back-offs take real time."""
 
 import asyncio
 import itertools
@@ -45,7 +45,7 @@ SETTINGS = FetcherSettings(broker_id=1, replica_fetch_backoff_ms=30, replica_fet
 
 
 class ScriptedLeader:
-    """Answers each fetch with what the test put into the queue; without that, it waits as a long poll does."""
+    """Answer each fetch with the test's next answer; if there is none, wait as a long poll does."""
 
     def __init__(self, *, truncates_on_fetch=True):
         self.truncates_on_fetch = truncates_on_fetch
@@ -108,7 +108,7 @@ async def managed(leaders, settings=SETTINGS, throttle=None, end_after=None):
 
 
 async def turns_until(condition):
-    """Let the other tasks run, turn by turn; no time passes."""
+    """Let the other tasks run for some turns; no time passes."""
     for _ in range(1000):
         if condition():
             return
@@ -133,8 +133,9 @@ async def test_records_reach_the_replica_and_the_next_fetch_acknowledges_them():
         assert manager.fetcher_of(A).fetched_bytes == 8
 
 
-async def test_follower_that_is_to_be_cut_within_the_tier_begins_where_the_tier_ends():
-    """Cut there, it would not know which transactions were open: what it copied later did not tell that they were aborted."""
+async def test_follower_that_must_truncate_into_the_tier_begins_where_the_tier_ends():
+    """Truncated there, it would not know which transactions were open, and later records would not show that they were
+    aborted."""
 
     class Tier:
         async def begin(self, tp, *, local_start, epoch, log_start, is_wanted):
@@ -154,9 +155,9 @@ async def test_follower_that_is_to_be_cut_within_the_tier_begins_where_the_tier_
         assert begun == [(A, 4, 1, 0)]
 
 
-async def test_follower_that_began_after_a_segment_of_an_overruled_leader_is_cut_where_its_own_leader_says():
-    """The record before the leader's local start is in a segment that goes on with records that an unclean election took back.
-    To begin there again, and again, would not end: the tier has no better segment."""
+async def test_follower_that_began_after_a_deposed_leaders_tier_segment_truncates_as_its_own_leader_says():
+    """The record before the leader's local start is in a segment that also has records which an unclean election removed.
+    Starting there again and again would never end: the tier has no better segment."""
 
     class Tier:
         async def begin(self, tp, *, local_start, epoch, log_start, is_wanted):
@@ -180,8 +181,8 @@ async def test_follower_that_began_after_a_segment_of_an_overruled_leader_is_cut
         assert begun == [4]
 
 
-async def test_records_that_have_to_be_flushed_are_acknowledged_when_they_are_on_disk():
-    """`flush.messages`: a leader counts what a fetch acknowledges, and so does whoever waits for acks=all."""
+async def test_records_that_must_be_flushed_are_acknowledged_only_on_disk():
+    """`flush.messages`: the leader and producers with acks=all rely on the records that a fetch acknowledges."""
 
     leader, replica = ScriptedLeader(), FakeReplica(1)
     replica.disk = asyncio.Event()
@@ -210,7 +211,7 @@ async def test_new_partition_does_not_wait_for_the_end_of_a_long_poll():
 
 
 async def test_interrupted_poll_costs_the_connection_but_not_the_session():
-    """However often: the next request names only what is new."""
+    """The next request names only new partitions, however often a poll was interrupted."""
 
     leader, replica = ScriptedLeader(), FakeReplica(1)
     async with managed({2: leader}) as manager:
@@ -235,7 +236,7 @@ async def test_partitions_that_come_together_interrupt_a_long_poll_once_and_are_
         with manager.together():
             for partition in many:
                 add(manager, partition, FakeReplica(1))
-                # As a LeaderAndIsr for thousands does: the fetcher runs in between.
+                # A LeaderAndIsr for thousands of partitions pauses like this: the fetcher runs in between.
                 await asyncio.sleep(0)
         plan = await leader.plan()
         assert set(plan.to_send) == {A, *many}
@@ -243,7 +244,7 @@ async def test_partitions_that_come_together_interrupt_a_long_poll_once_and_are_
 
 
 def test_partitions_that_come_while_it_connects_are_in_the_first_request():
-    """A leader of thousands fails: the first of them open the connection to the next one, and all wait for it."""
+    """A leader of thousands of partitions fails: the first ones open the connection to the next leader, and all wait for it."""
 
     async def run():
         leader, connected = ScriptedLeader(), asyncio.Event()
@@ -266,7 +267,7 @@ def test_partitions_that_come_while_it_connects_are_in_the_first_request():
 
 
 class HangingLeader(ScriptedLeader):
-    """Takes connections and says nothing, as a process does that was stopped."""
+    """Accepts connections and never answers, like a process that was stopped."""
 
     def __init__(self):
         super().__init__()
@@ -286,7 +287,7 @@ async def test_broker_stops_while_a_fetcher_connects_to_a_leader_that_hangs():
         await leader.asked.wait()
 
 
-async def test_leader_that_is_back_is_not_waited_for_at_its_former_address():
+async def test_fetcher_does_not_wait_for_a_returned_leader_at_its_former_address():
     before, after = HangingLeader(), ScriptedLeader()
     leaders = {2: before}
     async with managed(leaders) as manager:
@@ -302,13 +303,13 @@ async def test_leader_that_is_back_is_not_waited_for_at_its_former_address():
 
 
 async def test_pause_that_ends_while_the_fetcher_decides_is_not_a_failure():
-    """Whoever may be asked is decided at one point in time, or a fetch goes out where there is no connection."""
+    """The machine decides at one point in time whether to send; otherwise a fetch could go out without a connection."""
 
     class EachLookIsLater:
         now_s = 0.0
 
         def monotonic_s(self):
-            self.now_s += 0.010  # a look before the end of a pause of 20 ms is followed by one at its end
+            self.now_s += 0.010  # a check before the end of a pause of 20 ms is followed by one at its end
             return self.now_s
 
     leader = ScriptedLeader()
@@ -380,10 +381,10 @@ async def test_partition_moves_to_its_new_leader():
         assert (await leaders[3].plan()).to_send[A].current_leader_epoch == 6
         leaders[2].say(FetchedPartition(A, 0, 2, 0, None, records(5)))
         await leaders[2].plan()
-        assert replica.epochs_of == [1], "what the old leader sends is not appended any more"
+        assert replica.epochs_of == [1], "answers of the old leader are not appended any more"
 
 
-async def test_diverging_replica_is_cut_before_it_goes_on():
+async def test_diverging_replica_is_truncated_before_it_fetches():
     leader, replica = ScriptedLeader(), FakeReplica(1, 1, 2)
     async with managed({2: leader}) as manager:
         add(manager, A, replica)
@@ -393,7 +394,7 @@ async def test_diverging_replica_is_cut_before_it_goes_on():
         assert replica.epochs_of == [1]
 
 
-async def test_an_epoch_that_a_former_leader_began_without_a_record_is_given_up():
+async def test_empty_epoch_that_a_former_leader_began_is_removed():
     leader, replica = ScriptedLeader(), FakeReplica(1, 1)
     replica.cache.assign(4, 2)
     async with managed({2: leader}) as manager:
@@ -405,7 +406,7 @@ async def test_an_epoch_that_a_former_leader_began_without_a_record_is_given_up(
         assert replica.epochs_of == [1, 1]
 
 
-async def test_broker_that_is_about_to_stop_follows_nobody_new():
+async def test_broker_that_is_about_to_stop_follows_no_new_leader():
     leader, other = ScriptedLeader(), ScriptedLeader()
     async with managed({2: leader, 3: other}) as manager:
         add(manager, A, FakeReplica(1))
@@ -414,7 +415,7 @@ async def test_broker_that_is_about_to_stop_follows_nobody_new():
         add(manager, B, FakeReplica(1), leader=3)
         assert manager.fetcher_of(B) is None
         leader.say(FetchedPartition(A, 0, 2, 0, None, records(5)))
-        assert (await leader.plan()).to_send[A].fetch_offset == 2, "what it follows it goes on to follow"
+        assert (await leader.plan()).to_send[A].fetch_offset == 2, "it keeps following the partitions that it had"
 
 
 async def test_answer_that_arrives_while_the_broker_stops_is_not_appended():
@@ -456,7 +457,7 @@ async def test_answer_that_arrives_while_the_broker_stops_does_not_look_at_close
         replica.is_closed = True
 
 
-async def test_old_leader_is_asked_for_its_epochs_and_a_lost_place_is_found_again():
+async def test_old_leader_is_asked_for_its_epochs_and_then_for_its_offsets():
     leader, replica = ScriptedLeader(truncates_on_fetch=False), FakeReplica(1, 2)
     leader.ends[A] = EpochAnswer(0, EpochEnd(1, 1))
     leader.offsets[A] = OffsetsAnswer(0, latest=60, earliest=40)
@@ -498,7 +499,7 @@ async def test_number_of_fetchers_can_change_at_runtime():
         assert len({manager.fetcher_of(partition) for partition in replicas}) == 2
 
 
-async def test_replication_quota_is_told_of_every_byte():
+async def test_replication_quota_counts_every_byte():
     class Quota:
         taken = 0
 
@@ -521,7 +522,7 @@ async def test_replication_quota_is_told_of_every_byte():
 
 
 class FakeConnection:
-    """Every message goes through the real codec, in the version that was asked for."""
+    """Each message goes through the real codec, in the requested version."""
 
     closed = False
 
@@ -602,7 +603,7 @@ def test_leader_before_version_12_does_not_truncate_on_fetch():
 
 @pytest.mark.parametrize(("end_of_epoch_before", "epoch"), [(89, 4), (90, 3)])
 def test_starts_in_the_tier_are_asked_for_with_the_epoch_of_the_record_before(end_of_epoch_before, epoch):
-    """The local start, 90, is of epoch 4. The record before is too, unless the epoch before ended there."""
+    """The local start, 90, has epoch 4. The record before has it too, unless the epoch before ended there."""
 
     async def run():
         end = EpochEndOffset(partition=0, leader_epoch=3, end_offset=end_of_epoch_before)
@@ -649,6 +650,6 @@ def test_epoch_ends_and_offsets_are_asked_as_a_replica():
 async def test_partition_added_after_the_stop_is_not_fetched():
     async with managed({}) as manager:
         manager.stop()
-        add(manager, A, FakeReplica(1))  # a LeaderAndIsr that was under way when the broker was told to stop
+        add(manager, A, FakeReplica(1))  # a LeaderAndIsr in progress when the broker stops
         assert manager.fetcher_of(A) is None
         assert manager.fetcher_count == 0

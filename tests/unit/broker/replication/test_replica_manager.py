@@ -1,4 +1,4 @@
-"""The replica manager on real logs: long polls that end when they should, pins that are given back."""
+"""The replica manager on real logs: long polls end when they should, and pins are released."""
 
 import asyncio
 import errno
@@ -96,7 +96,7 @@ class World:
         return partition
 
     def _fail(self, partition: Partition, fault: LogDirFault) -> None:
-        """As the broker does when a directory fails."""
+        """Fail the directory as the broker does."""
         if descriptors.are_exhausted(fault.cause):
             return
         partition.machine.go_offline()
@@ -104,7 +104,7 @@ class World:
         self.manager.hosted.wake_all(partition)
 
     def move_log(self) -> None:
-        """To another directory, as AlterReplicaLogDirs does in the end."""
+        """Move the log to another directory, as AlterReplicaLogDirs does at its end."""
         old = self.partition.local_log
         env = LogEnvironment(clock=self.clock, threads=self._threads)
         tp = self.partition.tp
@@ -129,7 +129,7 @@ class World:
         )
 
     def append_own(self) -> tuple[int, list[ErrorCode]]:
-        """The first offset, and what was heard of the commit: nothing yet, or once."""
+        """Return the first offset, and the list of the callback's results: none yet, or one."""
         heard: list[ErrorCode] = []
         batch = plain_batch([(b"k", b"v"), (b"k", None)], timestamp=self.clock.now_ms())
         first = self.manager.appends.append_own(
@@ -138,7 +138,7 @@ class World:
         return first, heard
 
     def fetch(self, params: FetchParams, offset: int, *, max_bytes: int = 1 << 20) -> list[list[PartitionRead]]:
-        """What has been answered: nothing yet, or once."""
+        """Return the answers: none yet, or one."""
         answers: list[list[PartitionRead]] = []
         want = CachedPartition(FetchKey("t", 0), offset, max_bytes, -1, -1, 0)
         self.manager.fetches.fetch(params, [(want, TP)], answers.append)
@@ -170,7 +170,7 @@ def test_long_poll_ends_when_min_bytes_have_come_though_no_whole_batch_ends_ther
 
 
 def test_limit_that_cuts_a_fetch_counts_as_reached(tmp_path: Path) -> None:
-    """Kafka sends the torn batch and has its bytes; here only whole batches leave."""
+    """Kafka sends the incomplete batch and counts its bytes; here only whole batches are sent."""
     world = World(tmp_path)
     for _ in range(5):
         world.append(100)
@@ -182,7 +182,7 @@ def test_limit_that_cuts_a_fetch_counts_as_reached(tmp_path: Path) -> None:
     read.release()
 
 
-def test_end_of_an_older_segment_is_not_waited_at(tmp_path: Path) -> None:
+def test_long_poll_does_not_wait_at_the_end_of_an_older_segment(tmp_path: Path) -> None:
     world = World(tmp_path, segment_bytes=250)
     for _ in range(5):
         world.append(100)
@@ -232,7 +232,7 @@ def test_follower_that_waits_is_recorded_when_its_request_comes_and_not_again_wh
     assert position.last_fetch_leader_log_end == 1
 
 
-def test_waiting_fetch_of_many_partitions_looks_again_only_at_what_was_touched(tmp_path: Path) -> None:
+def test_waiting_fetch_of_many_partitions_reads_only_changed_ones_again(tmp_path: Path) -> None:
     world = World(tmp_path, replicas=(ME, FOLLOWER))
     others = [world.add_partition(number) for number in range(1, 5)]
     wanted = [(CachedPartition(FetchKey("t", n), 0, 1 << 20, 0, -1, 0), TopicPartition("t", n)) for n in range(5)]
@@ -249,7 +249,7 @@ def test_waiting_fetch_of_many_partitions_looks_again_only_at_what_was_touched(t
     assert len(world.manager.hosted.fetch_purgatory) == 0 and world.manager.hosted.fetch_purgatory.watched_keys == 0
 
 
-def test_answer_that_waited_tells_the_high_watermark_of_its_end(tmp_path: Path) -> None:
+def test_answer_after_a_wait_has_the_high_watermark_at_its_end(tmp_path: Path) -> None:
     world = World(tmp_path, replicas=(ME, FOLLOWER))
     world.append(100)
     answers = world.fetch_as_follower(1)
@@ -271,7 +271,7 @@ def test_partition_that_changes_its_leader_epoch_ends_the_wait(tmp_path: Path) -
     assert read.error is ErrorCode.FENCED_LEADER_EPOCH
 
 
-def test_follower_with_another_epoch_at_the_same_end_is_told_where_it_diverges(tmp_path: Path) -> None:
+def test_follower_with_another_epoch_at_the_same_end_gets_a_diverging_epoch(tmp_path: Path) -> None:
     world = World(tmp_path, replicas=(ME, FOLLOWER))
     world.append(100)
     world.log.assign_epoch_start(3, 1)
@@ -291,7 +291,7 @@ def test_fetch_of_a_followers_former_life_leaves_no_pin(tmp_path: Path) -> None:
     assert world.pins == 0
 
 
-def test_fetch_by_the_id_of_a_topic_made_anew_does_not_read_the_old_ones_log(tmp_path: Path) -> None:
+def test_fetch_by_the_id_of_a_recreated_topic_does_not_read_the_old_log(tmp_path: Path) -> None:
     world = World(tmp_path)
     world.append(100)
     world.partition.topic_id = TopicId(b"o" * 16)
@@ -304,7 +304,7 @@ def test_fetch_by_the_id_of_a_topic_made_anew_does_not_read_the_old_ones_log(tmp
         read.release()
 
 
-def test_records_for_a_topic_made_anew_do_not_go_to_the_old_ones_log(tmp_path: Path) -> None:
+def test_records_for_a_recreated_topic_do_not_go_to_the_old_log(tmp_path: Path) -> None:
     world = World(tmp_path)
     world.partition.topic_id = TopicId(b"o" * 16)
     builder = BatchBuilder()
@@ -334,7 +334,7 @@ def test_consumer_of_a_former_leader_epoch_is_fenced_before_it_is_sent_elsewhere
         assert read.preferred_read_replica == (FOLLOWER if error is ErrorCode.NONE else -1)
 
 
-def test_counters_of_a_deleted_topic_go(tmp_path: Path) -> None:
+def test_counters_of_a_deleted_topic_are_removed(tmp_path: Path) -> None:
     world = World(tmp_path)
     registry = world.manager.hosted._registry
     world.manager.hosted.counters("gone").bytes_in.add(5)
@@ -343,7 +343,7 @@ def test_counters_of_a_deleted_topic_go(tmp_path: Path) -> None:
     world.manager.hosted.forget_topic("never seen")
 
 
-def test_batch_of_the_brokers_own_is_committed_at_once_where_nobody_else_is_in_sync(tmp_path: Path) -> None:
+def test_own_batch_is_committed_at_once_if_no_other_broker_is_in_sync(tmp_path: Path) -> None:
     world = World(tmp_path)
     assert world.append_own() == (0, [ErrorCode.NONE])
     assert world.append_own() == (2, [ErrorCode.NONE])
@@ -352,7 +352,7 @@ def test_batch_of_the_brokers_own_is_committed_at_once_where_nobody_else_is_in_s
     assert len(world.manager.hosted.produce_purgatory) == 0
 
 
-def test_batch_of_the_brokers_own_waits_for_the_isr_however_long(tmp_path: Path) -> None:
+def test_own_batch_waits_for_the_isr_without_a_time_out(tmp_path: Path) -> None:
     world = World(tmp_path, replicas=(ME, FOLLOWER), isr=(ME, FOLLOWER))
     _, heard = world.append_own()
     world.timers.advance_ms(24 * 60 * 60 * 1000)
@@ -365,7 +365,7 @@ def test_batch_of_the_brokers_own_waits_for_the_isr_however_long(tmp_path: Path)
     assert heard == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
 
 
-def test_batch_of_the_brokers_own_wakes_consumers(tmp_path: Path) -> None:
+def test_own_batch_wakes_consumers(tmp_path: Path) -> None:
     world = World(tmp_path)
     answers = world.fetch(CONSUMER, 0)
     world.append_own()
@@ -374,7 +374,7 @@ def test_batch_of_the_brokers_own_wakes_consumers(tmp_path: Path) -> None:
     read.release()
 
 
-def test_batch_of_the_brokers_own_that_is_refused_is_not_heard_of_again(tmp_path: Path) -> None:
+def test_refused_own_batch_raises_and_never_calls_back(tmp_path: Path) -> None:
     world = World(tmp_path, replicas=(ME, FOLLOWER))
     now_ms = world.clock.now_ms()
     world.partition.machine.set_min_insync_replicas(2, log_end=world.log.log_end_offset, now_ms=now_ms)
@@ -391,9 +391,9 @@ def test_batch_of_the_brokers_own_that_is_refused_is_not_heard_of_again(tmp_path
 
 
 @pytest.mark.parametrize("is_own", [False, True])
-def test_record_that_was_cut_while_the_disk_was_slow_is_not_acknowledged(tmp_path: Path, is_own: bool) -> None:
-    """With `flush.messages` an append waits for the disk first. By then this broker may have lost the leadership, cut the
-    record, led again, and committed others at its offset."""
+def test_record_that_was_truncated_while_the_disk_was_slow_is_not_acknowledged(tmp_path: Path, is_own: bool) -> None:
+    """With `flush.messages` an append waits for the disk first. By then this broker may have lost the leadership, truncated the
+    record, led again, and committed other records at its offset."""
     threads = ManualThreads()
     world = World(tmp_path, replicas=(ME, FOLLOWER), isr=(ME, FOLLOWER), flush_messages=1, threads=threads)
     partition = world.partition
@@ -430,8 +430,8 @@ def test_record_that_was_cut_while_the_disk_was_slow_is_not_acknowledged(tmp_pat
 
 
 def test_leader_commits_what_is_on_its_own_disk_too(tmp_path: Path) -> None:
-    """With `flush.messages=1`. The follower has the record on disk. If the power of both goes now, the leader may lose it, and
-    be elected again: nobody may have read it."""
+    """With `flush.messages=1`. The follower has the record on disk. If both lose power now, the leader may lose the record and
+    be elected again: so no consumer may have read it."""
     threads = ManualThreads()
     world = World(tmp_path, replicas=(ME, FOLLOWER), isr=(ME, FOLLOWER), flush_messages=1, threads=threads)
     _, heard = world.append_own()
@@ -441,7 +441,7 @@ def test_leader_commits_what_is_on_its_own_disk_too(tmp_path: Path) -> None:
     assert (world.log.high_watermark, heard) == (2, [ErrorCode.NONE])
 
 
-def test_records_that_need_no_flush_yet_are_committed_as_ever(tmp_path: Path) -> None:
+def test_records_that_need_no_flush_yet_are_committed_without_one(tmp_path: Path) -> None:
     threads = ManualThreads()
     world = World(tmp_path, replicas=(ME, FOLLOWER), isr=(ME, FOLLOWER), flush_messages=5, threads=threads)
     for end in (2, 4):
@@ -458,7 +458,7 @@ def test_records_that_need_no_flush_yet_are_committed_as_ever(tmp_path: Path) ->
     assert world.log.high_watermark == 8
 
 
-def test_follower_that_is_elected_while_it_flushes_commits_when_it_has(tmp_path: Path) -> None:
+def test_follower_that_is_elected_during_a_flush_commits_after_it(tmp_path: Path) -> None:
     async def run() -> None:
         threads = ManualThreads()
         world = World(tmp_path, replicas=(ME, FOLLOWER), isr=(ME, FOLLOWER), flush_messages=1, threads=threads)
@@ -511,7 +511,7 @@ def test_retry_of_a_batch_that_is_being_flushed_waits_for_the_disk_too(tmp_path:
 
 
 def test_records_that_wait_for_the_disk_while_their_log_moves_are_acknowledged(tmp_path: Path) -> None:
-    """The second waits for the flush after the one that is under way, which a closed log does not begin."""
+    """The second one waits for the flush after the current one, and a closed log does not begin that flush."""
     threads = ManualThreads()
     world = World(tmp_path, flush_messages=1, threads=threads)
     first, second = world.append_own()[1], world.append_own()[1]
@@ -521,7 +521,7 @@ def test_records_that_wait_for_the_disk_while_their_log_moves_are_acknowledged(t
     assert world.partition.local_log.recovery_point == 4
 
 
-async def test_follower_says_when_what_it_was_sent_has_to_be_flushed(tmp_path: Path) -> None:
+async def test_follower_reports_that_appended_records_must_be_flushed(tmp_path: Path) -> None:
     threads = ManualThreads()
     world = World(tmp_path, replicas=(ME, FOLLOWER), isr=(ME, FOLLOWER), flush_messages=2, threads=threads)
     both = (ME, FOLLOWER)
@@ -541,7 +541,7 @@ async def test_follower_says_when_what_it_was_sent_has_to_be_flushed(tmp_path: P
 
 
 class ScarceDisk(Disk):
-    """Has no descriptor for the next syncs by path."""
+    """A disk without a descriptor for the next syncs by path."""
 
     __slots__ = ("refusals",)
 
@@ -555,10 +555,10 @@ class ScarceDisk(Disk):
         super().fsync_path(path)
 
 
-async def test_follower_that_has_no_descriptor_to_flush_with_acknowledges_when_it_has_flushed(
+async def test_follower_without_a_free_descriptor_acknowledges_only_after_its_flush(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its next fetch tells the leader that it has the records, and the leader counts on that."""
+    """Its next fetch would acknowledge the records to the leader, which relies on that."""
     monkeypatch.setattr("barnabas.base.host.descriptors.WAIT_S", 0)
 
     disk = ScarceDisk()
@@ -573,8 +573,8 @@ async def test_follower_that_has_no_descriptor_to_flush_with_acknowledges_when_i
     assert (disk.refusals, world.log.recovery_point) == (0, 1)
 
 
-def test_own_record_for_which_no_descriptor_is_free_to_flush_is_committed_later(tmp_path: Path) -> None:
-    """A coordinator that is told of a failure does not carry out what it has written: markers would never be sent."""
+def test_own_record_that_cannot_be_flushed_without_a_descriptor_is_committed_later(tmp_path: Path) -> None:
+    """A coordinator that gets an error does not carry out the decision that it wrote: markers would never be sent."""
     disk = ScarceDisk()
     world = World(tmp_path, flush_messages=1, disk=disk)
     disk.refusals = 2
@@ -587,7 +587,7 @@ def test_own_record_for_which_no_descriptor_is_free_to_flush_is_committed_later(
 
 
 class FullProcess(Disk):
-    """Opens no file any more, once it is full."""
+    """A process that opens no more files once it is full."""
 
     __slots__ = ("is_full",)
 
@@ -600,8 +600,8 @@ class FullProcess(Disk):
         return super().open(path, **how)
 
 
-def test_follower_has_what_it_appended_though_no_descriptor_is_free_as_its_log_start_moves(tmp_path: Path) -> None:
-    """Told of a failure, its fetcher asked for the same records again and again: they did not fit on the log any more."""
+def test_follower_keeps_its_append_if_no_descriptor_is_free_for_the_log_start(tmp_path: Path) -> None:
+    """After an error, the fetcher asked for the same records again and again: they did not fit onto the log any more."""
     disk = FullProcess()
     world = World(tmp_path, replicas=(ME, FOLLOWER), isr=(ME, FOLLOWER), disk=disk)
     both = (ME, FOLLOWER)
@@ -620,7 +620,7 @@ def test_follower_has_what_it_appended_though_no_descriptor_is_free_as_its_log_s
 
 
 class BrokenDisk(Disk):
-    """Does not read any more, once it is broken."""
+    """A disk that cannot be read once it is broken."""
 
     __slots__ = ("is_broken",)
 
@@ -634,7 +634,7 @@ class BrokenDisk(Disk):
 
 
 def test_disk_that_a_long_poll_finds_broken_ends_every_wait_once(tmp_path: Path) -> None:
-    """A produce wakes the first of them, whose look at the log takes the directory offline: that wakes them all."""
+    """A produce wakes the first poll. Its read takes the directory offline, and that wakes all of them."""
     disk = BrokenDisk()
     world = World(tmp_path, disk=disk)
     world.append(100)
@@ -657,8 +657,8 @@ def test_disk_that_a_long_poll_finds_broken_ends_every_wait_once(tmp_path: Path)
     assert len(world.manager.hosted.fetch_purgatory) == 0
 
 
-def test_leader_sees_where_a_followers_log_parts_from_its_own(tmp_path: Path) -> None:
-    """Records of the epochs 1, 1, 3, 3; this broker leads in epoch 4, without a record yet."""
+def test_leader_finds_where_a_followers_log_diverges(tmp_path: Path) -> None:
+    """A log with records of the epochs 1, 1, 3, 3; this broker leads in epoch 4, without a record yet."""
     world = World(tmp_path, replicas=(ME, FOLLOWER), isr=(ME,))
     for epoch in (1, 1, 3, 3):
         world.log.append_as_leader(plain_batch([(b"k", b"v")], timestamp=0), leader_epoch=epoch, now_ms=0)

@@ -1,4 +1,4 @@
-"""Requests of controllers: which are obeyed, which are too old. And where a consumer should read."""
+"""Requests of controllers: which ones are too old. And the replica from which a consumer should read."""
 
 import pytest
 
@@ -54,7 +54,7 @@ def test_same_epoch_may_bring_or_take_away_the_topic_id():
     assert decide(current=5, leader=1, log_topic_id=ID).verdict is Verdict.REFUSE
 
 
-def test_replica_on_a_failed_disk_obeys_nobody():
+def test_replica_on_a_failed_disk_refuses_requests_of_every_controller():
     assert decide(is_offline=True) == (Verdict.REFUSE, ErrorCode.KAFKA_STORAGE_ERROR)
     stop = decide_stop_replica(request_leader_epoch=9, current_leader_epoch=1, is_offline=True)
     assert stop is ErrorCode.KAFKA_STORAGE_ERROR
@@ -78,19 +78,19 @@ def test_requests_for_an_earlier_life_or_from_an_earlier_controller_are_stale():
     assert not is_controller_epoch_stale(4, 4)
 
 
-def test_broker_that_has_not_registered_obeys_nobody():
+def test_broker_that_has_not_registered_refuses_requests_of_every_controller():
     assert is_broker_epoch_stale(11, -1)
     assert is_broker_epoch_stale(-1, -1)
 
 
-def test_consumer_is_sent_to_the_furthest_replica_of_its_rack():
+def test_consumer_is_sent_to_the_most_advanced_replica_of_its_rack():
     views = [ReplicaView(2, "b", 10, 5), ReplicaView(3, "b", 12, 50), ReplicaView(4, "c", 99, 0)]
     assert select_by_rack("b", leader_rack="a", candidates=views) == 3
     assert select_by_rack("a", leader_rack="a", candidates=views) is None
     assert select_by_rack("", leader_rack="a", candidates=views) is None
     assert select_by_rack("z", leader_rack="a", candidates=views) is None
     tied = [ReplicaView(2, "b", 10, 5), ReplicaView(3, "b", 10, 50)]
-    assert select_by_rack("b", leader_rack="a", candidates=tied) == 2, "who caught up last"
+    assert select_by_rack("b", leader_rack="a", candidates=tied) == 2, "the replica that caught up last"
 
 
 def test_only_in_sync_followers_that_have_the_offset_are_candidates():

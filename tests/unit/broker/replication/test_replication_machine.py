@@ -44,7 +44,7 @@ def fetch(led, broker, offset, *, log_end, now_ms=NOW, broker_epoch=-1, log_star
 # --- high watermark ---------------------------------------------------------------------------------------------------
 
 
-def test_high_watermark_is_what_the_slowest_in_sync_replica_has():
+def test_high_watermark_is_the_log_end_of_the_slowest_in_sync_replica():
     led = leader()
     assert not led.record_append(10, NOW)
     assert not fetch(led, 2, 10, log_end=10).hw_moved
@@ -74,10 +74,10 @@ def test_replica_outside_the_isr_does_not_hold_the_high_watermark_back():
     assert led.high_watermark == 10
 
 
-def test_returning_follower_that_is_nearly_there_is_waited_for():
+def test_high_watermark_waits_for_a_returning_follower_that_is_nearly_caught_up():
     led = leader(isr=(1,), log_end=10)
     assert led.high_watermark == 10
-    # It has all that there was, and would join but for the proposal that 2 has under way already.
+    # 3 has all records, and would join if the proposal for 2 were not pending.
     assert fetch(led, 2, 10, log_end=10).propose is not None
     fetch(led, 3, 10, log_end=10)
     led.record_append(20, NOW + 1)
@@ -104,13 +104,13 @@ def test_min_insync_replicas_is_never_more_than_there_are_replicas():
     assert led.record_append(1, NOW)
 
 
-def test_follower_takes_the_leaders_high_watermark_inside_its_own_log():
+def test_follower_adopts_the_leaders_high_watermark_up_to_its_own_log_end():
     follower = machine()
     follower.become_follower(state(leader=2))
     assert follower.record_follower_append(log_start=0, log_end=5, leader_high_watermark=8)
     assert follower.high_watermark == 5
     assert not follower.record_follower_append(log_start=0, log_end=6, leader_high_watermark=3)
-    assert follower.high_watermark == 5, "a leader that lags does not take back what was committed"
+    assert follower.high_watermark == 5, "a lagging leader does not lower the high watermark"
 
 
 def test_end_offset_is_unknown_until_the_new_leaders_high_watermark_has_caught_up():
@@ -122,7 +122,7 @@ def test_end_offset_is_unknown_until_the_new_leaders_high_watermark_has_caught_u
     assert not led.high_watermark_lags
 
 
-def test_produce_waits_for_the_high_watermark_and_learns_of_a_shrunken_isr():
+def test_produce_waits_for_the_high_watermark_and_fails_if_the_isr_shrinks():
     led = leader(min_insync_replicas=2)
     led.record_append(1, NOW)
     assert led.check_replicated(1, 1) is None
@@ -163,7 +163,7 @@ def test_follower_that_keeps_up_one_fetch_behind_stays_in_the_isr():
     led = leader()
     for step in range(1, 20):
         now_ms = NOW + step * 2000
-        # Each time it has what the leader had at its last fetch, never what the leader has now.
+        # Each time the follower has what the leader had at its previous fetch, never what the leader has now.
         fetch(led, 2, (step - 1) * 10, log_end=step * 10, now_ms=now_ms)
         fetch(led, 3, step * 10, log_end=step * 10, now_ms=now_ms)
         assert led.tick(now_ms, step * 10).propose is None
@@ -211,7 +211,7 @@ def test_dead_broker_is_not_proposed():
     assert fetch(led, 3, 0, log_end=0).propose is not None
 
 
-def test_proposal_names_the_incarnations_that_the_leader_heard_from():
+def test_proposal_has_the_broker_epochs_of_the_followers_fetches():
     led = leader(isr=(1, 2))
     fetch(led, 2, 0, log_end=0, broker_epoch=70)
     proposal = fetch(led, 3, 0, log_end=0, broker_epoch=80).propose
@@ -227,7 +227,7 @@ def test_fetch_of_a_brokers_former_life_is_refused():
     assert led.follower(2).log_end == 0
 
 
-def test_fetch_of_a_stranger_is_refused():
+def test_fetch_of_a_broker_that_is_not_a_replica_is_refused():
     led = leader()
     assert led.check_follower(9, 5) is ErrorCode.UNKNOWN_LEADER_EPOCH
     assert led.check_follower(9, -1) is ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -243,7 +243,7 @@ def test_one_proposal_at_a_time():
 
 
 @pytest.mark.parametrize("error", [ErrorCode.OPERATION_NOT_ATTEMPTED, ErrorCode.INELIGIBLE_REPLICA])
-def test_proposal_that_was_surely_not_applied_is_taken_back(error):
+def test_proposal_that_was_certainly_not_applied_is_withdrawn(error):
     led = leader(isr=(1,))
     proposal = fetch(led, 2, 0, log_end=0).propose
     assert led.isr_rejected(proposal, error).retry is None
@@ -253,7 +253,7 @@ def test_proposal_that_was_surely_not_applied_is_taken_back(error):
 
 
 @pytest.mark.parametrize("error", [ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.INVALID_UPDATE_VERSION])
-def test_leader_that_is_out_of_date_waits_for_the_controllers_next_word(error):
+def test_outdated_leader_waits_for_the_controllers_next_request(error):
     led = leader(isr=(1,))
     proposal = fetch(led, 2, 0, log_end=0).propose
     assert led.isr_rejected(proposal, error).retry is None
@@ -319,8 +319,9 @@ def test_re_elected_leader_keeps_its_followers_positions():
     assert led.high_watermark == 4
 
 
-def test_leader_that_missed_an_epoch_does_not_count_on_what_its_followers_had():
-    """Another has led meanwhile, without a word to this one, and had them cut their logs: they may lack what they told of."""
+def test_leader_that_missed_an_epoch_forgets_its_followers_log_ends():
+    """Another broker led in between, unknown to this one, and may have made the followers truncate: their log ends may be
+    wrong."""
     led = leader()
     led.record_append(4, NOW)
     fetch(led, 2, 4, log_end=4)
@@ -401,7 +402,7 @@ def test_replicas_that_a_reassignment_adds_do_not_count_as_missing():
     assert not led.is_under_replicated
 
 
-def test_machines_import_nothing_that_acts_on_the_world():
+def test_machines_import_no_io():
     forbidden = {"asyncio", "os", "socket", "time", "random", "threading", "kazoo"}
     folder = Path(replication_package.__file__).parent
     pure = ("machine", "fetcher_machine", "follower_session", "state", "control", "read_replica")

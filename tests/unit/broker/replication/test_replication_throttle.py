@@ -1,4 +1,4 @@
-"""Replication throttles: who is on the list, when the rate is used up, and what a leader then tells."""
+"""Replication throttles: the listed replicas, the used-up rate, and the leader's answers."""
 
 from pathlib import Path
 
@@ -39,7 +39,7 @@ def test_list_names_replicas_of_this_broker_or_all(replicas: tuple[str, ...], li
     assert not throttle.is_listed(TopicPartition("other", 0))
 
 
-def test_only_what_is_listed_counts_and_waits() -> None:
+def test_only_listed_partitions_are_counted_and_throttled() -> None:
     throttle = made(("0:2",))
     throttle.record(TopicPartition("t", 1), 10**9)
     assert not throttle.is_used_up
@@ -47,7 +47,7 @@ def test_only_what_is_listed_counts_and_waits() -> None:
     assert throttle.is_throttled(TopicPartition("t", 0)) and not throttle.is_throttled(TopicPartition("t", 1))
 
 
-def test_rate_is_taken_over_one_window_at_first_then_over_all_that_has_passed() -> None:
+def test_rate_covers_one_window_at_first_and_then_the_passed_ones() -> None:
     clock = Clock()
     throttle = made(("*",), clock=clock)
     throttle.record(TP, 3_000)
@@ -58,7 +58,7 @@ def test_rate_is_taken_over_one_window_at_first_then_over_all_that_has_passed() 
     assert not throttle.is_used_up and throttle.wait_ms() == 0
 
 
-def test_limit_changes_while_it_runs_and_none_holds_nobody_back() -> None:
+def test_limit_can_change_at_runtime_and_no_limit_throttles_nothing() -> None:
     throttle = made(("*",), limit=UNLIMITED)
     throttle.record(TP, 10**9)
     assert not throttle.is_throttled(TP) and throttle.wait_ms() == 0
@@ -66,7 +66,7 @@ def test_limit_changes_while_it_runs_and_none_holds_nobody_back() -> None:
     assert throttle.is_throttled(TP) and throttle.bytes_per_second() == 10**9
 
 
-def test_steady_copy_goes_at_the_limit() -> None:
+def test_steady_copy_runs_at_the_limit() -> None:
     clock, copied = Clock(), 0
     throttle = made(("*",), limit=100_000, clock=clock)
     while clock.ms < 60_000:
@@ -77,7 +77,7 @@ def test_steady_copy_goes_at_the_limit() -> None:
     assert copied / 60 == pytest.approx(100_000, rel=0.05)
 
 
-def test_lists_that_are_remembered_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cache_of_throttled_lists_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(throttles, "PARSED_MAX", 5)
     lists: list[tuple[str, ...]] = [(f"{number}:2",) for number in range(50)]
     throttle = ReplicationThrottle(
@@ -108,7 +108,7 @@ def test_leader_withholds_records_from_a_follower_that_is_not_in_sync_until_the_
     read.release()
 
 
-def test_follower_in_sync_and_consumers_are_never_held_back(tmp_path: Path) -> None:
+def test_followers_in_sync_and_consumers_are_never_throttled(tmp_path: Path) -> None:
     world = World(tmp_path, replicas=(ME, FOLLOWER))
     world.manager.fetches._is_throttled = lambda tp: True
     world.append(100)

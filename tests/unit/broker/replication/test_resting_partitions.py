@@ -1,4 +1,4 @@
-"""A follower's session passes over what has not changed: what wakes a partition, and what its rest says of the follower.
+"""A follower's session skips unchanged partitions: what wakes a partition, and what its rest means for the follower.
 
 The real Fetch handler, session cache and replica manager, on real logs.
 """
@@ -66,7 +66,7 @@ class Leader:
         forgotten: tuple[int, ...] = (),
         max_wait_ms: int = 500,
     ) -> list[FetchResponse]:
-        """A request of the session, which says where the follower is in `changed`; its answer, when it has come."""
+        """Send a request of the session with the follower's positions in `changed`; return the answer, if it has come."""
         answers: list[FetchResponse] = []
         numbers = range(len(self.partitions)) if self._epoch == 0 else changed
 
@@ -112,9 +112,9 @@ class Leader:
         )
 
     def at_rest(self) -> None:
-        """The session has begun, and all of it rests."""
+        """Begin a session in which all partitions rest."""
         [answer] = self.ask(max_wait_ms=0)
-        assert sorted(told(answer)) == list(range(len(self.partitions)))
+        assert sorted(answered(answer)) == list(range(len(self.partitions)))
         assert self.awake == []
 
     @property
@@ -131,7 +131,7 @@ class Leader:
         return position
 
 
-def told(answer: FetchResponse) -> dict[int, PartitionData]:
+def answered(answer: FetchResponse) -> dict[int, PartitionData]:
     found = {each.partition_index: each for topic in answer.responses for each in topic.partitions}
     for data in found.values():
         for part in getattr(data.records, "parts", ()):
@@ -139,9 +139,7 @@ def told(answer: FetchResponse) -> dict[int, PartitionData]:
     return found
 
 
-def test_partitions_with_nothing_new_rest_and_are_not_looked_at(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_partitions_without_news_rest_and_are_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     leader = Leader(tmp_path, 5)
     leader.at_rest()
     looked: list[Partition] = []
@@ -153,27 +151,27 @@ def test_partitions_with_nothing_new_rest_and_are_not_looked_at(
     assert leader.world.manager.hosted.fetch_purgatory.watched_keys == 1
 
 
-def test_record_in_a_resting_partition_ends_the_wait_and_only_it_is_told(tmp_path: Path) -> None:
+def test_record_in_a_resting_partition_ends_the_wait_and_only_that_partition_is_answered(tmp_path: Path) -> None:
     leader = Leader(tmp_path, 5)
     leader.at_rest()
     answers = leader.ask()
     leader.append(3)
     [answer] = answers
-    assert list(told(answer)) == [3] and leader.awake == [3]
+    assert list(answered(answer)) == [3] and leader.awake == [3]
     leader.ends[3] = 1
     answers = leader.ask(3)
-    # Its fetch moved the high watermark, which is told with the next answer.
+    # The fetch moved the high watermark, which the next answer has.
     assert answers == [] and leader.partitions[3].high_watermark == 1
     leader.append(1)
     [answer] = answers
-    found = told(answer)
+    found = answered(answer)
     assert sorted(found) == [1, 3] and found[3].high_watermark == 1
     assert leader.awake == [1]
     assert leader.world.manager.hosted.fetch_purgatory.watched_keys == 0
 
 
 def test_append_after_another_event_in_the_same_partition_still_ends_the_wait(tmp_path: Path) -> None:
-    """It has woken already, by something that ended no wait: the wait must watch it from then on."""
+    """The partition has woken already, by an event that ended no wait: the wait must watch it from then on."""
     leader = Leader(tmp_path, 3)
     leader.at_rest()
     answers = leader.ask()
@@ -181,27 +179,27 @@ def test_append_after_another_event_in_the_same_partition_still_ends_the_wait(tm
     assert answers == [] and leader.awake == [2]
     leader.append(2)
     [answer] = answers
-    assert list(told(answer)) == [2]
+    assert list(answered(answer)) == [2]
 
 
-def test_append_between_two_requests_is_seen_by_the_next(tmp_path: Path) -> None:
+def test_append_between_two_requests_is_in_the_next_answer(tmp_path: Path) -> None:
     leader = Leader(tmp_path, 3)
     leader.at_rest()
     leader.append(1)
     [answer] = leader.ask()
-    assert list(told(answer)) == [1]
+    assert list(answered(answer)) == [1]
 
 
-def test_log_start_that_moves_is_told(tmp_path: Path) -> None:
+def test_moved_log_start_of_a_resting_partition_is_answered(tmp_path: Path) -> None:
     leader = Leader(tmp_path, 3)
     leader.append(0)
     leader.ends[0] = 1
     leader.ask(max_wait_ms=0)  # moves the high watermark
-    leader.ask(max_wait_ms=0)  # is told of it
+    leader.ask(max_wait_ms=0)  # gets it
     assert leader.awake == []
     assert leader.partitions[0].local_log.maybe_increment_log_start_offset(1)
     [answer] = leader.ask(max_wait_ms=0)
-    assert told(answer)[0].log_start_offset == 1
+    assert answered(answer)[0].log_start_offset == 1
 
 
 def test_partition_that_is_lost_while_it_rests_ends_the_wait_with_its_error(tmp_path: Path) -> None:
@@ -211,7 +209,7 @@ def test_partition_that_is_lost_while_it_rests_ends_the_wait_with_its_error(tmp_
     leader.partitions[1].machine.stop()
     leader.world.manager.hosted.wake_all(leader.partitions[1])
     [answer] = answers
-    assert told(answer)[1].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert answered(answer)[1].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert leader.awake == [1]
 
 
@@ -221,7 +219,7 @@ def test_partition_that_is_deleted_while_it_rests_ends_the_wait_with_its_error(t
     answers = leader.ask()
     leader.world.manager.hosted.remove(TopicPartition("t", 1))
     [answer] = answers
-    assert told(answer)[1].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert answered(answer)[1].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 def test_follower_whose_partitions_rest_is_caught_up_as_long_as_it_asks(tmp_path: Path) -> None:
@@ -249,13 +247,13 @@ def test_follower_that_is_silent_does_not_count_as_caught_up_though_its_partitio
 
 
 def test_follower_outside_the_isr_does_not_rest(tmp_path: Path) -> None:
-    """Each of its fetches may bring it back."""
+    """Each of its fetches may bring it back into the ISR."""
     leader = Leader(tmp_path, 2, isr=(ME,))
     leader.ask(max_wait_ms=0)
     assert leader.awake == [0, 1]
 
 
-def test_follower_that_leaves_the_isr_is_looked_at_again(tmp_path: Path) -> None:
+def test_partition_of_a_follower_that_leaves_the_isr_wakes(tmp_path: Path) -> None:
     leader = Leader(tmp_path, 2)
     leader.at_rest()
     partition = leader.partitions[1]
@@ -278,7 +276,7 @@ def test_follower_that_leaves_the_isr_is_looked_at_again(tmp_path: Path) -> None
     assert proposals == [partition]
 
 
-def test_new_leader_epoch_wakes_and_forgets_how_the_follower_was(tmp_path: Path) -> None:
+def test_new_leader_epoch_wakes_the_partition_and_resets_the_follower(tmp_path: Path) -> None:
     leader = Leader(tmp_path, 2)
     leader.world.clock.advance_ms(100)
     leader.at_rest()
@@ -295,20 +293,20 @@ def test_new_leader_epoch_wakes_and_forgets_how_the_follower_was(tmp_path: Path)
     assert leader.position(0).last_caught_up_ms == 0
 
 
-def test_another_life_of_the_follower_is_noted_in_every_partition(tmp_path: Path) -> None:
+def test_new_broker_epoch_of_the_follower_is_recorded_in_every_partition(tmp_path: Path) -> None:
     leader = Leader(tmp_path, 3)
     leader.at_rest()
     leader.ask(broker_epoch=2, max_wait_ms=0)
     assert [leader.position(number).broker_epoch for number in range(3)] == [2, 2, 2]
     [answer] = leader.ask(broker_epoch=1, max_wait_ms=0)
-    assert {each.error_code for each in told(answer).values()} == {ErrorCode.NOT_LEADER_OR_FOLLOWER}
+    assert {each.error_code for each in answered(answer).values()} == {ErrorCode.NOT_LEADER_OR_FOLLOWER}
 
 
-def test_request_of_another_broker_in_the_session_is_looked_at_whole(tmp_path: Path) -> None:
+def test_request_of_another_broker_in_the_session_wakes_all_partitions(tmp_path: Path) -> None:
     leader = Leader(tmp_path, 2)
     leader.at_rest()
     [answer] = leader.ask(broker=OTHER, max_wait_ms=0)
-    assert {each.error_code for each in told(answer).values()} == {ErrorCode.UNKNOWN_LEADER_EPOCH}
+    assert {each.error_code for each in answered(answer).values()} == {ErrorCode.UNKNOWN_LEADER_EPOCH}
 
 
 def test_follower_that_may_no_longer_follow_is_refused_in_every_partition(tmp_path: Path) -> None:
@@ -316,10 +314,10 @@ def test_follower_that_may_no_longer_follow_is_refused_in_every_partition(tmp_pa
     leader.at_rest()
     leader.may_follow = False
     [answer] = leader.ask(max_wait_ms=0)
-    assert {each.error_code for each in told(answer).values()} == {ErrorCode.TOPIC_AUTHORIZATION_FAILED}
+    assert {each.error_code for each in answered(answer).values()} == {ErrorCode.TOPIC_AUTHORIZATION_FAILED}
 
 
-def test_partition_that_is_forgotten_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_forgotten_partition_leaves_no_entry_behind(tmp_path: Path) -> None:
     leader = Leader(tmp_path, 2)
     leader.at_rest()
     leader.ask(forgotten=(1,), max_wait_ms=0)
@@ -328,7 +326,7 @@ def test_partition_that_is_forgotten_leaves_nothing_behind(tmp_path: Path) -> No
     assert leader.position(1).resting is None
 
 
-def test_session_that_ends_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_ended_session_leaves_no_entry_behind(tmp_path: Path) -> None:
     leader = Leader(tmp_path, 2)
     leader.at_rest()
     leader._epoch = 0

@@ -7,7 +7,16 @@ import pytest
 
 from barnabas.base.errors import BrokenInvariant, ErrorCode, NothingWritten, Refused
 from barnabas.broker.runtime.coordinator import CoordinatorRuntime
-from barnabas.broker.runtime.machine import KeyValue, Marker, ReplayedRecord, Respond, Result, SetTimer, Tell, Ticket
+from barnabas.broker.runtime.machine import (
+    KeyValue,
+    Marker,
+    ReplayedRecord,
+    Respond,
+    Result,
+    SendToDriver,
+    SetTimer,
+    Ticket,
+)
 from tests.manual_time import ManualClock, ManualTimers
 from tests.memory_log import MemoryLog
 
@@ -47,7 +56,7 @@ class World:
         self.timers = ManualTimers(self.clock)
         self.log = MemoryLog(commits_at_once=False)
         self.tasks: list[asyncio.Task[None]] = []
-        self.told: list[object] = []
+        self.messages: list[object] = []
         self.load_times_ms: list[float] = []
         loop = asyncio.get_running_loop()
         self.runtime = CoordinatorRuntime(
@@ -57,7 +66,7 @@ class World:
             now_ms=self.clock.now_ms,
             timers=self.timers,
             spawn=lambda work, name: self.tasks.append(loop.create_task(work, name=name)),
-            on_effect=lambda partition, message: self.told.append(message),
+            on_effect=lambda partition, message: self.messages.append(message),
             answer_timeout_ms=lambda: 5000,
             on_loaded=self.load_times_ms.append,
         )
@@ -79,7 +88,7 @@ async def test_answer_waits_for_the_commit_but_state_does_not() -> None:
     assert await write == "stored"
 
 
-async def test_read_waits_for_what_it_has_seen() -> None:
+async def test_read_waits_for_the_commit_of_the_state_that_it_saw() -> None:
     world = World()
     await world.lead()
     write = asyncio.ensure_future(world.runtime.write(0, lambda m, t: m.put(b"a", b"1")))
@@ -93,7 +102,7 @@ async def test_read_waits_for_what_it_has_seen() -> None:
     assert await world.runtime.read(0, lambda m: m.values[b"a"]) == b"1"
 
 
-def test_what_follows_a_write_runs_when_it_is_in_the_log_and_what_takes_it_back_when_it_is_not() -> None:
+def test_next_step_runs_after_the_append_and_undo_runs_if_it_is_refused() -> None:
     async def main() -> None:
         world = World()
         machine = await world.lead()
@@ -121,7 +130,7 @@ def test_what_follows_a_write_runs_when_it_is_in_the_log_and_what_takes_it_back_
     asyncio.run(main())
 
 
-async def test_refused_append_changes_nothing_and_is_answered_in_a_coordinators_words() -> None:
+async def test_refused_append_changes_nothing_and_gets_a_coordinators_error() -> None:
     world = World()
     machine = await world.lead()
     world.log.refuses_with = ErrorCode.NOT_ENOUGH_REPLICAS
@@ -160,15 +169,15 @@ def test_kept_request_is_answered_by_a_later_one() -> None:
                 lambda m, t: Result(
                     records=[KeyValue(b"a", b"1")],
                     response="second",
-                    effects=[Respond(kept[0], "first"), Tell("markers")],
+                    effects=[Respond(kept[0], "first"), SendToDriver("markers")],
                 ),
             )
         )
         await asyncio.sleep(0)
-        assert not first.done() and world.told == []
+        assert not first.done() and world.messages == []
         world.log.settle_first()
         assert (await first, await second) == ("first", "second")
-        assert world.told == ["markers"]
+        assert world.messages == ["markers"]
 
     asyncio.run(main())
 
@@ -188,18 +197,18 @@ async def test_new_leader_replays_to_the_same_state() -> None:
 
 
 async def test_coordinator_that_missed_an_epoch_loads_again() -> None:
-    """Another one has coordinated meanwhile, and has fenced the markers of what was decided here: they are sent again."""
+    """Another broker was coordinator in between and has fenced the markers of decisions made here: they are sent again."""
 
     world = World()
     machine = await world.lead()
-    assert await world.lead(epoch=2) is machine, "in the next epoch nobody else has coordinated"
+    assert await world.lead(epoch=2) is machine, "in the next epoch no other broker was coordinator"
     again = await world.lead(epoch=4)
     assert again is not machine
     world.timers.advance_ms(10)
     assert (machine.fired, again.fired) == ([], ["after load"])
 
 
-async def test_loading_shard_says_so() -> None:
+async def test_loading_shard_answers_coordinator_load_in_progress() -> None:
     world = World()
     world.log.entries[0] = [ReplayedRecord(KeyValue(b"a", b"1"), 0, 0)]
     world.runtime.elected(0, 1)
@@ -210,7 +219,7 @@ async def test_loading_shard_says_so() -> None:
     assert await world.runtime.read(0, lambda m: m.values) == {b"a": b"1"}
 
 
-def test_who_waits_when_leadership_goes_is_sent_away() -> None:
+def test_waiting_requests_get_not_coordinator_when_leadership_ends() -> None:
     async def main() -> None:
         world = World()
         machine = await world.lead()
@@ -278,7 +287,7 @@ async def test_read_that_waits_too_long_is_refused() -> None:
         assert refused.value.code is ErrorCode.COORDINATOR_NOT_AVAILABLE
 
 
-async def test_timer_that_is_put_off_fires_once_at_its_last_deadline() -> None:
+async def test_postponed_timer_fires_once_at_its_last_deadline() -> None:
     world = World()
     machine = await world.lead()
     set_timer = SetTimer("session", 100)
@@ -305,7 +314,7 @@ async def test_timer_that_is_brought_forward_fires_early() -> None:
     assert machine.fired.count("session") == 1
 
 
-async def test_time_to_load_is_told() -> None:
+async def test_load_time_is_reported() -> None:
     world = World()
     await world.lead()
     assert world.load_times_ms == [0.0]
@@ -336,7 +345,7 @@ async def test_operations_of_one_turn_share_an_append() -> None:
     assert len(machine.values) == 5
 
 
-async def test_whatever_comes_between_sees_what_was_gathered() -> None:
+async def test_operation_after_a_gathered_one_sees_its_records() -> None:
     world = World()
     await world.lead()
     world.log.commits_at_once = True
@@ -349,7 +358,7 @@ async def test_whatever_comes_between_sees_what_was_gathered() -> None:
     assert [record.value for record in world.log.records] == [b"1", b"2", b"2"]
 
 
-async def test_refused_append_is_heard_by_all_who_shared_it() -> None:
+async def test_refused_append_fails_all_gathered_operations() -> None:
     world = World()
     machine = await world.lead()
     world.log.refuses_with = ErrorCode.NOT_ENOUGH_REPLICAS
@@ -360,7 +369,7 @@ async def test_refused_append_is_heard_by_all_who_shared_it() -> None:
     assert machine.values == {}
 
 
-async def test_who_is_gathered_when_leadership_goes_is_sent_away() -> None:
+async def test_gathered_operations_get_not_coordinator_when_leadership_ends() -> None:
     world = World()
     await world.lead()
     answer = gather(world, b"a")
@@ -377,14 +386,14 @@ async def test_gathering_is_bounded() -> None:
     world.log.commits_at_once = True
     await asyncio.gather(*[gather(world, b"k", bytes(40_000)) for _ in range(8)])
     assert world.log.appends == [3, 3, 2]
-    assert await gather(world, b"k", bytes(500_000)) == "stored", "a large one goes alone"
+    assert await gather(world, b"k", bytes(500_000)) == "stored", "a large operation has its own append"
 
 
 def broken(machine: Register, ticket: Ticket) -> Result[str]:
     raise BrokenInvariant("a state that cannot be")
 
 
-async def test_bug_in_an_operation_comes_before_anything_is_written_and_is_no_reason_to_stop() -> None:
+async def test_bug_in_an_operation_writes_nothing_and_does_not_stop_the_broker() -> None:
     world = World()
     await world.lead()
     with pytest.raises(NothingWritten):
@@ -403,7 +412,7 @@ async def test_bug_in_the_replay_of_what_was_written_stops_the_broker() -> None:
         world.runtime.begin(0, lambda m, t: m.put(b"a", b"1"))
 
 
-def test_timer_that_fails_hurts_nobody_and_fires_again() -> None:
+def test_failed_timer_does_no_harm_and_fires_again() -> None:
     async def main() -> None:
         world = World()
         machine = await world.lead()

@@ -14,7 +14,7 @@ class Waiting(DelayedOperation):
         super().__init__()
         self.ready = False
         self.ends: list[bool] = []
-        #: What happens while it looks.
+        #: Called during each check.
         self.looks: Callable[[], None] = lambda: None
 
     def is_satisfied(self) -> bool:
@@ -64,7 +64,7 @@ def test_time_that_runs_out_completes_as_expired() -> None:
     assert purgatory.check("a") == 0
 
 
-def test_cancelled_operation_is_told_nothing() -> None:
+def test_cancelled_operation_gets_no_callback() -> None:
     purgatory, timers = make()
     operation = Waiting()
     purgatory.try_complete_else_watch(operation, ["a"], timeout_ms=1000)
@@ -100,7 +100,7 @@ def test_every_operation_completes_exactly_once_or_waits(steps: list[tuple[str, 
         elif step == "t":
             timers.advance_ms(50)
         else:
-            # Whoever looks finds out that it is over for all of them, and says so to everybody.
+            # The first check finds that the condition failed for all of them, and wakes all.
             operations[number].looks = lambda key=key: end_all(key)
             purgatory.check(key)
     waiting = [o for o in operations.values() if not o.completed]

@@ -1,4 +1,4 @@
-"""systemd's protocol: a datagram to the socket that it names."""
+"""systemd's protocol: a datagram to the socket in its environment variable."""
 
 import asyncio
 import os
@@ -24,7 +24,7 @@ def test_state_reaches_systemd_in_one_datagram(listener: socket.socket) -> None:
     assert listener.recv(100) == b"READY=1\nSTATUS=serving"
 
 
-def test_loop_shows_life_twice_in_each_period(listener: socket.socket) -> None:
+def test_loop_notifies_the_watchdog_twice_in_each_period(listener: socket.socket) -> None:
     settings = {"NOTIFY_SOCKET": listener.getsockname(), "WATCHDOG_USEC": "20000", "WATCHDOG_PID": str(os.getpid())}
     notifier = Notifier(settings)
     assert notifier.period_s == 0.01
@@ -41,7 +41,7 @@ def test_loop_shows_life_twice_in_each_period(listener: socket.socket) -> None:
 @pytest.mark.parametrize(
     "settings", [{}, {"WATCHDOG_USEC": "1000"}, {"NOTIFY_SOCKET": "/x", "WATCHDOG_USEC": "1000", "WATCHDOG_PID": "1"}]
 )
-def test_nobody_who_did_not_ask_gets_signs_of_life(settings: dict[str, str]) -> None:
+def test_without_a_watchdog_no_notifications_are_sent(settings: dict[str, str]) -> None:
     notifier = Notifier(settings)
     assert notifier.period_s is None
     asyncio.run(notifier.show_life())

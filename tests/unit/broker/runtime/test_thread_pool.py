@@ -1,4 +1,4 @@
-"""A pool of threads whose size may change while it works."""
+"""A pool of threads whose size may change while it is in use."""
 
 import threading
 from concurrent.futures import CancelledError
@@ -8,7 +8,7 @@ import pytest
 from barnabas.broker.runtime.threads import ThreadPool
 
 
-def test_threads_come_with_the_work_and_not_more_than_the_size_allows() -> None:
+def test_threads_start_with_the_work_up_to_the_size() -> None:
     pool = ThreadPool(2, name="test")
     assert pool.thread_count == 0
     go = threading.Event()
@@ -30,11 +30,11 @@ def test_threads_come_with_the_work_and_not_more_than_the_size_allows() -> None:
     assert pool.thread_count == 0
 
 
-def test_larger_pool_takes_up_at_once_what_waits() -> None:
+def test_larger_pool_starts_waiting_work_at_once() -> None:
     pool = ThreadPool(1, name="test")
     both = threading.Barrier(2)
     futures = [pool.submit(both.wait, 10) for _ in range(2)]
-    # With one thread they would wait for each other for ever.
+    # With one thread they would wait for each other forever.
     pool.resize(2)
     assert sorted(future.result(60) for future in futures) == [0, 1]
     pool.shutdown()
@@ -55,7 +55,7 @@ def test_smaller_pool_loses_its_threads_but_no_work(times: int) -> None:
     assert pool.thread_count == 0
 
 
-def test_error_reaches_whoever_asked_and_the_thread_goes_on() -> None:
+def test_error_reaches_the_caller_and_the_thread_continues() -> None:
     pool = ThreadPool(1, name="test")
     with pytest.raises(ValueError, match="nonsense"):
         pool.submit(int, "nonsense").result(60)
@@ -63,7 +63,7 @@ def test_error_reaches_whoever_asked_and_the_thread_goes_on() -> None:
     pool.shutdown()
 
 
-def test_pool_that_was_shut_down_takes_nothing_and_cancels_if_told() -> None:
+def test_pool_after_shutdown_refuses_work_and_cancels_futures_on_request() -> None:
     pool = ThreadPool(1, name="test")
     go, running = threading.Event(), threading.Event()
 
@@ -82,10 +82,10 @@ def test_pool_that_was_shut_down_takes_nothing_and_cancels_if_told() -> None:
         second.result(60)
 
 
-def test_work_is_done_by_the_threads_that_there_are_where_the_system_gives_no_more(
+def test_existing_threads_do_the_work_if_the_system_starts_no_more(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """One that could not be started was counted all the same: its place was never filled, and who asked got an error."""
+    """A thread that could not be started was counted all the same: it was never replaced, and the caller got an error."""
     pool = ThreadPool(2, name="test")
     try:
         going = threading.Event()

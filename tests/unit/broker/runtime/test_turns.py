@@ -1,11 +1,11 @@
-"""The end of a turn of the loop: once for many, fair to others, and one failure is not everybody's."""
+"""The end of a turn of the loop: one entry for many calls, fair to other tasks, and a failed call does not stop the others."""
 
 import asyncio
 
 from barnabas.broker.runtime.turns import TurnEnd
 
 
-async def test_what_is_put_off_comes_in_order_with_what_comes_of_it_in_one_turn() -> None:
+async def test_deferred_calls_and_the_calls_they_defer_run_in_order_in_one_turn() -> None:
     end = TurnEnd()
     seen: list[str] = []
 
@@ -20,7 +20,7 @@ async def test_what_is_put_off_comes_in_order_with_what_comes_of_it_in_one_turn(
     assert seen == ["write a", "write b", "answer a", "answer b"]
 
 
-async def test_what_goes_on_for_ever_lets_others_have_their_turn() -> None:
+async def test_calls_that_always_defer_another_let_other_tasks_run() -> None:
     end = TurnEnd()
     count = 0
 
@@ -36,7 +36,7 @@ async def test_what_goes_on_for_ever_lets_others_have_their_turn() -> None:
     assert count == 4
 
 
-async def test_call_that_fails_is_heard_of_and_the_rest_comes_all_the_same() -> None:
+async def test_failed_call_is_reported_and_the_others_still_run() -> None:
     end = TurnEnd()
     seen: list[str] = []
     failures: list[object] = []

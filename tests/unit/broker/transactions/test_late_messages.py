@@ -1,7 +1,7 @@
-"""A batch of one transaction never lands in the next, and no batch begins a transaction that nobody ends (KIP-890).
+"""A batch of one transaction never lands in the next one, and no batch begins a transaction that never ends (KIP-890).
 
-A producer, its coordinator and one partition, with everything between them delayed, doubled and reordered: batches in
-flight, verifications that were confirmed long before the append, ends of which the answer was lost.
+A producer, its coordinator and one partition. All messages between them are delayed, doubled and reordered: batches in flight,
+verifications that were confirmed long before the append, ends whose answer was lost.
 """
 
 from typing import NamedTuple
@@ -19,7 +19,7 @@ from tests.unit.broker.transactions.txn_harness import A0, TXN, Bench
 
 
 class Batch(NamedTuple):
-    #: Which transaction of the producer it was sent in.
+    #: The producer's transaction in which the batch was sent.
     transaction: int
     identity: Identity
     sequence: int
@@ -36,12 +36,12 @@ def header(identity: Identity, offset: int, sequence: int, *, control: bool = Fa
 
 
 class Partition:
-    """A leader: the producer state that a log has, and which transaction's batches it holds."""
+    """A leader: the producer state of a log, and the transactions of its batches."""
 
     def __init__(self) -> None:
         self.producers = ProducerStateManager(A0, transaction_verification=True)
         self.end = 0
-        #: Of the batches since the last marker.
+        #: Transactions of the batches since the last marker.
         self.open: set[int] = set()
 
     def append(self, batch: Batch, guard: object | None) -> None:
@@ -145,10 +145,10 @@ class Network(RuleBasedStateMachine):
 
     # -- the coordinator
 
-    @precondition(lambda self: self.bench.told)
+    @precondition(lambda self: self.bench.messages)
     @rule()
     def write_markers(self) -> None:
-        message = self.bench.told[-1]
+        message = self.bench.messages[-1]
         if A0 in message.partitions:
             self.partition.mark(message.identity, commit=message.is_commit)
         self.bench.write_markers()
@@ -160,7 +160,7 @@ class Network(RuleBasedStateMachine):
 
     @rule(version=st.sampled_from([0, 2]))
     def other_brokers_come_or_go(self, version: int) -> None:
-        """What the cluster has in common changes; the client goes on as it began."""
+        """Change the cluster's version; the client continues as it began."""
         self.bench.version = version
 
     @rule()
@@ -171,7 +171,7 @@ class Network(RuleBasedStateMachine):
 
     @invariant()
     def nothing_hangs(self) -> None:
-        """What is open in the partition, the coordinator will end."""
+        """The coordinator will end every transaction that is open in the partition."""
         if self.partition.open:
             txn = self.bench.txn()
             assert txn.state is TransactionState.ONGOING or txn.state.is_prepared
@@ -179,7 +179,7 @@ class Network(RuleBasedStateMachine):
 
 
 class RaisedEpochs(Network):
-    """`transaction.version` 2."""
+    """With `transaction.version` 2."""
 
     @invariant()
     def a_transaction_holds_its_own_batches_only(self) -> None:
@@ -187,7 +187,7 @@ class RaisedEpochs(Network):
 
 
 class VerifiedOnly(Network):
-    """`transaction.version` 0 with verification: late batches may join the next transaction, but never hang."""
+    """With `transaction.version` 0 and verification: late batches may join the next transaction, but never hang."""
 
     version = 0
 

@@ -1,4 +1,4 @@
-"""Markers: gathered by leader, sent again until every partition has one, and never after the coordinator has moved."""
+"""Markers: grouped by leader, sent again until every partition has one, and never after the coordinator has moved."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
@@ -27,7 +27,7 @@ COORDINATOR = 4
 
 
 class World:
-    """Leaders, what they were sent, and what they answer."""
+    """Leaders, the requests that they get, and their answers."""
 
     def __init__(self, tasks: asyncio.TaskGroup) -> None:
         self.leaders: dict[TopicPartition, int] = {A0: 1, A1: 1, B0: 2}
@@ -35,7 +35,7 @@ class World:
         self.sent: list[tuple[int, WriteTxnMarkersRequest]] = []
         self.errors: dict[TopicPartition, list[ErrorCode]] = {}
         self.lost = 0
-        #: Partitions that exist, though this broker does not know it.
+        #: Partitions that exist, although this broker's metadata does not have them.
         self.unheard_of: set[TopicPartition] = set()
         self.zookeeper_is_away = False
         self.gate = asyncio.Event()
@@ -102,13 +102,13 @@ class World:
         self.sender.start(COORDINATOR, SendMarkers(transactional_id, PRODUCER, True, partitions, 2))
 
     async def all_sent(self) -> None:
-        """Every request that is under way has been answered."""
+        """Wait until every request in flight has been answered."""
         while pending := [task for task in self.tasks if not task.done()]:
             await asyncio.wait(pending, timeout=60)
         assert self.bugs == []
 
     async def settled(self) -> None:
-        """Every marker is written, with as many retries as it takes."""
+        """Wait until every marker is written, with as many retries as necessary."""
         async with asyncio.timeout(60):
             while len(self.sender):
                 await self.all_sent()
@@ -141,7 +141,7 @@ def test_one_request_for_each_leader_then_the_completion() -> None:
     run(scenario)
 
 
-def test_transactions_that_are_decided_meanwhile_travel_together() -> None:
+def test_transactions_that_are_decided_meanwhile_share_a_request() -> None:
     async def scenario(world: World) -> None:
         world.gate.clear()
         for number in range(5):
@@ -222,8 +222,8 @@ def test_a_deleted_partition_needs_no_marker() -> None:
 
 
 @pytest.mark.parametrize("zookeeper_is_away", [False, True])
-def test_a_partition_that_this_broker_has_not_heard_of_yet_gets_its_marker(zookeeper_is_away: bool) -> None:
-    """Its readers would wait for ever without it. A broker that has just started hears of its own partitions first."""
+def test_a_partition_that_this_broker_does_not_know_yet_gets_its_marker(zookeeper_is_away: bool) -> None:
+    """Its readers would wait forever without the marker. A broker that has just started learns of its own partitions first."""
 
     async def scenario(world: World) -> None:
         leader = world.leaders.pop(B0)
@@ -260,12 +260,12 @@ def test_a_coordinator_that_was_replaced_sends_nothing_more_and_completes_nothin
     run(scenario)
 
 
-def test_a_newer_coordinator_has_been_there() -> None:
+def test_markers_refused_because_of_a_newer_coordinator_are_dropped() -> None:
     async def scenario(world: World) -> None:
         world.errors[A0] = [ErrorCode.TRANSACTION_COORDINATOR_FENCED]
         world.decide(A0)
         await world.settled()
-        assert world.completed == [], "this one is the zombie"
+        assert world.completed == [], "this coordinator is the zombie"
 
     run(scenario)
 

@@ -1,4 +1,5 @@
-"""WriteTxnMarkers and DescribeProducers on real logs: a marker ends what is open, once, and groups hear of theirs in order."""
+"""WriteTxnMarkers and DescribeProducers on real logs: a marker ends an open transaction once, and groups get theirs in
+order."""
 
 import asyncio
 from collections.abc import Iterator
@@ -153,7 +154,7 @@ def test_a_marker_ends_the_open_transaction_and_lets_readers_on(world: World) ->
     assert world.log(A0).last_stable_offset == 0
     assert world.write(A0, A1) == [0, 0]
     assert world.log(A0).last_stable_offset == world.log(A0).log_end_offset == 2
-    assert world.log(A1).log_end_offset == 1, "a partition without data takes its marker all the same"
+    assert world.log(A1).log_end_offset == 1, "a partition without data gets its marker too"
 
 
 def test_a_second_marker_does_no_harm(world: World) -> None:
@@ -178,7 +179,7 @@ def test_the_end_of_an_earlier_transaction_does_not_end_the_next(world: World) -
     assert world.write(A0, identity=Identity(7, 5), version=2) == [0], "a retry"
 
 
-def test_a_partition_that_is_not_here_is_asked_for_elsewhere(world: World) -> None:
+def test_marker_for_a_partition_on_another_broker_is_refused(world: World) -> None:
     assert world.write(A0, TopicPartition("b", 0)) == [0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
     assert world.write(TopicPartition("b", 0)) == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
     partition = world.replicas.hosted.get(A0)
@@ -194,7 +195,7 @@ def test_a_partition_that_is_not_here_is_asked_for_elsewhere(world: World) -> No
     assert world.write(A0) == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
 
 
-def test_the_group_coordinator_hears_of_its_markers_where_they_are_in_the_log(world: World) -> None:
+def test_the_group_coordinator_gets_markers_with_their_offsets(world: World) -> None:
     world.produce(OFFSETS, PRODUCER, 0)
     request = WriteTxnMarkersRequest(
         markers=[marker(OFFSETS, A0), marker(OFFSETS, identity=Identity(8, 0), commit=False), marker(OFFSETS, epoch=-1)]
@@ -203,7 +204,7 @@ def test_the_group_coordinator_hears_of_its_markers_where_they_are_in_the_log(wo
     assert world.marked == [(4, 7, 3, True, 1), (4, 8, 0, False, 2)], "none for the marker that was refused"
 
 
-def test_markers_are_for_brokers_and_for_those_who_may_alter_the_cluster(world: World) -> None:
+def test_markers_need_cluster_action_or_alter(world: World) -> None:
     answers: list[Any] = []
     call: Any = SimpleNamespace(reply=answers.append)
     world.denied = {AclOperation.CLUSTER_ACTION}

@@ -1,4 +1,4 @@
-"""Producer ids: each once, from blocks that come early, late, or not at all."""
+"""Producer ids: each is used once, from blocks that come early, late, or not at all."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
@@ -11,7 +11,7 @@ from barnabas.broker.transactions.producer_ids import ProducerIdRange, ProducerI
 
 
 class Controller:
-    """Hands out blocks of ten when it is asked, or fails as told."""
+    """Allocates blocks of ten on request, or fails as the test asks."""
 
     def __init__(self) -> None:
         self.asked = 0
@@ -68,7 +68,7 @@ def test_the_next_block_is_asked_for_before_the_current_one_is_used_up() -> None
     run(scenario)
 
 
-def test_those_who_wait_share_one_request_and_get_different_ids() -> None:
+def test_waiting_requests_share_one_allocation_and_get_different_ids() -> None:
     async def scenario(controller: Controller, ids: ProducerIds) -> None:
         controller.gate.clear()
         waiting = [asyncio.ensure_future(ids.next()) for _ in range(5)]
@@ -109,7 +109,7 @@ def test_a_controller_that_refuses_is_asked_again() -> None:
     run(scenario)
 
 
-def test_a_block_that_goes_back_is_not_used() -> None:
+def test_a_block_below_the_last_one_is_not_used() -> None:
     async def scenario(controller: Controller, ids: ProducerIds) -> None:
         controller.next_first = 100
         for _ in range(5):

@@ -1,4 +1,4 @@
-"""The coordinator around its machines: answers wait for commits, decisions are carried out, partitions come and go."""
+"""The coordinator with its machines: answers wait for commits, decisions are carried out, partitions come and go."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
@@ -62,7 +62,7 @@ class World:
         self.markers_gate.set()
         self.created: list[tuple[str, int, int, Mapping[str, str]]] = []
         self.create_error = ErrorCode.NONE
-        #: What partitions answer to a marker.
+        #: Answers of partitions to a marker.
         self.markers_error = ErrorCode.NONE
         self.bugs: list[BaseException] = []
         self._tasks = tasks
@@ -167,7 +167,7 @@ class World:
 
 
 async def turns(count: int = 100) -> None:
-    """All that can happen has happened: nothing here waits for the clock or for another thread."""
+    """Run until nothing more happens: nothing here waits for the clock or for another thread."""
     for _ in range(count):
         await asyncio.sleep(0)
 
@@ -241,7 +241,7 @@ def test_a_transactional_id_lives_where_java_says() -> None:
     run(scenario)
 
 
-def test_who_does_not_coordinate_says_so() -> None:
+def test_broker_that_is_not_the_coordinator_refuses() -> None:
     async def scenario(world: World) -> None:
         for ask in (
             lambda: world.coordinator.init_producer_id(InitRequest("t", 60_000)),
@@ -255,8 +255,8 @@ def test_who_does_not_coordinate_says_so() -> None:
     run(scenario)
 
 
-def test_what_another_coordinator_has_fenced_and_not_ended_is_ended_when_leadership_returns() -> None:
-    """This broker heard of its return alone: it never resigned. Else readers of committed records would wait for ever."""
+def test_transaction_fenced_by_another_coordinator_is_ended_when_leadership_returns() -> None:
+    """This broker learned only of its return, and never resigned. Otherwise readers of committed records would wait forever."""
 
     async def scenario(world: World) -> None:
         await world.elected(epoch=5)
@@ -277,8 +277,8 @@ def test_what_another_coordinator_has_fenced_and_not_ended_is_ended_when_leaders
     run(scenario)
 
 
-def test_a_coordinator_that_missed_its_successor_sends_nothing_for_what_that_one_ended() -> None:
-    """It never resigned. With clients that keep their epoch, its marker would end the transaction that is open now."""
+def test_a_coordinator_that_missed_its_successor_sends_no_markers_of_transactions_it_ended() -> None:
+    """This broker never resigned. With clients that keep their epoch, its marker would end the transaction that is open now."""
 
     async def scenario(world: World) -> None:
         await world.elected(epoch=5)
@@ -305,7 +305,7 @@ def test_a_coordinator_that_missed_its_successor_sends_nothing_for_what_that_one
     run(scenario)
 
 
-def test_an_answer_waits_for_the_commit_and_so_does_what_rests_on_it() -> None:
+def test_an_answer_and_the_answers_that_depend_on_it_wait_for_the_commit() -> None:
     async def scenario(world: World) -> None:
         await world.elected()
         client = await world.init()
@@ -326,7 +326,7 @@ def test_an_answer_waits_for_the_commit_and_so_does_what_rests_on_it() -> None:
     run(scenario)
 
 
-def test_what_was_never_committed_was_never_answered() -> None:
+def test_request_that_is_never_committed_is_never_answered() -> None:
     async def scenario(world: World) -> None:
         await world.elected()
         client = await world.init()
@@ -404,10 +404,10 @@ def test_a_wait_for_markers_is_bounded_and_ends_with_the_coordinator(monkeypatch
     run(scenario)
 
 
-def test_a_transaction_whose_markers_cannot_be_written_holds_up_no_other_producer(
+def test_a_transaction_whose_markers_cannot_be_written_delays_no_other_producer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The leaders' questions to a coordinator travel together: all of them would wait for the one."""
+    """The leaders' questions to a coordinator share a request: all of them would wait for the one transaction."""
     monkeypatch.setattr("barnabas.broker.transactions.coordinator.COMPLETION_WAIT_MAX_MS", 60_000)
 
     async def scenario(world: World) -> None:
@@ -512,7 +512,7 @@ def test_a_timeout_that_the_log_refuses_comes_again(monkeypatch: pytest.MonkeyPa
 
 
 def _later(fired: Callable[..., Any]) -> Callable[..., Any]:
-    """Timers run by the loop's clock; this world's clock stands still."""
+    """Timers use the loop's clock; the wall clock of this test stands still."""
     return lambda key, now_ms: fired(key, now_ms + 1000)
 
 
@@ -557,7 +557,7 @@ def test_transactions_of_all_partitions_are_listed() -> None:
     run(scenario)
 
 
-def test_a_broker_that_knows_no_topics_takes_none_for_deleted() -> None:
+def test_a_broker_without_metadata_takes_no_topic_for_deleted() -> None:
     async def scenario(world: World) -> None:
         assert world.coordinator.leader_of(A0) == 1
         assert world.coordinator.leader_of(A0._replace(topic="gone")) is None

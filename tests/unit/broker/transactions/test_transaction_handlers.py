@@ -1,4 +1,4 @@
-"""Handlers of transactions: versions, permissions and wording between the wire and the coordinator."""
+"""Handlers of transactions: versions, permissions and error messages between the wire and the coordinator."""
 
 import asyncio
 from collections.abc import Awaitable
@@ -34,7 +34,7 @@ CLIENT = Identity(7, 3)
 
 
 class FakeCoordinator:
-    """Remembers what it was asked and answers what it is told to."""
+    """Records its requests and gives the answers that a test sets."""
 
     def __init__(self) -> None:
         self.asked: list[Any] = []
@@ -129,7 +129,7 @@ def test_an_idempotent_producer_gets_an_id_and_epoch_0() -> None:
     assert world.coordinator.asked == []
 
 
-def test_who_may_write_to_some_topic_may_be_idempotent() -> None:
+def test_permission_to_write_to_any_topic_allows_idempotence() -> None:
     world = World()
     world.denied.add((AclOperation.IDEMPOTENT_WRITE, AclResourceType.CLUSTER, "kafka-cluster"))
     done(world.api.init_producer_id(call(4), InitProducerIdRequest(transactional_id=None)))
@@ -138,7 +138,7 @@ def test_who_may_write_to_some_topic_may_be_idempotent() -> None:
     assert refused is ErrorCode.CLUSTER_AUTHORIZATION_FAILED
 
 
-def test_init_passes_on_what_the_version_has() -> None:
+def test_init_passes_the_fields_of_its_version() -> None:
     world = World()
     world.coordinator.init_answer = InitAnswer(ErrorCode.NONE, Identity(8, 0), Identity(7, 3))
     request = InitProducerIdRequest(
@@ -171,7 +171,7 @@ def test_an_empty_transactional_id_is_an_invalid_request() -> None:
     assert [refusal_of(answer) for answer in answers] == [ErrorCode.INVALID_REQUEST] * 3
 
 
-def test_a_transactional_id_of_somebody_else_is_refused() -> None:
+def test_a_transactional_id_without_permission_is_refused() -> None:
     world = World()
     world.denied.add((AclOperation.WRITE, AclResourceType.TRANSACTIONAL_ID, "t"))
     answers = [
@@ -193,7 +193,7 @@ def test_two_phase_commit_has_a_permission_of_its_own() -> None:
     assert refused is ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
 
 
-def test_old_clients_hear_of_an_invalid_epoch_instead_of_a_fence() -> None:
+def test_old_clients_get_invalid_producer_epoch_instead_of_producer_fenced() -> None:
     world = World()
     fenced = ErrorCode.PRODUCER_FENCED
     world.coordinator.init_answer = InitAnswer(fenced)
@@ -283,7 +283,7 @@ def test_brokers_ask_for_several_transactions_at_once() -> None:
     assert refusal_of(world.api.add_partitions(call(5), request)) is ErrorCode.CLUSTER_AUTHORIZATION_FAILED
 
 
-def test_a_coordinator_that_has_moved_is_told_by_partition() -> None:
+def test_not_coordinator_is_answered_for_each_partition() -> None:
     world = World()
     world.coordinator.add_answer = Refused(ErrorCode.NOT_COORDINATOR)
     topics = [AddPartitionsToTxnTopic(name="a", partitions=[0])]
@@ -303,7 +303,7 @@ def test_offsets_of_a_group_are_a_partition_of_the_transaction() -> None:
 
 
 @pytest.mark.parametrize(("api_version", "client_version"), [(4, 0), (5, 2)])
-def test_the_version_of_an_end_says_whether_it_raises_the_epoch(api_version: int, client_version: int) -> None:
+def test_the_version_of_end_txn_decides_whether_the_epoch_rises(api_version: int, client_version: int) -> None:
     world = World()
     request = EndTxnRequest(transactional_id="t", producer_id=7, producer_epoch=3, committed=True)
     response: Any = done(world.api.end(call(api_version), request))
@@ -311,7 +311,7 @@ def test_the_version_of_an_end_says_whether_it_raises_the_epoch(api_version: int
     assert (response.producer_id, response.producer_epoch) == (7, 4)
 
 
-def test_descriptions_leave_out_what_the_caller_may_not_see() -> None:
+def test_descriptions_omit_topics_that_the_caller_may_not_see() -> None:
     world = World()
     world.coordinator.known["t"] = Transaction(
         transactional_id="t",
@@ -329,15 +329,15 @@ def test_descriptions_leave_out_what_the_caller_may_not_see() -> None:
     }
     request = DescribeTransactionsRequest(transactional_ids=["t", "secret", "nobody", ""])
     response: Any = done(world.api.describe(call(0), request))
-    known, secret, nobody, empty = response.transaction_states
+    known, secret, unknown, empty = response.transaction_states
     assert (known.transaction_state, known.transaction_start_time_ms, known.transaction_timeout_ms) == ("Ongoing", 5, 9)
     assert [(topic.topic, topic.partitions) for topic in known.topics] == [("a", [0, 1])]
     assert secret.error_code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-    assert nobody.error_code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
+    assert unknown.error_code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
     assert empty.error_code == ErrorCode.INVALID_REQUEST
 
 
-def test_lists_are_filtered_and_unknown_states_told(capfd: pytest.CaptureFixture[str]) -> None:
+def test_lists_are_filtered_and_unknown_states_are_returned(capfd: pytest.CaptureFixture[str]) -> None:
     world = World()
     for name in ("pay-1", "pay-2", "other"):
         world.coordinator.known[name] = Transaction(
@@ -351,7 +351,7 @@ def test_lists_are_filtered_and_unknown_states_told(capfd: pytest.CaptureFixture
     assert world.coordinator.asked[0].states == {TransactionState.EMPTY}
     bad = ListTransactionsRequest(transactional_id_pattern="(")
     assert refusal_of(world.api.list_transactions(call(2), bad)) is ErrorCode.INVALID_REGULAR_EXPRESSION
-    assert capfd.readouterr().err == "", "RE2 tells everybody unless it is told not to"
+    assert capfd.readouterr().err == "", "RE2 writes to stderr unless its log is switched off"
 
 
 def test_every_refusal_has_the_shape_of_its_response() -> None:

@@ -1,4 +1,4 @@
-"""Records of `__transaction_state`: what Kafka 3.9.1 wrote is read, and written again byte for byte."""
+"""Records of `__transaction_state` by Kafka 3.9.1 are read, and written again byte for byte."""
 
 from pathlib import Path
 
@@ -89,7 +89,7 @@ def test_an_empty_transaction_has_null_partitions_and_a_completed_one_none() -> 
     assert value[2 + 8 + 2 + 4 + 1 :][:4] == b"\xff\xff\xff\xff"
 
 
-def test_a_tombstone_takes_the_transactional_id_away() -> None:
+def test_a_tombstone_removes_the_transactional_id() -> None:
     bench = Bench()
     bench.init()
     bench.machine.replay(ReplayedRecord(tombstone("pay"), 1, 0))

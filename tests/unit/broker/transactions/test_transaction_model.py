@@ -1,13 +1,13 @@
-"""Producers that come, go, time out, lose answers and turn into zombies, against one transactional id and its coordinators.
+"""Producers that come, go, time out, lose answers and become zombies, with one transactional id and its coordinators.
 
 Invariants, by name:
-- one producer is active: of all identities ever handed out, at most one may add a partition;
-- a fenced producer never adds or ends: from the moment that a newer one has its answer;
-- replay equals live state: a coordinator that has only the log knows what its predecessor knew;
-- a decision never changes: what was to be committed is, what was to be aborted is;
-- markers fence: their epoch is not below any that their producer id was used with, and above it where ends raise it;
+- one producer is active: of all identities ever given out, at most one may add a partition;
+- a fenced producer never adds or ends, from the moment at which a newer one has its answer;
+- replay equals live state: a coordinator that has only the log has the state of its predecessor;
+- a decision never changes: a committed transaction stays committed, an aborted one aborted;
+- markers fence: their epoch is not below any epoch used with their producer id, and above it if ends raise the epoch;
 - every question is answered: no operation leaves its caller waiting;
-- no client has the last epoch: it is left to the coordinator, which can always fence.
+- no client has the last epoch: the coordinator keeps it, so that it can always fence.
 """
 
 from dataclasses import replace
@@ -26,7 +26,7 @@ CLIENTS = 3
 
 
 class Client:
-    """One process that uses the transactional id; it knows what it was told."""
+    """One process that uses the transactional id, with the answers that it got."""
 
     def __init__(self) -> None:
         self.identity: Identity | None = None
@@ -101,10 +101,10 @@ class TransactionModel(RuleBasedStateMachine):
 
     # -- the coordinator
 
-    @precondition(lambda self: self.bench.told)
+    @precondition(lambda self: self.bench.messages)
     @rule()
     def write_markers(self) -> None:
-        message = self.bench.told[-1]
+        message = self.bench.messages[-1]
         used = [identity.epoch for identity in self.given if identity.producer_id == message.identity.producer_id]
         if used and message.partitions:
             assert message.identity.epoch >= max(used)
@@ -121,14 +121,14 @@ class TransactionModel(RuleBasedStateMachine):
 
     @rule(version=st.sampled_from([0, 2]))
     def other_brokers_come_or_go(self, version: int) -> None:
-        """The clients go on as they began."""
+        """The clients continue as they began."""
         self.bench.version = version
 
     @rule()
     def fail_over(self) -> None:
         self.bench.fail_over()
         decided = [txn for txn in self.bench.machine.transactions.values() if txn.state.is_prepared]
-        assert len(self.bench.told) == len(decided), "a decision was forgotten"
+        assert len(self.bench.messages) == len(decided), "a decision was forgotten"
 
     # -- what always holds
 

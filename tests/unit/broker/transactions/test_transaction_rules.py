@@ -28,7 +28,7 @@ def ready(bench: Bench) -> Identity:
 
 
 def in_state(state: TransactionState, version: int) -> tuple[Bench, Identity]:
-    """A bench whose transactional id is in `state`, and the identity of its client."""
+    """Return a bench whose transactional id is in `state`, and the identity of its client."""
     bench = Bench(version=version)
     client = ready(bench)
     if state is S.EMPTY:
@@ -95,7 +95,7 @@ def test_a_new_producer_aborts_the_open_transaction_and_asks_again(version: int)
     assert bench.end(old, version=version).error is ErrorCode.PRODUCER_FENCED
 
 
-def test_kip_360_a_client_that_tells_its_epoch_goes_on_with_the_next() -> None:
+def test_kip_360_a_client_that_sends_its_epoch_continues_with_the_next() -> None:
     bench = Bench()
     client = ready(bench)
     assert bench.init(client).identity == (client.producer_id, client.epoch + 1)
@@ -108,7 +108,7 @@ def test_kip_360_a_retry_gets_the_same_answer() -> None:
     assert bench.init(client) == first
 
 
-def test_kip_360_a_fenced_client_is_told_so() -> None:
+def test_kip_360_a_fenced_client_gets_producer_fenced() -> None:
     bench = Bench()
     old = ready(bench)
     ready(bench)
@@ -215,7 +215,7 @@ def test_when_a_partition_may_be_added(state: TransactionState, version: int, ex
 
 @pytest.mark.parametrize("state", [S.EMPTY, S.ONGOING, S.PREPARE_COMMIT, S.PREPARE_ABORT, S.COMPLETE_COMMIT])
 @pytest.mark.parametrize("version", [0, 2])
-def test_strangers_never_add(state: TransactionState, version: int) -> None:
+def test_producer_that_is_not_current_cannot_add_partitions(state: TransactionState, version: int) -> None:
     bench, client = in_state(state, version)
     before = bench.txn()
     assert bench.add(Identity(client.producer_id + 1, 0), B0) is ErrorCode.INVALID_PRODUCER_ID_MAPPING
@@ -230,7 +230,7 @@ def test_an_unknown_transactional_id_has_no_producer() -> None:
     assert bench.end(Identity(1, 0)).error is ErrorCode.INVALID_PRODUCER_ID_MAPPING
 
 
-def test_verification_tells_which_partitions_are_in_the_transaction() -> None:
+def test_verification_reports_which_partitions_are_in_the_transaction() -> None:
     bench = Bench()
     client = ready(bench)
     bench.add(client, A0)
@@ -275,7 +275,7 @@ def test_ends_of_clients_that_keep_their_epoch(state: TransactionState, commit: 
 @pytest.mark.parametrize(
     ("state", "behind", "commit", "expected"),
     [
-        # The client is whom the coordinator knows.
+        # The client is the current one.
         (S.EMPTY, 0, True, ErrorCode.INVALID_TXN_STATE),
         (S.EMPTY, 0, False, ErrorCode.NONE),
         (S.ONGOING, 0, True, ErrorCode.NONE),
@@ -286,7 +286,7 @@ def test_ends_of_clients_that_keep_their_epoch(state: TransactionState, commit: 
         (S.COMPLETE_COMMIT, 0, False, ErrorCode.NONE),
         (S.COMPLETE_ABORT, 0, True, ErrorCode.INVALID_TXN_STATE),
         (S.COMPLETE_ABORT, 0, False, ErrorCode.NONE),
-        # It has had no answer to the end of this transaction.
+        # The client got no answer to the end of this transaction.
         (S.PREPARE_COMMIT, 1, True, ErrorCode.CONCURRENT_TRANSACTIONS),
         (S.PREPARE_COMMIT, 1, False, ErrorCode.INVALID_TXN_STATE),
         (S.PREPARE_ABORT, 1, True, ErrorCode.INVALID_TXN_STATE),
@@ -295,7 +295,7 @@ def test_ends_of_clients_that_keep_their_epoch(state: TransactionState, commit: 
         (S.COMPLETE_COMMIT, 1, False, ErrorCode.INVALID_TXN_STATE),
         (S.COMPLETE_ABORT, 1, True, ErrorCode.INVALID_TXN_STATE),
         (S.COMPLETE_ABORT, 1, False, ErrorCode.NONE),
-        # It is a zombie.
+        # The client is a zombie.
         (S.EMPTY, 1, False, ErrorCode.PRODUCER_FENCED),
         (S.ONGOING, 1, True, ErrorCode.PRODUCER_FENCED),
         (S.PREPARE_COMMIT, 2, True, ErrorCode.PRODUCER_FENCED),
@@ -322,7 +322,7 @@ def test_an_end_that_uses_up_the_epochs_gives_a_new_id_once_the_markers_are_writ
     client = Identity(1000, LAST_CLIENT_EPOCH)
     bench.add(client, A0)
     assert bench.end(client).identity == (1001, 0)
-    assert bench.told[-1].identity == (1000, LAST_CLIENT_EPOCH + 1)
+    assert bench.messages[-1].identity == (1000, LAST_CLIENT_EPOCH + 1)
     assert bench.add(Identity(1001, 0), A0) is ErrorCode.CONCURRENT_TRANSACTIONS
     assert bench.end(client).error is ErrorCode.CONCURRENT_TRANSACTIONS
     bench.write_markers()
@@ -357,7 +357,9 @@ def test_a_client_that_was_handed_the_last_epoch_ends_its_transaction(commit: bo
     bench, client = at_epoch(LAST_CLIENT_EPOCH + 1)
     assert bench.end(client, commit=commit) == (ErrorCode.NONE, (1001, 0))
     message = bench.write_markers()
-    assert (message.identity, message.client_version) == (client, 0), "it is not above the epoch of the records"
+    assert (message.identity, message.client_version) == (client, 0), (
+        "the marker's epoch is not above the epoch of the records"
+    )
     assert bench.add(client, A0) is ErrorCode.INVALID_PRODUCER_ID_MAPPING
 
 
@@ -475,9 +477,9 @@ def test_a_new_coordinator_sends_the_markers_of_what_was_decided(version: int, c
     client = ready(bench)
     bench.add(client, A0, B0)
     bench.end(client, commit=commit, version=version)
-    decided = bench.told[-1]
+    decided = bench.messages[-1]
     bench.fail_over()
-    assert bench.told == [decided]
+    assert bench.messages == [decided]
     bench.write_markers()
     assert bench.txn().state is (S.COMPLETE_COMMIT if commit else S.COMPLETE_ABORT)
 
@@ -513,7 +515,7 @@ def test_a_transaction_times_out_although_the_clock_is_set_back() -> None:
     assert bench.txn().state is S.PREPARE_ABORT
 
 
-def test_completion_is_told_once_and_only_for_the_decision_that_it_belongs_to() -> None:
+def test_completion_is_accepted_once_and_only_for_its_own_decision() -> None:
     bench = Bench()
     client = ready(bench)
     bench.add(client, A0)
@@ -639,7 +641,7 @@ def test_transactions_are_listed_by_state_producer_duration_and_name() -> None:
 # -- the table
 
 
-def test_the_table_speaks_of_every_state_and_decisions_never_change() -> None:
+def test_the_table_has_every_state_and_decisions_never_change() -> None:
     assert set(TRANSITIONS) == set(S)
     assert TRANSITIONS[S.PREPARE_COMMIT] == {S.COMPLETE_COMMIT}
     assert TRANSITIONS[S.PREPARE_ABORT] == {S.COMPLETE_ABORT}
@@ -649,7 +651,7 @@ def test_a_transition_that_is_not_in_the_table_is_a_bug() -> None:
     txn = Transaction(transactional_id="t", producer_id=1, epoch=0, timeout_ms=1, update_ms=0)
     with pytest.raises(BrokenInvariant, match="Empty cannot become CompleteCommit"):
         txn.to(S.COMPLETE_COMMIT, now_ms=0)
-    with pytest.raises(BrokenInvariant, match="ongoing, but begun at -1"):
+    with pytest.raises(BrokenInvariant, match="ongoing, but began at -1"):
         txn.to(S.ONGOING, now_ms=0)
 
 

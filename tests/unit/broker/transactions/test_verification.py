@@ -1,4 +1,4 @@
-"""Verification (KIP-890): who is asked, how often, and what a producer hears."""
+"""Verification (KIP-890): the questions to coordinators, and the errors for producers."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
@@ -27,7 +27,7 @@ PRODUCER = Identity(7, 3)
 
 
 class FakeLog:
-    """What a verifier sees of a log."""
+    """The parts of a log that a verifier uses."""
 
     def __init__(self, partition: TopicPartition) -> None:
         self.partition = partition
@@ -55,7 +55,7 @@ def batch(identity: Identity, offset: int, sequence: int, flags: int = TRANSACTI
 
 
 class Coordinator:
-    """Answers what it is told to, and remembers what it was asked."""
+    """Gives the answers that a test sets, and records its questions."""
 
     def __init__(self) -> None:
         self.asked: list[AddPartitionsToTxnRequest] = []
@@ -187,7 +187,7 @@ def test_a_marker_between_confirmation_and_append_makes_the_guard_worthless() ->
     run(scenario)
 
 
-def test_the_same_question_is_asked_once_while_it_is_under_way() -> None:
+def test_the_same_question_is_asked_once_while_it_is_in_flight() -> None:
     async def scenario(world: World) -> None:
         world.coordinator.gate.clear()
         waiting = [asyncio.ensure_future(world.verify(A0, sequence=number)) for number in range(4)]
@@ -198,7 +198,7 @@ def test_the_same_question_is_asked_once_while_it_is_under_way() -> None:
         assert len(world.coordinator.asked) == 1
         assert len({id(verdict.guard) for [verdict] in verdicts}) == 1
         await world.verify(A0)
-        assert len(world.coordinator.asked) == 2, "what was true then need not be true now"
+        assert len(world.coordinator.asked) == 2, "an old answer need not be true any more"
 
     run(scenario)
 
@@ -221,7 +221,7 @@ def test_an_answer_from_before_a_marker_confirms_no_batch_that_came_after_it() -
     run(scenario)
 
 
-def test_questions_to_one_coordinator_travel_together() -> None:
+def test_questions_to_one_coordinator_share_a_request() -> None:
     async def scenario(world: World) -> None:
         world.coordinator.gate.clear()
         waiting = [asyncio.ensure_future(world.verify(A0, name=name)) for name in ("t", "u", "v")]
@@ -249,11 +249,11 @@ def test_questions_to_one_coordinator_travel_together() -> None:
         (Asked.VERIFY, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.NOT_ENOUGH_REPLICAS),
         (Asked.VERIFY, ErrorCode.NOT_COORDINATOR, ErrorCode.NOT_ENOUGH_REPLICAS),
         (Asked.ADD, ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_ENOUGH_REPLICAS),
-        # The coordinator has not heard of another partition of the request: that is no reason to abort.
+        # The coordinator does not know another partition of the request yet: that is no reason to abort.
         (Asked.ADD, ErrorCode.OPERATION_NOT_ATTEMPTED, ErrorCode.NOT_ENOUGH_REPLICAS),
     ],
 )
-def test_what_a_producer_hears(asked: Asked, error: ErrorCode, heard: ErrorCode) -> None:
+def test_error_that_a_producer_gets(asked: Asked, error: ErrorCode, heard: ErrorCode) -> None:
     async def scenario(world: World) -> None:
         world.coordinator.errors[A0] = [error]
         bad, good = await world.verify(A0, A1, asked=asked)
@@ -265,7 +265,7 @@ def test_what_a_producer_hears(asked: Asked, error: ErrorCode, heard: ErrorCode)
 
 
 def test_no_request_has_more_questions_than_a_coordinator_takes() -> None:
-    """While the coordinator was away, every producer has come to ask. All in one request would be refused for all."""
+    """While the coordinator was unreachable, every producer asked. All in one request would be refused for all."""
 
     async def scenario(world: World) -> None:
         world.coordinator.gate.clear()
@@ -306,7 +306,7 @@ def test_a_marker_that_comes_while_the_coordinator_is_asked_costs_a_second_quest
         [verdict] = await waiting
         assert verdict.error is ErrorCode.NONE
         assert len(world.coordinator.asked) == 2
-        assert world.pauses == [], "the marker is there: nothing to wait for"
+        assert world.pauses == [], "the marker is written: there is nothing to wait for"
         world.logs[A0].append(PRODUCER, 0, verdict.guard)
 
     run(scenario)
@@ -325,19 +325,19 @@ def test_no_coordinator_and_no_answer_are_reasons_to_try_again() -> None:
     run(scenario)
 
 
-def test_a_coordinator_that_is_too_old_to_be_asked_is_not() -> None:
+def test_a_coordinator_that_is_too_old_is_not_asked() -> None:
     async def scenario(world: World) -> None:
         world.coordinator.is_old = True
         [verdict] = await world.verify(A0)
         assert verdict.error is ErrorCode.NONE
         world.logs[A0].append(PRODUCER, 0, verdict.guard)
         [verdict] = await world.verify(B0, asked=Asked.ADD)
-        assert verdict.error is ErrorCode.TRANSACTION_ABORTABLE, "nobody would end it"
+        assert verdict.error is ErrorCode.TRANSACTION_ABORTABLE, "no coordinator would end it"
 
     run(scenario)
 
 
-def test_a_broker_that_may_not_ask_tells_the_client_nothing_of_it() -> None:
+def test_missing_permission_of_the_broker_is_not_reported_to_the_client() -> None:
     async def scenario(world: World) -> None:
         world.coordinator.error_code = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
         [verdict] = await world.verify(A0)
@@ -346,7 +346,7 @@ def test_a_broker_that_may_not_ask_tells_the_client_nothing_of_it() -> None:
     run(scenario)
 
 
-def test_offsets_are_confirmed_with_a_guard_or_refused_in_a_group_coordinators_words() -> None:
+def test_offsets_are_confirmed_with_a_guard_or_refused_with_a_group_coordinators_error() -> None:
     async def scenario(world: World) -> None:
         log: Any = world.logs[A0]
         verdict = await world.verifier.verify_offsets("t", PRODUCER, log, Asked.VERIFY)
@@ -371,6 +371,6 @@ def test_offsets_are_confirmed_with_a_guard_or_refused_in_a_group_coordinators_w
         (12, Asked.ADD, Asked.ADD),
     ],
 )
-def test_what_versions_leave_to_the_leader(api_version: int, produce: Asked, commit: Asked) -> None:
+def test_duty_of_the_leader_depends_on_the_version(api_version: int, produce: Asked, commit: Asked) -> None:
     assert Asked.of_produce(api_version) is produce
     assert Asked.of_offset_commit(api_version) is commit

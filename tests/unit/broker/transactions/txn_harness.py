@@ -1,11 +1,11 @@
-"""A transaction machine without a runtime, and an internal topic in memory whose commits are made by hand."""
+"""A transaction machine without a runtime, and an internal topic in memory whose commits are triggered by the test."""
 
 import itertools
 from dataclasses import dataclass, field
 
 from barnabas.base.errors import ErrorCode
 from barnabas.base.ids import TopicPartition
-from barnabas.broker.runtime.machine import CancelTimer, KeyValue, ReplayedRecord, Result, SetTimer, Tell
+from barnabas.broker.runtime.machine import CancelTimer, KeyValue, ReplayedRecord, Result, SendToDriver, SetTimer
 from barnabas.broker.transactions.ending import EndAnswer
 from barnabas.broker.transactions.initializing import InitAnswer, InitRequest
 from barnabas.broker.transactions.machine import SendMarkers, TimeoutKey, TransactionMachine
@@ -21,14 +21,14 @@ TXN = "pay"
 
 @dataclass
 class Bench:
-    """One machine, its log, its clock, and what it asked for. Everything that is written is committed at once."""
+    """One machine, its log, its clock, and its effects. Every write is committed at once."""
 
     version: int = 2
     settings: TransactionSettings = field(default_factory=lambda: TransactionSettings(two_phase_commit_enable=True))
     now_ms: int = 1_000_000
     machine: TransactionMachine = field(init=False)
     log: list[KeyValue] = field(default_factory=list)
-    told: list[SendMarkers] = field(default_factory=list)
+    messages: list[SendMarkers] = field(default_factory=list)
     timers: dict[object, int] = field(default_factory=dict)
     ids: "itertools.count[int]" = field(default_factory=lambda: itertools.count(1000))
     has_ids: bool = True
@@ -47,9 +47,9 @@ class Bench:
             self.log.append(record)
             self.machine.replay(ReplayedRecord(record, len(self.log) - 1, self.now_ms))
         for effect in result.effects:
-            if isinstance(effect, Tell):
+            if isinstance(effect, SendToDriver):
                 assert isinstance(effect.message, SendMarkers)
-                self.told.append(effect.message)
+                self.messages.append(effect.message)
             elif isinstance(effect, SetTimer):
                 self.timers[effect.key] = self.now_ms + effect.delay_ms
             elif isinstance(effect, CancelTimer):
@@ -57,7 +57,7 @@ class Bench:
         return result.response
 
     def replayed(self) -> TransactionMachine:
-        """Another machine that has seen nothing but the log."""
+        """Return another machine that has read only the log."""
         other = self.make()
         for offset, record in enumerate(self.log):
             other.replay(ReplayedRecord(record, offset, self.now_ms))
@@ -65,7 +65,7 @@ class Bench:
 
     def fail_over(self) -> None:
         self.machine = self.replayed()
-        self.told.clear()
+        self.messages.clear()
         self.timers.clear()
         self.run(self.machine.loaded(self.now_ms))
 
@@ -107,8 +107,8 @@ class Bench:
         return answer
 
     def write_markers(self) -> SendMarkers:
-        """The last decision is carried out."""
-        message = self.told.pop()
+        """Carry out the last decision."""
+        message = self.messages.pop()
         answer = self.run(self.machine.complete(message.transactional_id, message.identity, self.now_ms))
         assert answer is ErrorCode.NONE
         return message
@@ -128,5 +128,5 @@ class Bench:
         return txn
 
     def put(self, txn: Transaction) -> None:
-        """As if the log had said so."""
+        """Put a record into the log."""
         self.run(Result(records=[encode_transaction(txn, TAGGED_VALUE)]))

@@ -84,3 +84,17 @@ def test_an_expression_has_so_much_time_for_a_record(monkeypatch: pytest.MonkeyP
 def test_usual_expressions_stay_within_the_bounds(expression: str, is_true: bool) -> None:
     evaluate = compiled(expression)
     assert evaluate({"value": {"text": "hello", "number": 7, "list": list(range(1_000))}}) is is_true
+
+
+@pytest.mark.parametrize(
+    "expression",
+    ["value.n" + " && value.n" * 200, "value.n" + " || value.n" * 200, "value.list.all(x, value.n)",
+     "value.list.exists(x, x + 1)", "[value.n, value.list.all(x, value.list)].all(x, size(1) + value)"],
+)  # fmt: skip
+def test_errors_do_not_quote_each_other(expression: str) -> None:
+    """Each error of && quoted the one before, with twice as many backslashes: the text grew to gigabytes."""
+    evaluate = compiled(expression)
+    before = memory_mb()
+    with pytest.raises(CannotSay):
+        evaluate({"value": {"n": 1, "list": list(range(3_000))}})
+    assert memory_mb() - before < 300

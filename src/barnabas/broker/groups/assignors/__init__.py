@@ -1,4 +1,4 @@
-"""Server-side assignors (KIP-848): who gets which partitions. Pure functions of a `GroupSpec`."""
+"""Server-side assignors (KIP-848), which assign partitions to members. Pure functions of a `GroupSpec`."""
 
 from collections.abc import Callable, Mapping
 from typing import Final

@@ -1,8 +1,8 @@
-"""The `range` assignor: of each topic, consecutive partitions for each member in turn.
+"""The `range` assignor: gives each member in turn consecutive partitions of each topic.
 
-Members with the same subscription get the same numbers of topics that have equally many partitions (co-partitioning), which
-joins need. Static members come first, by `group.instance.id`, so that a restart changes nothing; then the others by member id.
-Racks are not looked at: which partitions a member gets is given by its place in the order.
+Members with the same subscription get the same partition numbers of topics with equally many partitions (co-partitioning),
+which joins need. Members are ordered: first static members by `group.instance.id`, so that a restart changes nothing, then
+others by member id. Racks do not matter: a member's place in the order determines its partitions.
 """
 
 from barnabas.broker.groups.assignors.spec import Assignment, GroupSpec

@@ -1,4 +1,4 @@
-"""What an assignor is given, and what it answers."""
+"""The input and the output of an assignor."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -10,26 +10,26 @@ from barnabas.broker.groups.records import Partitions
 class MemberSpec:
     instance_id: str | None
     rack_id: str | None
-    #: Ids of topics that exist.
+    #: Topic ids of the member's existing topics.
     topics: frozenset[bytes]
-    #: Its target so far: worth keeping.
+    #: The member's former target, to keep as much of it as possible.
     current: Partitions
 
 
 @dataclass(frozen=True, slots=True)
 class GroupSpec:
-    #: By member id.
+    #: Members by id.
     members: Mapping[str, MemberSpec]
-    #: Number of partitions by topic id; every topic of any member is there.
+    #: Number of partitions by topic id, for every topic of any member.
     partition_counts: Mapping[bytes, int]
-    #: Racks that have a replica, by topic id and partition.
+    #: Returns the racks with a replica, by topic id and partition.
     racks: Callable[[bytes, int], frozenset[str]]
 
     @property
     def is_homogeneous(self) -> bool:
-        """Whether all subscribe to the same topics."""
+        """Whether all members subscribe to the same topics."""
         return len({member.topics for member in self.members.values()}) <= 1
 
 
-#: By member id: every member is there, also those that get nothing.
+#: Partitions by member id, for every member, also without partitions.
 Assignment = dict[str, Partitions]

@@ -1,8 +1,8 @@
-"""The `uniform` assignor: each member gets equally many partitions, and keeps as many as it can of those it has.
+"""The `uniform` assignor: all members get equally many partitions, and keep as many of theirs as possible.
 
-Balance comes first, then stickiness, then racks: a partition that has to go to someone goes to a member in a rack with a
-replica if that costs no balance. (Kafka's own assignor of the name does not look at racks any more.) In a group where not all
-subscribe to the same topics, balance is reached as far as subscriptions allow.
+Balance comes first, then stickiness, then racks: if it costs no balance, a free partition goes to a member in a rack with a
+replica. (Kafka's own assignor of this name ignores racks by now.) In a group with different subscriptions, balance is reached
+as far as the subscriptions allow.
 """
 
 import heapq
@@ -10,7 +10,7 @@ from typing import Final
 
 from barnabas.broker.groups.assignors.spec import Assignment, GroupSpec
 
-#: Rounds of the last balancing; each roughly halves what is left to do, and most groups need one.
+#: Rounds of the final balancing. Each roughly halves the remaining work, and most groups need one.
 BALANCING_ROUNDS_MAX: Final = 16
 
 #: A partition: topic id and number.
@@ -33,13 +33,13 @@ def _as_partitions(held: set[_Place]) -> dict[bytes, frozenset[int]]:
 
 
 class _Builder:
-    """The assignment while it is made."""
+    """The assignment in progress."""
 
     def __init__(self, spec: GroupSpec) -> None:
         self.spec = spec
         self.members = sorted(spec.members)
         self.held: dict[str, set[_Place]] = {}
-        #: Racks matter where some member tells its own.
+        #: Whether some member names its rack, so that racks matter.
         self.has_racks = any(member.rack_id is not None for member in spec.members.values())
         taken: set[_Place] = set()
         for member_id in self.members:
@@ -65,7 +65,7 @@ class _Builder:
         raise NotImplementedError
 
     def is_near(self, member_id: str, place: _Place) -> bool:
-        """Whether a replica is in the member's rack."""
+        """Whether the member's rack has a replica of the partition."""
         rack_id = self.spec.members[member_id].rack_id
         return rack_id is not None and rack_id in self.spec.racks(*place)
 
@@ -74,7 +74,7 @@ class _Homogeneous(_Builder):
     def run(self) -> None:
         total = sum(len(held) for held in self.held.values()) + len(self.unassigned)
         quota, extra = divmod(total, len(self.members))
-        # Those who hold most get the extra ones: that way they lose least.
+        # The members with most partitions may have one more than the others: that way they lose least.
         by_load = sorted(self.members, key=lambda member_id: -len(self.held[member_id]))
         room: dict[str, int] = {}
         for at, member_id in enumerate(by_load):
@@ -115,7 +115,7 @@ class _Heterogeneous(_Builder):
         for member_id in self.members:
             for topic_id in spec.members[member_id].topics:
                 self.subscribers.setdefault(topic_id, []).append(member_id)
-        #: Topics that few can take come first: the others have more ways to make up for it.
+        #: Topics with few subscribers come first: the others have more ways to restore the balance.
         self.order = sorted(self.subscribers, key=lambda topic_id: (len(self.subscribers[topic_id]), topic_id))
 
     def run(self) -> None:
@@ -145,7 +145,7 @@ class _Heterogeneous(_Builder):
             heapq.heappush(heap, (load + 1, member_id))
 
     def _balance(self, topic_id: bytes) -> bool:
-        """Move partitions of a topic from who has most to who has least, while that makes them more alike."""
+        """Move partitions of a topic from the member with most to the one with least, while that improves the balance."""
         owned = {
             member_id: sorted(place for place in self.held[member_id] if place[0] == topic_id)
             for member_id in self.subscribers[topic_id]

@@ -13,6 +13,7 @@ from pyspark.sql import Column
 from pyspark.sql.types import BinaryType, DataType
 
 from barnabas.services.registry import wire
+from barnabas.services.registry.values.avro import AvroType, read
 from barnabas.spark.pipelines.codecs import avro_types
 from barnabas.spark.pipelines.codecs.avro_defaults import put_in_defaults
 from barnabas.spark.pipelines.codecs.base import CodecError, Convert, ConvertsBatches, by_record
@@ -38,7 +39,7 @@ class Avro:
 
     def decoder(self) -> Callable[[Column], Column]:
         text, imports = self._reader()
-        kind = avro_types.spark_type(put_in_defaults(avro_types.parse(text, imports)))
+        kind = avro_types.spark_type(put_in_defaults(avro_types.parse_for_columns(text, imports)))
         registry = self.registry
 
         def make() -> Convert:
@@ -72,13 +73,13 @@ class Avro:
 
 
 @lru_cache(maxsize=1000)
-def _parsed(text: str, imports: tuple[str, ...]) -> avro_types.Parsed:
+def _parsed(text: str, imports: tuple[str, ...]) -> AvroType:
     return avro_types.parse(text, imports)
 
 
 @lru_cache(maxsize=1000)
-def _with_defaults(text: str, imports: tuple[str, ...]) -> avro_types.Parsed:
-    return put_in_defaults(avro_types.parse(text, imports))
+def _with_defaults(text: str, imports: tuple[str, ...]) -> AvroType:
+    return put_in_defaults(avro_types.parse_for_columns(text, imports))
 
 
 class _Reader(ConvertsBatches):
@@ -117,23 +118,11 @@ class _Reader(ConvertsBatches):
         if self._registry is not None:
             schema_id, payload = wire.unframe(data)
             writer = self._written_with(self._registry, schema_id)
-        source = io.BytesIO(payload)
-        value = self._read(source, writer)
-        if left := len(payload) - source.tell():
-            raise ValueError(f"{left} bytes are left over after the record")
+        read_as = None if writer is self._reader else self._reader
+        value = read(payload, writer, read_as=read_as, named=self._names)
         return value if self._fix is None or value is None else self._fix(value)
 
-    def _read(self, source: io.BytesIO, writer: avro_types.Parsed) -> Any:
-        read_as = None if writer is self._reader else self._reader.schema
-        if self._names:
-            try:
-                return fastavro.schemaless_reader(source, writer.schema, read_as, return_named_type=True)
-            except TypeError:
-                # fastavro 1.13 finds no name where one schema defines a type in a union and the other refers to it.
-                source.seek(0)
-        return fastavro.schemaless_reader(source, writer.schema, read_as)
-
-    def _written_with(self, registry: SchemaRegistry, schema_id: int) -> avro_types.Parsed:
+    def _written_with(self, registry: SchemaRegistry, schema_id: int) -> AvroType:
         if (reason := self._unknown.get(schema_id)) is not None:
             raise UnknownSchema(reason)
         try:

@@ -13,7 +13,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from barnabas.base.compiled import copy_bytes, int64, kernel
-from barnabas.spark.pipelines.codecs.avro_types import Parsed
+from barnabas.services.registry.values.avro import AvroType
 from barnabas.wire.record_kernels import read_varlong
 
 ByteArray = NDArray[np.uint8]
@@ -41,7 +41,7 @@ class Plan:
     type: pa.StructType
 
 
-def plan_of(parsed: Parsed, arrow_type: pa.DataType) -> Plan | None:
+def plan_of(parsed: AvroType, arrow_type: pa.DataType) -> Plan | None:
     """None where the schema is not flat."""
     schema = parsed.schema
     if not isinstance(schema, dict) or schema.get("type") != "record" or not pa.types.is_struct(arrow_type):

@@ -11,7 +11,8 @@ from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import Any, Final
 
-from barnabas.spark.pipelines.codecs.avro_types import Default, Parsed, Schema, field_reading
+from barnabas.services.registry.values.avro import AvroType
+from barnabas.spark.pipelines.codecs.avro_types import Default, Schema, field_reading
 from barnabas.spark.pipelines.codecs.base import CodecError
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -23,7 +24,7 @@ class _NotOfThisType(ValueError):
     pass
 
 
-def put_in_defaults(parsed: Parsed) -> Parsed:
+def put_in_defaults(parsed: AvroType) -> AvroType:
     """Have fastavro hand out a `Default` wherever it would hand out the JSON of one. Changes the schema."""
     for record in _records(parsed):
         for field in record["fields"]:
@@ -37,7 +38,7 @@ def put_in_defaults(parsed: Parsed) -> Parsed:
     return parsed
 
 
-def _records(parsed: Parsed) -> Iterator[dict[str, Any]]:
+def _records(parsed: AvroType) -> Iterator[dict[str, Any]]:
     """Each once, also where a name stands for it. Inner ones first: they give their defaults to outer ones as they are."""
     seen: set[int] = set()
 
@@ -57,7 +58,7 @@ def _records(parsed: Parsed) -> Iterator[dict[str, Any]]:
     yield from within([parsed.schema, *parsed.named.values()])
 
 
-def _value(parsed: Parsed, schema: Schema, default: Any) -> Any:
+def _value(parsed: AvroType, schema: Schema, default: Any) -> Any:
     """As fastavro would have read it."""
     if isinstance(schema, list):
         for branch in schema:
@@ -90,7 +91,7 @@ def _of(default: Any, kind: type) -> Any:
     return default
 
 
-def _record(parsed: Parsed, schema: Schema, default: Any) -> dict[str, Any]:
+def _record(parsed: AvroType, schema: Schema, default: Any) -> dict[str, Any]:
     given, made = _of(default, dict), {}
     for field in schema["fields"]:
         name = field["name"]

@@ -8,10 +8,8 @@ that they are stored as.
 import json
 import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
-import fastavro
 from fastavro.validation import validate
 from pyspark.sql.types import (
     ArrayType,
@@ -35,6 +33,9 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from barnabas.services.registry.values import avro
+from barnabas.services.registry.values.avro import AvroType
+from barnabas.services.registry.values.bounds import Unreadable
 from barnabas.spark.pipelines.codecs.base import CodecError
 
 #: A schema as fastavro has it: a name, a list (a union), or a mapping.
@@ -58,6 +59,8 @@ _LOGICAL: Final[Mapping[str, DataType]] = {
     "local-timestamp-millis": TimestampNTZType(),
     "local-timestamp-micros": TimestampNTZType(),
 }
+#: Digits of Spark's decimals.
+_PRECISION_MAX: Final = 38
 _NAMED: Final = ("record", "error", "enum", "fixed")
 _SINGLE: Final = struct.Struct("<f")
 
@@ -71,25 +74,21 @@ class Default:
         self.value = value
 
 
-@dataclass
-class Parsed:
-    """A schema, with every named type that it mentions."""
-
-    schema: Schema
-    named: dict[str, Schema] = field(default_factory=dict)
-
-    def deref(self, schema: Schema) -> Schema:
-        return self.named.get(schema, schema) if isinstance(schema, str) else schema
-
-
-def parse(text: str, imports: Iterable[str] = ()) -> Parsed:
+def parse(text: str, imports: Iterable[str] = ()) -> AvroType:
     """Parse a schema after those that it imports."""
-    parsed = Parsed(None)
     try:
-        for one in (*imports, text):
-            parsed.schema = fastavro.parse_schema(_plain(json.loads(one)), named_schemas=parsed.named)
-    except (ValueError, KeyError, TypeError, fastavro.schema.SchemaParseException) as error:
+        return avro.parse(_plain(avro.json_of(one)) for one in (*imports, text))
+    except (ValueError, KeyError, TypeError) as error:
         raise CodecError(f"Avro: not a schema: {error}") from error
+
+
+def parse_for_columns(text: str, imports: Iterable[str] = ()) -> AvroType:
+    """Parse a schema that columns are made of. Each use of a type becomes a column: their number is bounded."""
+    parsed = parse(text, imports)
+    try:
+        parsed.bounds.check_types()
+    except Unreadable as error:
+        raise CodecError(f"Avro: {error}") from error
     return parsed
 
 
@@ -121,12 +120,12 @@ def _promoted(branches: Sequence[Schema]) -> DataType | None:
     return DoubleType() if names == {"float", "double"} else None
 
 
-def spark_type(parsed: Parsed) -> DataType:
+def spark_type(parsed: AvroType) -> DataType:
     """What a column of such records is in Spark."""
     return _spark_type(parsed, parsed.schema, ())[0]
 
 
-def _spark_type(parsed: Parsed, schema: Schema, above: tuple[str, ...]) -> tuple[DataType, bool]:
+def _spark_type(parsed: AvroType, schema: Schema, above: tuple[str, ...]) -> tuple[DataType, bool]:
     """The type, and whether it may be null."""
     if isinstance(schema, list):
         return _union_type(parsed, schema, above)
@@ -138,6 +137,10 @@ def _spark_type(parsed: Parsed, schema: Schema, above: tuple[str, ...]) -> tuple
         raise CodecError(f"Avro: {schema['name']} contains itself, and no Spark type does")
     logical = schema.get("logicalType")
     if logical == "decimal":
+        if not isinstance(schema.get("precision"), int):
+            raise CodecError("Avro: a decimal needs a precision, which is a whole number")
+        if schema["precision"] > _PRECISION_MAX:
+            raise CodecError(f"Avro: a decimal of {schema['precision']} digits; Spark has {_PRECISION_MAX} at most")
         return DecimalType(schema["precision"], schema.get("scale", 0)), False
     if logical in _LOGICAL:
         return _LOGICAL[logical], False
@@ -156,7 +159,7 @@ def _spark_type(parsed: Parsed, schema: Schema, above: tuple[str, ...]) -> tuple
     return _spark_type(parsed, kind, above)
 
 
-def _union_type(parsed: Parsed, schema: Sequence[Schema], above: tuple[str, ...]) -> tuple[DataType, bool]:
+def _union_type(parsed: AvroType, schema: Sequence[Schema], above: tuple[str, ...]) -> tuple[DataType, bool]:
     branches = _branches(schema)
     nullable = len(branches) < len(schema)
     if not branches:
@@ -169,22 +172,22 @@ def _union_type(parsed: Parsed, schema: Sequence[Schema], above: tuple[str, ...]
     return StructType([StructField(f"member{at}", kind) for at, kind in enumerate(members)]), nullable
 
 
-def reading(parsed: Parsed) -> Fix | None:
+def reading(parsed: AvroType) -> Fix | None:
     """What turns a value that fastavro read into one that Arrow takes; None where it is one already."""
     return _fix(parsed, parsed.schema, reads=True, named=tells_names(parsed))
 
 
-def field_reading(parsed: Parsed, schema: Schema) -> Fix | None:
+def field_reading(parsed: AvroType, schema: Schema) -> Fix | None:
     """The same for a part of it."""
     return _fix(parsed, schema, reads=True)
 
 
-def writing(parsed: Parsed) -> Fix | None:
+def writing(parsed: AvroType) -> Fix | None:
     """What turns a value out of Arrow into one that fastavro writes; None where it is one already."""
     return _fix(parsed, parsed.schema, reads=False)
 
 
-def _fix(parsed: Parsed, schema: Schema, *, reads: bool, named: bool = False) -> Fix | None:
+def _fix(parsed: AvroType, schema: Schema, *, reads: bool, named: bool = False) -> Fix | None:
     """`named`: fastavro gives a named type in a union together with its name (`tells_names`)."""
     if isinstance(schema, list):
         return _union_fix(parsed, _branches(schema), reads=reads, named=named)
@@ -247,7 +250,7 @@ def _map_fix(inner: Fix, *, reads: bool) -> Fix:
     return lambda pairs: {key: inner(value) for key, value in pairs}
 
 
-def _union_fix(parsed: Parsed, branches: Sequence[Schema], *, reads: bool, named: bool) -> Fix | None:
+def _union_fix(parsed: AvroType, branches: Sequence[Schema], *, reads: bool, named: bool) -> Fix | None:
     if len(branches) <= 1 or _promoted(branches) is not None:
         inner = _fix(parsed, branches[0], reads=reads, named=named) if len(branches) == 1 else None
         return None if inner is None else lambda value: None if value is None else inner(value)
@@ -306,7 +309,7 @@ def _is_single(value: float) -> bool:
         return False
 
 
-def tells_names(parsed: Parsed) -> bool:
+def tells_names(parsed: AvroType) -> bool:
     """Whether fastavro has to say of which named type a value is: other branches of its union may look the same."""
 
     def within(schema: Schema, seen: frozenset[str]) -> bool:

@@ -15,6 +15,7 @@ from pyspark.sql import Column
 from pyspark.sql.types import BinaryType, DataType
 
 from barnabas.services.registry import wire
+from barnabas.services.registry.values.protobuf import check_rows, widest
 from barnabas.spark.pipelines.codecs import protobuf_types
 from barnabas.spark.pipelines.codecs.base import CodecError, Convert, by_record
 from barnabas.spark.pipelines.codecs.registry import Reference, RegisteredSchema, SchemaRegistry
@@ -144,12 +145,14 @@ def _descriptor(files: bytes, name: str) -> Descriptor:
 def reader(files: bytes, name: str, *, framed: bool) -> Convert:
     message_class = _class(files, name)
     read = protobuf_types.reading(message_class.DESCRIPTOR)
+    fields_max = widest(message_class.DESCRIPTOR)
 
     def convert(data: object) -> object:
         assert isinstance(data, bytes)
         payload = wire.skip_indexes(wire.unframe(data)[1]) if framed else data
         message = message_class()
         message.ParseFromString(payload)
+        check_rows(message, len(payload), fields_max)
         return read(message)
 
     return convert

@@ -31,6 +31,8 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from barnabas.services.registry.values.bounds import Unreadable
+from barnabas.services.registry.values.protobuf import check_types
 from barnabas.spark.pipelines.codecs.base import CodecError
 
 Read: TypeAlias = Callable[[Any], Any]
@@ -79,6 +81,10 @@ def _is_map(field: FieldDescriptor) -> bool:
 
 
 def spark_type(message: Descriptor) -> StructType:
+    try:
+        check_types(message)
+    except Unreadable as error:
+        raise CodecError(f"Protobuf: {error}") from error
     return _message_type(message, ())
 
 

@@ -18,6 +18,7 @@ from urllib.parse import quote, urlsplit
 
 from barnabas.client.web import WebFailed, load
 from barnabas.services.registry.references import BadReferences, imports
+from barnabas.services.registry.values import json_values
 
 MEDIA_TYPE: Final = "application/vnd.schemaregistry.v1+json"
 
@@ -164,6 +165,8 @@ class SchemaRegistry:
                 try:
                     return self._ask(method, url + path, body)
                 except WebFailed as error:
+                    if error.status is None and error.is_final:
+                        raise RegistryRefused(f"{method} {error}") from None
                     if error.status is None:
                         failures.append(f"{method} {url}{path}: {error}")
                         continue
@@ -194,8 +197,8 @@ class SchemaRegistry:
             bytes_max=_ANSWER_BYTES_MAX,
         )
         try:
-            answer = json.loads(text)
-        except (ValueError, RecursionError):
+            answer = json_values.read(text)
+        except ValueError:
             answer = None
         if not isinstance(answer, dict):
             raise RegistryRefused(f"{method} {url}: the answer is not a JSON object; is this a schema registry?")
@@ -249,14 +252,13 @@ def _is_not_known(body: bytes) -> bool:
     """Whether it is the registry that says so, by a code of its own (40401, 40402, 40403), and not a proxy in front of it, or a
     server that is none."""
     try:
-        return int(json.loads(body)["error_code"]) // 100 == _NOT_FOUND
-    except (ValueError, KeyError, TypeError, RecursionError):
+        return int(json_values.read(body)["error_code"]) // 100 == _NOT_FOUND
+    except (ValueError, KeyError, TypeError):
         return False
 
 
 def _message(body: bytes) -> str:
     try:
-        answer = json.loads(body)
-        return str(answer["message"])
-    except (ValueError, KeyError, TypeError, RecursionError):
+        return str(json_values.read(body)["message"])
+    except (ValueError, KeyError, TypeError):
         return body[:200].decode(errors="replace")

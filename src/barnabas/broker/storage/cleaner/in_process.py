@@ -1,4 +1,6 @@
-"""A compaction worker without a process: the same job, the same code, on the environment's disk, clock and threads."""
+"""A compaction worker without a process, for simulations and for brokers in the process of a test: the same job, on the disk,
+the clock and the threads of the broker.
+"""
 
 import asyncio
 from functools import partial

@@ -1,0 +1,218 @@
+"""Snapshots of a local cluster: everything that it has on disk at one moment, under a name.
+
+Saving stops every process (SIGSTOP) for the time of the copy. A snapshot is what a power cut at that moment would leave on all
+machines at once: it has whatever was acknowledged. It does not have what brokers hold in memory only: connections, members of
+groups, open fetch sessions. Restoring kills the processes, puts the copies in place and starts the processes on their ports.
+
+A file is cloned where the file system can do that (Btrfs, XFS), and copied without its holes elsewhere.
+"""
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+import re
+import shutil
+import signal
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final
+
+from barnabas.cli.fork_server import Member
+from barnabas.cli.local_cluster import BROKER, ZOOKEEPER, ClusterFailed, LocalCluster, wait_until
+
+#: Below the cluster's folder.
+FOLDER: Final = "snapshots"
+_ABOUT: Final = "snapshot.json"
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+#: linux/fs.h: share the blocks of another file until one of the two is written to.
+_FICLONE: Final = 0x40049409
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SavedSnapshot:
+    name: str
+    saved_s: float
+    brokers: int
+    size_bytes: int
+    #: For how long the cluster stood still.
+    still_s: float
+
+
+def save(cluster: LocalCluster, name: str) -> SavedSnapshot:
+    """:raises ClusterFailed: if a process is down, the name is taken, or a snapshot would not hold what it promises."""
+    folder = _folder(cluster, name)
+    if folder.exists():
+        raise ClusterFailed(f"there is a snapshot {name!r} already: delete it, or choose another name")
+    _refuse_what_lies_elsewhere(cluster)
+    # A save that is cut off leaves a folder that `saved` does not list, and that the next save replaces.
+    unfinished = folder.with_name(f"{name}.unfinished")
+    shutil.rmtree(unfinished, ignore_errors=True)
+    unfinished.mkdir(parents=True, mode=0o700)
+    began_s = time.monotonic()
+    with standing_still(state_members(cluster)):
+        for part, place in places(cluster).items():
+            copy_folder(place, unfinished / part)
+    still_s = time.monotonic() - began_s
+    size_bytes = sum(path.stat().st_blocks * 512 for path in unfinished.rglob("*"))
+    snapshot = SavedSnapshot(
+        name=name, saved_s=time.time(), brokers=cluster.brokers, size_bytes=size_bytes, still_s=still_s
+    )
+    (unfinished / _ABOUT).write_text(json.dumps(asdict(snapshot)))
+    unfinished.rename(folder)
+    return snapshot
+
+
+def saved(cluster: LocalCluster) -> list[SavedSnapshot]:
+    """Oldest first."""
+    found = []
+    for about in (cluster.folder / FOLDER).glob(f"*/{_ABOUT}"):
+        with contextlib.suppress(ValueError, TypeError):  # another program's file
+            found.append(SavedSnapshot(**json.loads(about.read_text())))
+    return sorted((each for each in found if _NAME.fullmatch(each.name)), key=lambda each: each.saved_s)
+
+
+def restore(cluster: LocalCluster, name: str) -> float:
+    """The cluster is as it was then, at the same addresses. Returns the seconds until every broker was ready."""
+    folder = _existing(cluster, name)
+    about = json.loads((folder / _ABOUT).read_text())
+    if about["brokers"] != cluster.brokers:
+        raise ClusterFailed(
+            f"snapshot {name!r} is of {about['brokers']} brokers, and this cluster has {cluster.brokers}: "
+            f"start it with --brokers {about['brokers']}"
+        )
+    began_s = time.monotonic()
+    address = cluster.zookeeper_connect
+    cluster.kill_all()
+    for part, place in places(cluster).items():
+        shutil.rmtree(place, ignore_errors=True)
+        copy_folder(folder / part, place)
+    cluster.start_all(zookeeper_port=address.rpartition(":")[2])
+    return time.monotonic() - began_s
+
+
+def delete(cluster: LocalCluster, name: str) -> None:
+    folder = _existing(cluster, name)
+    # Without its description it is no snapshot any more, whatever happens to the rest.
+    (folder / _ABOUT).unlink()
+    shutil.rmtree(folder)
+
+
+def _folder(cluster: LocalCluster, name: str) -> Path:
+    if not _NAME.fullmatch(name) or name.endswith(".unfinished"):
+        raise ClusterFailed(f"{name!r} cannot be a name: use letters, digits, dots, dashes and underscores")
+    return cluster.folder / FOLDER / name
+
+
+def _existing(cluster: LocalCluster, name: str) -> Path:
+    folder = _folder(cluster, name)
+    if not (folder / _ABOUT).exists():
+        known = ", ".join(each.name for each in saved(cluster)) or "none"
+        raise ClusterFailed(f"there is no snapshot {name!r}; there are: {known}")
+    return folder
+
+
+def _refuse_what_lies_elsewhere(cluster: LocalCluster) -> None:
+    """A snapshot has the cluster's own files. Data that a broker keeps elsewhere would go on, and would not fit to them."""
+    if cluster.zookeeper is not None:
+        raise ClusterFailed("a snapshot needs the embedded ZooKeeper: this cluster uses another one")
+    for member in state_members(cluster):
+        if not member.running or member.paused:
+            raise ClusterFailed(f"{member.name} does not run: a snapshot takes a whole cluster")
+    for broker_id in cluster.broker_ids:
+        settings = cluster.settings_of(broker_id)
+        if settings.get("remote.log.storage.system.enable", "false").lower() == "true":
+            raise ClusterFailed(
+                "a snapshot cannot hold tiered topics: their history is in the object store, which goes on without it"
+            )
+        if not all(directory.is_relative_to(cluster.folder) for directory in cluster.log_dirs(broker_id)):
+            raise ClusterFailed(
+                f"log.dirs of broker {broker_id} are not in {cluster.folder}: a snapshot would not have them"
+            )
+
+
+def refuse_links(links: Iterable[str]) -> None:
+    if named := ", ".join(sorted(links)):
+        raise ClusterFailed(
+            f"a snapshot cannot hold mirrored topics: their source goes on without it (link {named}); delete the link first"
+        )
+
+
+def state_members(cluster: LocalCluster) -> list[Member]:
+    """Brokers before ZooKeeper: what they say to each other meanwhile is lost, as with a power cut."""
+    return [*cluster.members(BROKER), *cluster.members(ZOOKEEPER)]
+
+
+def places(cluster: LocalCluster) -> Mapping[str, Path]:
+    found = {ZOOKEEPER: cluster.folder / ZOOKEEPER}
+    for broker_id in cluster.broker_ids:
+        for number, directory in enumerate(cluster.log_dirs(broker_id)):
+            found[f"broker-{broker_id}-{number}"] = directory
+    return found
+
+
+@contextmanager
+def standing_still(members: list[Member]) -> Iterator[None]:
+    for member in members:
+        os.kill(member.pid, signal.SIGSTOP)
+    try:
+        wait_until(lambda: all(_is_stopped(member.pid) for member in members), what="a stop of all processes")
+        yield
+    finally:
+        for member in members:
+            os.kill(member.pid, signal.SIGCONT)
+
+
+def _is_stopped(pid: int) -> bool:
+    state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    return state in ("T", "t")
+
+
+def copy_folder(source: Path, target: Path) -> None:
+    target.mkdir(mode=0o700)
+    with os.scandir(source) as entries:
+        for entry in entries:
+            if entry.is_dir():
+                copy_folder(source / entry.name, target / entry.name)
+            else:
+                _copy_file(entry.path, str(target / entry.name))
+    shutil.copystat(source, target)
+
+
+def _copy_file(source: str, target: str) -> None:
+    begins, ends = os.open(source, os.O_RDONLY), os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        if not _cloned(begins, ends):
+            _copy_data(begins, ends)
+    finally:
+        os.close(begins)
+        os.close(ends)
+    shutil.copystat(source, target)
+
+
+def _cloned(begins: int, ends: int) -> bool:
+    try:
+        fcntl.ioctl(ends, _FICLONE, begins)
+    except OSError:
+        return False
+    return True
+
+
+def _copy_data(begins: int, ends: int) -> None:
+    size = os.fstat(begins).st_size
+    os.ftruncate(ends, size)
+    at = 0
+    while at < size:
+        try:
+            at = os.lseek(begins, at, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno == errno.ENXIO:
+                break  # a hole up to the end
+            raise
+        end = os.lseek(begins, at, os.SEEK_HOLE)
+        while at < end:
+            at += os.copy_file_range(begins, ends, end - at, at, at)
